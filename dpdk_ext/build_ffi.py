@@ -1,0 +1,134 @@
+"""Compile the two cffi modules: `flowcheck._core` always, `flowcheck._dpdk` with libdpdk.
+
+The C headers are the declarations: cffi reads the files the compiler reads, less their
+preprocessor lines, so no struct and no prototype is written twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+CORE = HERE / "core"
+DPDK = HERE / "dpdk"
+
+CORE_HEADERS = (
+    "fc_counters.h",
+    "fc_ring.h",
+    "fc_flow.h",
+    "fc_shm.h",
+    "fc_ring_api.h",
+    "fc_copy.h",
+    "fc_pcap.h",
+)
+"""Headers cffi may read: declarations only, no inline functions, no macros that matter."""
+
+DPDK_VERSIONS = ((22, 11), (25, 0))
+"""libdpdk releases the extension is written for: from, below."""
+
+COMMON_FLAGS = ("-std=gnu11", "-O3", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter")
+
+
+def declarations(folder: Path, names: tuple[str, ...]) -> str:
+    """The text cffi parses: the headers without preprocessor lines and attributes."""
+    text = "\n".join((folder / name).read_text() for name in names)
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    text = re.sub(r"^\s*#.*?(?<!\\)$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"__attribute__\s*\(\(.*?\)\)\s*(?=;)", "", text)
+    return re.sub(r"_Static_assert\s*\(.*?\);", "", text, flags=re.DOTALL)
+
+
+def core_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
+    """The plain C11 module: rings, parsing, placing. Builds anywhere gcc or clang does."""
+    ffi = FFI()
+    headers = tuple(name for name in CORE_HEADERS if (CORE / name).exists())
+    ffi.cdef(declarations(CORE, headers) + "\nconst char *fc_last_error(void);\n")
+    ffi.set_source(
+        "flowcheck._core",
+        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h")),
+        sources=[str(path) for path in sorted(CORE.glob("*.c"))],
+        include_dirs=[str(CORE)],
+        extra_compile_args=[*COMMON_FLAGS, *extra_flags],
+        libraries=["pthread"],
+    )
+    return ffi
+
+
+def pkg_config(*arguments: str) -> list[str]:
+    """What `pkg-config ARGUMENTS` prints, as words. Raises CalledProcessError or OSError."""
+    done = subprocess.run(
+        ["pkg-config", *arguments], check=True, capture_output=True, text=True, timeout=30
+    )
+    return done.stdout.split()
+
+
+def dpdk_missing() -> str | None:
+    """Why `_dpdk` cannot be built here, as one sentence, or None."""
+    try:
+        version = pkg_config("--modversion", "libdpdk")[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return (
+            "libdpdk was not found by pkg-config, so captures from a NIC are left out; "
+            "install libdpdk-dev, or point PKG_CONFIG_PATH at a DPDK build, and build again"
+        )
+    major_minor = tuple(int(part) for part in version.split(".")[:2])
+    low, high = DPDK_VERSIONS
+    if not low <= major_minor < high:
+        return f"libdpdk {version} was found, but the capture is written for 22.11 to 24.11"
+    return None
+
+
+def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
+    """The capture module. Its DPDK headers want SSE4.2 at least; what we add is not -march=native."""
+    ffi = FFI()
+    headers = tuple(sorted(path.name for path in DPDK.glob("*.h")))
+    ffi.cdef(declarations(DPDK, headers) + "\nconst char *fc_last_error(void);\n")
+    ffi.set_source(
+        "flowcheck._dpdk",
+        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h")),
+        sources=[
+            *(str(path) for path in sorted(DPDK.glob("*.c"))),
+            *(str(CORE / name) for name in ("fc_error.c", "fc_shm.c", "fc_ring.c", "fc_copy.c")),
+        ],
+        include_dirs=[str(DPDK), str(CORE)],
+        extra_compile_args=[*COMMON_FLAGS, *extra_flags, *pkg_config("--cflags", "libdpdk")],
+        extra_link_args=pkg_config("--libs", "libdpdk"),
+    )
+    return ffi
+
+
+def compile_into(ffi: FFI, package: Path) -> Path:
+    """Build `ffi` and put the finished shared object into `package`, whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix="flowcheck-build-") as scratch:
+        built = Path(ffi.compile(tmpdir=scratch, verbose=bool(os.environ.get("FLOWCHECK_VERBOSE"))))
+        target = package / f"{built.name.split('.')[0]}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        staging = target.with_suffix(".tmp")
+        staging.write_bytes(built.read_bytes())
+        staging.chmod(0o755)
+        staging.replace(target)
+    return target
+
+
+def build_all(package: Path) -> list[Path]:
+    """Build what can be built here into `package`; say what was left out and why."""
+    extra = tuple(os.environ.get("FLOWCHECK_CFLAGS", "").split())
+    built = [compile_into(core_builder(extra), package)]
+    reason = dpdk_missing() if any(DPDK.glob("*.c")) else "no capture sources"
+    if reason is None:
+        built.append(compile_into(dpdk_builder(extra), package))
+    else:
+        print(f"flowcheck: {reason}", file=sys.stderr)
+    return built
+
+
+if __name__ == "__main__":
+    for path in build_all(HERE.parent / "flowcheck"):
+        print(path)

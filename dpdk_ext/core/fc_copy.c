@@ -1,0 +1,81 @@
+#include "fc_copy.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("avx512f"))) static void copy_avx512(void *destination, const void *source,
+							   size_t bytes)
+{
+	uint8_t *to = destination;
+	const uint8_t *from = source;
+
+	for (; bytes >= 64; bytes -= 64, to += 64, from += 64)
+		_mm512_stream_si512((__m512i *)to, _mm512_loadu_si512(from));
+	memcpy(to, from, bytes);
+}
+
+__attribute__((target("avx2"))) static void copy_avx2(void *destination, const void *source,
+						      size_t bytes)
+{
+	uint8_t *to = destination;
+	const uint8_t *from = source;
+
+	for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
+		const __m256i low = _mm256_loadu_si256((const __m256i *)from);
+		const __m256i high = _mm256_loadu_si256((const __m256i *)(from + 32));
+		_mm256_stream_si256((__m256i *)to, low);
+		_mm256_stream_si256((__m256i *)(to + 32), high);
+	}
+	memcpy(to, from, bytes);
+}
+
+void fc_copy_fence(void)
+{
+	_mm_sfence();
+}
+#else
+void fc_copy_fence(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+#endif
+
+static void copy_plain(void *destination, const void *source, size_t bytes)
+{
+	memcpy(destination, source, bytes);
+}
+
+static void (*chosen)(void *, const void *, size_t) = copy_plain;
+static const char *chosen_name = "plain";
+
+__attribute__((constructor)) static void choose(void)
+{
+#if defined(__x86_64__)
+	const char *wish = getenv("FLOWCHECK_COPY");
+
+	__builtin_cpu_init();
+	if (wish && !strcmp(wish, "plain"))
+		return;
+	if (__builtin_cpu_supports("avx512f") && !(wish && !strcmp(wish, "avx2"))) {
+		chosen = copy_avx512;
+		chosen_name = "avx512";
+	} else if (__builtin_cpu_supports("avx2")) {
+		chosen = copy_avx2;
+		chosen_name = "avx2";
+	}
+#endif
+}
+
+void fc_copy_stream(void *destination, const void *source, size_t bytes)
+{
+	chosen(destination, source, bytes);
+}
+
+const char *fc_copy_name(void)
+{
+	return chosen_name;
+}

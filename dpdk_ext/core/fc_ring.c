@@ -1,0 +1,204 @@
+#include "fc_ring_ops.h"
+
+#include <errno.h>
+
+#include "fc_copy.h"
+#include "fc_error.h"
+
+static const uint8_t ring_magic[8] = "FCRING\0";
+
+_Static_assert(sizeof(struct fc_mark) == 32, "a mark is half a cache line");
+_Static_assert(sizeof(struct fc_slot) == FC_SLOT_HEADER_BYTES, "frames start on a cache line");
+_Static_assert(offsetof(struct fc_ring_header, head) % 128 == 0, "head has its own lines");
+_Static_assert(offsetof(struct fc_ring_header, parsed) % 128 == 0, "parsed has its own lines");
+_Static_assert(offsetof(struct fc_ring_header, tail) % 128 == 0, "tail has its own lines");
+_Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fits its page");
+
+/* Upper bound of what one ring may ask for: 2^26 slots of 64 KiB would be 4 TiB. */
+#define SLOTS_MAX (1ull << 26)
+#define SLOT_BYTES_MAX 65536u
+
+static int check_geometry(uint64_t slots, uint32_t slot_bytes)
+{
+	if (slots < 2 || slots > SLOTS_MAX || (slots & (slots - 1)))
+		return fc_fail(EINVAL, "a ring of %llu slots: must be a power of two from 2 to %llu",
+			       (unsigned long long)slots, SLOTS_MAX);
+	if (slot_bytes % FC_CACHE_LINE_BYTES || slot_bytes < 2 * FC_SLOT_HEADER_BYTES ||
+	    slot_bytes > SLOT_BYTES_MAX)
+		return fc_fail(EINVAL,
+			       "slots of %u bytes: must be a multiple of 64 from 128 to %u",
+			       slot_bytes, SLOT_BYTES_MAX);
+	return 0;
+}
+
+static uint64_t file_bytes_for(uint64_t slots, uint32_t slot_bytes)
+{
+	const uint64_t per_page = FC_HUGE_PAGE_BYTES / slot_bytes;
+
+	return FC_RING_SLOTS_OFFSET + (slots + per_page - 1) / per_page * FC_HUGE_PAGE_BYTES;
+}
+
+static void attach(struct fc_ring *ring)
+{
+	ring->header = (struct fc_ring_header *)ring->map.base;
+	ring->slots_base = ring->map.base + FC_RING_SLOTS_OFFSET;
+	ring->mask = ring->header->slots - 1;
+	ring->slots_per_page = (uint32_t)ring->header->slots_per_page;
+	ring->slot_bytes = ring->header->slot_bytes;
+}
+
+int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32_t live_source,
+		   struct fc_ring *out)
+{
+	memset(out, 0, sizeof *out);
+	int code = check_geometry(slots, slot_bytes);
+	if (code < 0)
+		return code;
+	code = fc_map_create(path, file_bytes_for(slots, slot_bytes), &out->map);
+	if (code < 0)
+		return code;
+	struct fc_ring_header *header = (struct fc_ring_header *)out->map.base;
+	header->layout_version = FC_LAYOUT_VERSION;
+	header->slot_bytes = slot_bytes;
+	header->slots = slots;
+	header->slots_per_page = FC_HUGE_PAGE_BYTES / slot_bytes;
+	header->file_bytes = out->map.bytes;
+	header->huge_pages = out->map.huge_pages;
+	header->live_source = live_source;
+	header->source_end = UINT64_MAX;
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	memcpy(header->magic, ring_magic, sizeof ring_magic);
+	attach(out);
+	return 0;
+}
+
+static int check_header(const struct fc_ring_header *header, uint64_t mapped, const char *path)
+{
+	if (mapped < FC_RING_SLOTS_OFFSET || memcmp(header->magic, ring_magic, sizeof ring_magic))
+		return fc_fail(EINVAL, "%s is not a FlowCheck ring, or was never finished", path);
+	if (header->layout_version != FC_LAYOUT_VERSION)
+		return fc_fail(EPROTO, "%s has layout version %u, this program reads %u: "
+			       "stop all services and start them from one installation",
+			       path, header->layout_version, FC_LAYOUT_VERSION);
+	const int code = check_geometry(header->slots, header->slot_bytes);
+	if (code < 0)
+		return code;
+	if (header->slots_per_page != FC_HUGE_PAGE_BYTES / header->slot_bytes ||
+	    header->file_bytes != mapped ||
+	    mapped < file_bytes_for(header->slots, header->slot_bytes))
+		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
+			       path, (unsigned long long)mapped);
+	return 0;
+}
+
+int fc_ring_open(const char *path, struct fc_ring *out)
+{
+	memset(out, 0, sizeof *out);
+	int code = fc_map_open(path, 1, &out->map);
+	if (code < 0)
+		return code;
+	code = check_header((const struct fc_ring_header *)out->map.base, out->map.bytes, path);
+	if (code < 0) {
+		fc_map_close(&out->map);
+		return code;
+	}
+	attach(out);
+	return 0;
+}
+
+void fc_ring_close(struct fc_ring *ring)
+{
+	fc_map_close(&ring->map);
+	memset(ring, 0, sizeof *ring);
+}
+
+uint64_t fc_ring_head(const struct fc_ring *ring)
+{
+	return FC_LOAD_ACQUIRE(&ring->header->head);
+}
+
+uint64_t fc_ring_parsed(const struct fc_ring *ring)
+{
+	return FC_LOAD_ACQUIRE(&ring->header->parsed);
+}
+
+uint64_t fc_ring_tail(const struct fc_ring *ring)
+{
+	return FC_LOAD_ACQUIRE(&ring->header->tail);
+}
+
+uint64_t fc_ring_source_end(const struct fc_ring *ring)
+{
+	return FC_LOAD_ACQUIRE(&ring->header->source_end);
+}
+
+void fc_ring_end_source(struct fc_ring *ring)
+{
+	FC_STORE_RELEASE(&ring->header->source_end, ring->header->head);
+}
+
+struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position)
+{
+	return fc_ring_slot(ring, position);
+}
+
+/* A reader may meet the writer between two commits: it takes the copy of the
+ * position it read, and reads again if the position moved meanwhile. */
+#define READ_COMMIT(ring, copies, position_field, out)                                    \
+	do {                                                                              \
+		uint64_t position_;                                                       \
+		do {                                                                      \
+			position_ = FC_LOAD_ACQUIRE(&(ring)->header->position_field);     \
+			*(out) = *FC_COMMITTED((ring)->header->copies, position_);        \
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);                          \
+		} while (position_ != FC_LOAD_ACQUIRE(&(ring)->header->position_field));  \
+	} while (0)
+
+void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out)
+{
+	READ_COMMIT(ring, capture, head, out);
+}
+
+void fc_ring_parse_counters(const struct fc_ring *ring, struct fc_parse_commit *out)
+{
+	READ_COMMIT(ring, parse, parsed, out);
+}
+
+void fc_ring_extract_counters(const struct fc_ring *ring, struct fc_extract_commit *out)
+{
+	READ_COMMIT(ring, extract, tail, out);
+}
+
+int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame,
+		uint32_t frame_bytes, uint32_t wire_bytes, uint64_t timestamp_ns,
+		uint64_t source_frame)
+{
+	const uint64_t position = ring->header->head + pending;
+
+	if (frame_bytes > ring->slot_bytes - FC_SLOT_HEADER_BYTES)
+		return -EMSGSIZE;
+	/* pairs with the extractor's release of tail */
+	if (position - FC_LOAD_ACQUIRE(&ring->header->tail) > ring->mask)
+		return -EAGAIN;
+	struct fc_slot *slot = fc_ring_slot(ring, position);
+	slot->timestamp_ns = timestamp_ns;
+	slot->frame_bytes = frame_bytes;
+	slot->wire_bytes = wire_bytes;
+	slot->source_frame = source_frame;
+	fc_copy_stream(slot->frame, frame, frame_bytes);
+	return 0;
+}
+
+void fc_ring_publish(struct fc_ring *ring, uint64_t frames, struct fc_capture_commit *commit)
+{
+	struct fc_ring_header *header = ring->header;
+	const uint64_t head = header->head + frames;
+
+	fc_copy_fence();
+	commit->at_position = head;
+	/* The copy of the present head stays whole until head has moved. Where
+	 * nothing moved (only drops were counted) it is replaced in place. */
+	const int current = FC_COMMITTED(header->capture, header->head) - header->capture;
+	header->capture[frames ? 1 - current : current] = *commit;
+	FC_STORE_RELEASE(&header->head, head);	/* pairs with fc_ring_head() */
+}

@@ -1,0 +1,64 @@
+"""One family of exceptions, and `check()`, the only place a C return code becomes one.
+
+What the operator can mend is an exception that says what was tried, what was found and what to
+do. What the world does to packets is a counter. Our own mistakes are assertions.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class FlowCheckError(Exception):
+    """Anything FlowCheck says to its user; the command line prints it and leaves with code 2."""
+
+
+class ConfigError(FlowCheckError):
+    """A setting is unknown, missing, or not what it must be."""
+
+    def __init__(self, key: str, value: object, right: str) -> None:
+        super().__init__(f"{key} = {value!r}: {right}")
+        self.key, self.value, self.right = key, value, right
+
+
+class CoreError(FlowCheckError, OSError):
+    """C refused a set-up call: errno and the sentence it left."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        OSError.__init__(self, code, sentence)
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class RingError(CoreError):
+    """Shared memory is missing, of another layout version or of another size."""
+
+
+class CaptureError(CoreError):
+    """A source of frames cannot be opened or does not do what was asked."""
+
+
+class MessageError(FlowCheckError):
+    """Frames from a socket that are no message of ours."""
+
+
+class StateError(FlowCheckError):
+    """A step out of order, or a layout that does not match the model."""
+
+
+class LearnError(FlowCheckError):
+    """The stream contradicts what was learned from it, or does not hold what was asked of it."""
+
+
+def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
+    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno."""
+    if code >= 0:
+        return code
+    from flowcheck._core import ffi, lib
+
+    detail = ffi.string(lib.fc_last_error()).decode(errors="replace")
+    name = errno.errorcode.get(-code, str(-code))
+    raise kind(-code, f"{what}: {detail or os.strerror(-code)} ({name})")

@@ -1,0 +1,1 @@
+"""What operators use: analyze, doctor, status."""

@@ -1,0 +1,1 @@
+"""Shared memory as Python sees it: rings, flow tables, shards, counters."""

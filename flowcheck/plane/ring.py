@@ -1,0 +1,118 @@
+"""A shared-memory ring as Python sees it: create, open, positions, counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from flowcheck._core import ffi, lib
+from flowcheck.errors import RingError, check
+from flowcheck.plane.counters import read
+
+UNENDED = 2**64 - 1
+"""source_end while the source goes on (fc_ring.h)."""
+
+
+class Ring:
+    """One ring, mapped. `handle` is the `struct fc_ring *` C functions take."""
+
+    def __init__(self, path: Path, handle: Any) -> None:
+        self.path = path
+        self.handle = handle
+
+    @classmethod
+    def create(
+        cls, path: Path, *, slots: int, slot_bytes: int = 4352, live_source: bool = False
+    ) -> Ring:
+        """A new ring file, reserved in full. Raises RingError if it is there or memory is short."""
+        handle = ffi.new("struct fc_ring *")
+        code = lib.fc_ring_create(str(path).encode(), slots, slot_bytes, live_source, handle)
+        check(code, f"create ring {path.name}", RingError)
+        return cls(path, handle)
+
+    @classmethod
+    def open(cls, path: Path) -> Ring:
+        """An existing ring. Raises RingError on another magic, layout version or size."""
+        handle = ffi.new("struct fc_ring *")
+        check(lib.fc_ring_open(str(path).encode(), handle), f"open ring {path.name}", RingError)
+        return cls(path, handle)
+
+    @property
+    def slots(self) -> int:
+        return int(self.handle.mask) + 1
+
+    @property
+    def huge_pages(self) -> bool:
+        return bool(self.handle.header.huge_pages)
+
+    @property
+    def live_source(self) -> bool:
+        return bool(self.handle.header.live_source)
+
+    @property
+    def head(self) -> int:
+        return int(lib.fc_ring_head(self.handle))
+
+    @property
+    def parsed(self) -> int:
+        return int(lib.fc_ring_parsed(self.handle))
+
+    @property
+    def tail(self) -> int:
+        return int(lib.fc_ring_tail(self.handle))
+
+    @property
+    def source_end(self) -> int | None:
+        """The last head, once the source has ended."""
+        end = int(lib.fc_ring_source_end(self.handle))
+        return None if end == UNENDED else end
+
+    @property
+    def drained(self) -> bool:
+        """The source has ended and every frame of it was extracted."""
+        return self.source_end is not None and self.tail == self.source_end
+
+    def capture_commit(self) -> Any:
+        """`struct fc_capture_commit *`: counters, and frames taken from the source."""
+        out = ffi.new("struct fc_capture_commit *")
+        lib.fc_ring_capture_counters(self.handle, out)
+        return out
+
+    def parse_commit(self) -> Any:
+        """`struct fc_parse_commit *` that belongs to `parsed`."""
+        out = ffi.new("struct fc_parse_commit *")
+        lib.fc_ring_parse_counters(self.handle, out)
+        return out
+
+    def extract_commit(self) -> Any:
+        """`struct fc_extract_commit *` that belongs to `tail`."""
+        out = ffi.new("struct fc_extract_commit *")
+        lib.fc_ring_extract_counters(self.handle, out)
+        return out
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """{stage: {counter: value}} for all three stages."""
+        return {
+            "capture": read(self.capture_commit().counters),
+            "parse": read(self.parse_commit().counters),
+            "extract": read(self.extract_commit().counters),
+        }
+
+    def end_source(self) -> None:
+        """Capture's word that nothing more will come."""
+        lib.fc_ring_end_source(self.handle)
+
+    def close(self) -> None:
+        lib.fc_ring_close(self.handle)
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

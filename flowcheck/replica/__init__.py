@@ -1,0 +1,1 @@
+"""A CPU replica of the model: layout, optimizers, exact state, files."""

@@ -1,0 +1,1 @@
+"""The services and the one loop that runs them."""

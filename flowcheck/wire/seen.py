@@ -1,0 +1,80 @@
+"""What the transport saw, handed from shared memory to learning: flows and RDMA messages.
+
+Nothing here knows NCCL; nothing here knows a ring. Offsets and sizes are bytes on the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Range = tuple[int, int]
+"""Half-open [start, stop)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowKey:
+    """One direction of one queue pair; `incarnation` counts owners of the same key from 0."""
+
+    source: str
+    destination: str
+    dest_qp: int
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSeen:
+    """A flow, merged over every mirror point that saw it."""
+
+    key: FlowKey
+    udp_source_port: int
+    pmtu_bytes: int
+    """0 when no packet told it."""
+    frames: int
+    payload_bytes: int
+    psn_missing: int
+    """Packets known to exist and never seen, tails of known messages included."""
+    psn_duplicate: int
+    icrc_bad: int
+    acks: int
+    first_ns: int
+    last_ns: int
+    last_ack_psn: int = 0
+    last_ack_msn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSeen:
+    """One RDMA write message, merged over every mirror point, complete or not."""
+
+    flow: FlowKey
+    first_psn: int
+    """Unwrapped; 2**32 is PSN 0 of a flow seen from its start."""
+    packets: int
+    number: int | None
+    """Ordinal in its flow by transport evidence alone; None when not known."""
+    counted: bool
+    """`number` is an unbroken count from PSN 0."""
+    va: int | None
+    rkey: int | None
+    immediate: int | None
+    """The four immediate bytes as a big-endian word; None for writes without."""
+    wire_bytes: int
+    """RETH length, or, where the start was lost, what the immediate says."""
+    inferred: bool = False
+    """No RETH was seen: the length is from the immediate."""
+    line_flag: int | None = None
+    """32-bit words 1 and 3 of some 16-byte line, where equal: an LL flag if LL it is."""
+    payload: NDArray[np.uint8] = field(repr=False)
+    """[wire_bytes], zero where nothing was seen."""
+    missing: tuple[Range, ...] = ()
+    """Ranges of `payload` never seen, ascending."""
+    first_ns: int
+    order: int
+    """Discovery order over all flows of one mirror point."""
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
