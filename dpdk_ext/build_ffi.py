@@ -87,7 +87,7 @@ def dpdk_missing() -> str | None:
 
 
 def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
-    """The capture module. Its DPDK headers want SSE4.2 at least; what we add is not -march=native."""
+    """The capture module: EAL, ports, copy engines."""
     ffi = FFI()
     headers = tuple(sorted(path.name for path in DPDK.glob("*.h")))
     ffi.cdef(declarations(DPDK, headers) + "\nconst char *fc_last_error(void);\n")
