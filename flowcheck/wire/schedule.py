@@ -1,0 +1,253 @@
+"""Which bytes of a tensor each send of a ring collective carries. Pure; bytes everywhere.
+
+A schedule is seen from one edge of the ring: `sender` is the ring index of the rank that
+writes. Every function returns [channel][send], in wire order, () for channels without work.
+
+Sources: NCCL src/device/all_reduce.h, all_gather.h, reduce_scatter.h, broadcast.h (runRing),
+src/device/prims_simple.h (genericOp: slices), prims_ll.h, prims_ll128.h (bytes per message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict, Unpack
+
+from flowcheck.wire.partition import (
+    DEFAULT_TUNING,
+    Kind,
+    Launch,
+    Loop,
+    Protocol,
+    Rule,
+    Tuning,
+    round_up,
+    split,
+)
+
+__all__ = [
+    "DEFAULT_TUNING",
+    "Kind",
+    "Protocol",
+    "RingSetting",
+    "Rule",
+    "Schedule",
+    "Send",
+    "Tuning",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "chunk_of",
+    "collective",
+    "data_bytes_of",
+    "fifo_steps_per_send",
+    "first_fifo_step",
+    "reduce_scatter",
+    "wire_bytes",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One message of one connection."""
+
+    channel: int
+    send: int
+    """Ordinal within the collective on this edge and channel."""
+    fifo_step: int
+    """Connection steps since the collective began; LL flag = absolute step + 1."""
+    loop: int
+    chunk: int
+    """Chunk of the loop; in a gather or scatter the ring index whose block it is."""
+    start_byte: int
+    data_bytes: int
+    wire_bytes: int
+    final: bool
+    """Holds the result, not a partial sum."""
+
+
+Schedule = tuple[tuple[Send, ...], ...]
+_Hop = tuple[int, int, int, bool]
+"""(chunk of the loop, name of the chunk, bytes to add to its start, final?)"""
+
+
+class RingSetting(TypedDict):
+    """What all collectives of one communicator share."""
+
+    ranks: int
+    channels: int
+    """Of the communicator; a collective may use fewer."""
+    protocol: Protocol
+    rule: Rule
+    tuning: NotRequired[Tuning]
+
+
+def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
+    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
+    if protocol is Protocol.LL:
+        return round_up(data_bytes, 8) * 2
+    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+
+
+def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
+    """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
+    if protocol is Protocol.LL:
+        return wire_bytes // 16 * 8
+    return wire_bytes // 2048 * 1920 if protocol is Protocol.LL128 else wire_bytes
+
+
+def fifo_steps_per_send(kind: Kind, protocol: Protocol) -> int:
+    """Connection steps per message: a slice of a Simple chunk is two steps long, except in a
+    broadcast (NCCL src/include/collectives.h, *_SLICESTEPS)."""
+    return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
+
+
+def first_fifo_step(counter: int, kind: Kind, protocol: Protocol) -> int:
+    """The step a collective starts at when its connection stands at `counter`."""
+    return round_up(counter, 4) if fifo_steps_per_send(kind, protocol) == 2 else counter
+
+
+def chunk_of(hop: int, *, sender: int, ranks: int) -> tuple[int, bool]:
+    """(chunk, final?) of the `hop`-th write of a ring all-reduce loop, 0 .. 2 * ranks - 3.
+    NCCL src/device/all_reduce.h, runRing."""
+    return (sender - 1 - hop) % ranks, hop >= ranks - 1
+
+
+def all_reduce(
+    total_bytes: int,
+    *,
+    sender: int,
+    element_bytes: int = 4,
+    extra_sends: int = 0,
+    **ring: Unpack[RingSetting],
+) -> Schedule:
+    """2 * (ranks - 1) writes per loop. `extra_sends=1`: a trainer patched to forward one result
+    more per loop, which makes one direction of one edge complete."""
+    launch = _launch(Kind.ALL_REDUCE, total_bytes, element_bytes, sender, ring)
+    hops: list[_Hop] = []
+    for hop in range(2 * launch.ranks - 2 + extra_sends):
+        chunk, final = chunk_of(hop, sender=sender, ranks=launch.ranks)
+        hops.append((chunk, chunk, 0, final))
+    return _schedule(launch, hops)
+
+
+def broadcast(
+    total_bytes: int, *, sender: int, root: int = 0, **ring: Unpack[RingSetting]
+) -> Schedule:
+    """One write per loop; the rank before the root (both ring indices) sends nothing."""
+    launch = _launch(Kind.BROADCAST, total_bytes, 1, sender, ring)
+    if (sender + 1) % launch.ranks == root:
+        return ((),) * launch.channels
+    return _schedule(launch, [(0, 0, 0, True)])
+
+
+def all_gather(
+    bytes_per_rank: int,
+    *,
+    sender: int,
+    order: Sequence[int] | None = None,
+    **ring: Unpack[RingSetting],
+) -> Schedule:
+    """ranks - 1 writes per loop, own block first. `order`: rank at each ring index; it places
+    the blocks in the gathered tensor. None: rank = ring index."""
+    launch = _launch(Kind.ALL_GATHER, bytes_per_rank, 1, sender, ring)
+    owners = [(sender - hop) % launch.ranks for hop in range(launch.ranks - 1)]
+    return _schedule(launch, _block_hops(launch, owners, order, final=True))
+
+
+def reduce_scatter(
+    bytes_per_rank: int,
+    *,
+    sender: int,
+    element_bytes: int = 4,
+    order: Sequence[int] | None = None,
+    **ring: Unpack[RingSetting],
+) -> Schedule:
+    """ranks - 1 writes per loop, partial sums only: no block's result is ever on the wire."""
+    launch = _launch(Kind.REDUCE_SCATTER, bytes_per_rank, element_bytes, sender, ring)
+    owners = [(sender - 1 - hop) % launch.ranks for hop in range(launch.ranks - 1)]
+    return _schedule(launch, _block_hops(launch, owners, order, final=False))
+
+
+def collective(
+    kind: Kind,
+    work_bytes: int,
+    *,
+    sender: int,
+    element_bytes: int = 4,
+    extra_sends: int = 0,
+    root: int = 0,
+    **ring: Unpack[RingSetting],
+) -> Schedule:
+    """The schedule of any kind, for callers that hold the kind as data. `work_bytes`: the tensor
+    of an all-reduce or broadcast, one rank's block of a gather or scatter."""
+    if kind is Kind.BROADCAST:
+        return broadcast(work_bytes, sender=sender, root=root, **ring)
+    if kind is Kind.ALL_GATHER:
+        return all_gather(work_bytes, sender=sender, **ring)
+    if kind is Kind.REDUCE_SCATTER:
+        return reduce_scatter(work_bytes, sender=sender, element_bytes=element_bytes, **ring)
+    return all_reduce(
+        work_bytes, sender=sender, element_bytes=element_bytes, extra_sends=extra_sends, **ring
+    )
+
+
+def _launch(
+    kind: Kind, work_bytes: int, element_bytes: int, sender: int, ring: RingSetting
+) -> Launch:
+    launch = Launch(kind=kind, work_bytes=work_bytes, element_bytes=element_bytes, **ring)
+    if not 0 <= sender < launch.ranks:
+        raise ValueError(f"no ring index {sender} among {launch.ranks} ranks")
+    return launch
+
+
+def _block_hops(
+    launch: Launch, owners: Sequence[int], order: Sequence[int] | None, *, final: bool
+) -> list[_Hop]:
+    ranks = range(launch.ranks) if order is None else order
+    return [(0, owner, ranks[owner] * launch.work_bytes, final) for owner in owners]
+
+
+def _schedule(launch: Launch, hops: Sequence[_Hop]) -> Schedule:
+    return tuple(
+        tuple(_channel_sends(launch, channel, loops, hops))
+        for channel, loops in enumerate(split(launch))
+    )
+
+
+def _channel_sends(
+    launch: Launch, channel: int, loops: Sequence[Loop], hops: Sequence[_Hop]
+) -> Iterator[Send]:
+    send, fifo_steps = 0, fifo_steps_per_send(launch.kind, launch.protocol)
+    for number, chunks in enumerate(loops):
+        for index, chunk, shift, final in hops:
+            start, size = chunks[index]
+            for offset, piece in _slices(launch, size):
+                yield Send(
+                    channel=channel,
+                    send=send,
+                    fifo_step=send * fifo_steps,
+                    loop=number,
+                    chunk=chunk,
+                    start_byte=shift + start + offset,
+                    data_bytes=piece,
+                    wire_bytes=wire_bytes(launch.protocol, piece),
+                    final=final,
+                )
+                send += 1
+
+
+def _slices(launch: Launch, size: int) -> Iterator[tuple[int, int]]:
+    """(offset, bytes) of each message of a chunk: one, or two Simple slices, empty ones too.
+    NCCL src/device/prims_simple.h, genericOp (sliceSize)."""
+    if fifo_steps_per_send(launch.kind, launch.protocol) == 1:
+        yield 0, size
+        return
+    element = launch.element_bytes
+    half = max(
+        -(-(size // element) // 32) * 16,
+        launch.step_bytes * 2 // element // 32,
+    )
+    first = min(half * element, size)
+    yield 0, first
+    yield first, size - first
