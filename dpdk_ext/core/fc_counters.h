@@ -11,38 +11,38 @@
 struct fc_capture_counters {
 	uint64_t rx_frames, rx_bytes;
 	uint64_t pushed_frames;
-	uint64_t ring_full_frames;	/* dropped: the parser lags a whole ring */
-	uint64_t oversize_frames;	/* dropped: longer than a slot */
-	uint64_t snapped_frames;	/* pushed, but shorter than they were on the wire */
+	uint64_t ring_full_frames; /* dropped: the parser lags a whole ring */
+	uint64_t oversize_frames;  /* dropped: longer than a slot */
+	uint64_t snapped_frames;   /* pushed, but shorter than they were on the wire */
 	uint64_t multi_segment_frames;
-	uint64_t nic_missed_frames;	/* rte_eth_stats.imissed */
-	uint64_t nic_no_mbuf_frames;	/* rte_eth_stats.rx_nombuf */
-	uint64_t nic_error_frames;	/* rte_eth_stats.ierrors */
+	uint64_t nic_missed_frames;       /* rte_eth_stats.imissed */
+	uint64_t nic_no_mbuf_frames;      /* rte_eth_stats.rx_nombuf */
+	uint64_t nic_error_frames;        /* rte_eth_stats.ierrors */
 	uint64_t interface_missed_frames; /* the kernel saw them, we did not (af_packet) */
-	uint64_t engine_copied_frames;	/* copied by a DMA engine */
-	uint64_t engine_refused_frames;	/* engine full: copied by the CPU */
+	uint64_t engine_copied_frames;    /* copied by a DMA engine */
+	uint64_t engine_refused_frames;   /* engine full: copied by the CPU */
 };
 
 /* What a frame turned out to be. Exactly one verdict per frame; the counters
  * below have one field per verdict, in this order (asserted in fc_parse.c). */
 enum fc_verdict {
-	FC_WRITE,		/* RC RDMA write packet, placed in its message */
-	FC_ORPHAN,		/* RC RDMA write packet whose message start was not seen */
-	FC_STALE,		/* RC RDMA write packet of a message no longer kept */
+	FC_WRITE,  /* RC RDMA write packet, placed in its message */
+	FC_ORPHAN, /* RC RDMA write packet whose message start was not seen */
+	FC_STALE,  /* RC RDMA write packet of a message no longer kept */
 	FC_ACK,
 	FC_NAK,
 	FC_CNP,
-	FC_MAD,			/* management datagram: UD to QP 0 or 1 */
-	FC_UD,			/* other unreliable datagram */
+	FC_MAD, /* management datagram: UD to QP 0 or 1 */
+	FC_UD,  /* other unreliable datagram */
 	FC_SEND,
 	FC_READ,
 	FC_ATOMIC,
-	FC_ROCE_OTHER,		/* a known transport or opcode we do not follow */
-	FC_SHIM,		/* RoCE behind a vendor shim after UDP (RTT probes) */
+	FC_ROCE_OTHER, /* a known transport or opcode we do not follow */
+	FC_SHIM,       /* RoCE behind a vendor shim after UDP (RTT probes) */
 	FC_ICRC_BAD,
-	FC_SNAPPED,		/* a RoCE frame cut by the capture's snap length */
-	FC_MALFORMED,		/* lengths that contradict each other */
-	FC_FRAGMENT,		/* IPv4 or IPv6 fragment: refused */
+	FC_SNAPPED,   /* a RoCE frame cut by the capture's snap length */
+	FC_MALFORMED, /* lengths that contradict each other */
+	FC_FRAGMENT,  /* IPv4 or IPv6 fragment: refused */
 	FC_TCP,
 	FC_PTP,
 	FC_UDP_OTHER,
@@ -52,7 +52,7 @@ enum fc_verdict {
 	FC_LLDP,
 	FC_STP,
 	FC_LLC_OTHER,
-	FC_ETHERNET_OTHER,	/* a registered EtherType of no use to us: PFC, MPLS, EAPOL, LACP, ... */
+	FC_ETHERNET_OTHER, /* a registered EtherType of no use to us: PFC, MPLS, EAPOL, LACP, ... */
 	FC_UNKNOWN,
 	FC_VERDICTS
 };
@@ -70,17 +70,17 @@ struct fc_parse_counters {
 
 /* Written by extract. */
 struct fc_extract_counters {
-	uint64_t seen_frames;		/* slots released */
-	uint64_t placed_packets, placed_bytes;	/* data bytes written to a shard */
-	uint64_t duplicate_bytes;	/* bytes that came again and were equal */
-	uint64_t conflict_bytes;	/* bytes that came again and differed */
+	uint64_t seen_frames;                  /* slots released */
+	uint64_t placed_packets, placed_bytes; /* data bytes written to a shard */
+	uint64_t duplicate_bytes;              /* bytes that came again and were equal */
+	uint64_t conflict_bytes;               /* bytes that came again and differed */
 	uint64_t staged_packets, staged_bytes;
 	uint64_t staging_full_packets;
-	uint64_t ignored_packets;	/* of flows or sends that carry nothing final */
-	uint64_t held_packets;		/* orphans kept until their message is known */
+	uint64_t ignored_packets; /* of flows or sends that carry nothing final */
+	uint64_t held_packets;    /* orphans kept until their message is known */
 	uint64_t orphan_dropped_packets;
 	uint64_t flag_mismatch_lines;
-	uint64_t deviating_messages;	/* size or number not as planned */
+	uint64_t deviating_messages; /* size or number not as planned */
 };
 
 #endif

@@ -25,32 +25,32 @@ enum {
 /* FC_PSN_ORIGIN = 2^32: room to learn of earlier packets of the first message. */
 
 struct fc_flow_key {
-	uint8_t source[16];	/* IPv6, or IPv4 as ::ffff:a.b.c.d */
+	uint8_t source[16]; /* IPv6, or IPv4 as ::ffff:a.b.c.d */
 	uint8_t destination[16];
 	uint32_t dest_qp;
 	uint32_t spare;
 };
 
 struct fc_psn_range {
-	uint64_t start, stop;	/* unwrapped, half open */
+	uint64_t start, stop; /* unwrapped, half open */
 };
 
 struct fc_flow {
 	struct fc_flow_key key;
-	uint32_t incarnation;	/* 0 for the first owner of the key */
-	uint32_t pmtu_bytes;	/* 0 until a First or Middle packet was seen */
+	uint32_t incarnation; /* 0 for the first owner of the key */
+	uint32_t pmtu_bytes;  /* 0 until a First or Middle packet was seen */
 	uint16_t udp_source_port;
-	uint8_t has_writes;	/* saw an RDMA write packet */
+	uint8_t has_writes; /* saw an RDMA write packet */
 	uint8_t has_immediates;
-	uint32_t retired;	/* 1: a later incarnation took the key over */
-	uint64_t first_psn;	/* unwrapped PSN of the lowest write packet seen */
-	uint64_t next_psn;	/* one past the highest write packet seen */
-	uint64_t expected_psn;	/* one past the end of the furthest message known */
-	uint64_t last_message;	/* pool position of the message with the highest PSN, 0 if none */
+	uint32_t retired;      /* 1: a later incarnation took the key over */
+	uint64_t first_psn;    /* unwrapped PSN of the lowest write packet seen */
+	uint64_t next_psn;     /* one past the highest write packet seen */
+	uint64_t expected_psn; /* one past the end of the furthest message known */
+	uint64_t last_message; /* pool position of the message with the highest PSN, 0 if none */
 	uint64_t write_packets, payload_bytes, messages;
 	uint64_t duplicate_packets, icrc_bad_frames, ack_packets, nak_packets;
-	uint64_t lost_holes;	/* packets in holes that no longer fit below */
-	uint64_t last_ack_psn;	/* 24 bit, as in the BTH of the last ACK of this flow */
+	uint64_t lost_holes;   /* packets in holes that no longer fit below */
+	uint64_t last_ack_psn; /* 24 bit, as in the BTH of the last ACK of this flow */
 	uint64_t last_ack_msn;
 	uint64_t first_ns, last_ns;
 	uint64_t holes_used;
@@ -58,46 +58,46 @@ struct fc_flow {
 };
 
 enum fc_message_flags {
-	FC_MESSAGE_RETH = 1,		/* address, key and length are from a RETH */
-	FC_MESSAGE_IMMEDIATE = 2,	/* ended with immediate */
-	FC_MESSAGE_LAST = 4,		/* last packet seen */
-	FC_MESSAGE_INFERRED = 8,	/* start lost; length taken from the immediate */
-	FC_MESSAGE_LINE_FLAG = 16,	/* line_flag holds something */
-	FC_MESSAGE_COUNTED = 32,	/* number is an unbroken count from the flow's PSN 0 */
+	FC_MESSAGE_RETH = 1,       /* address, key and length are from a RETH */
+	FC_MESSAGE_IMMEDIATE = 2,  /* ended with immediate */
+	FC_MESSAGE_LAST = 4,       /* last packet seen */
+	FC_MESSAGE_INFERRED = 8,   /* start lost; length taken from the immediate */
+	FC_MESSAGE_LINE_FLAG = 16, /* line_flag holds something */
+	FC_MESSAGE_COUNTED = 32,   /* number is an unbroken count from the flow's PSN 0 */
 };
 
 struct fc_message {
-	uint64_t position;	/* commit word: own pool position, written last */
-	uint64_t previous;	/* pool position of the message before it in PSN order, 0 if unknown */
-	uint64_t first_psn;	/* unwrapped */
-	uint64_t number;	/* message number of the flow from 0; UINT64_MAX if not known */
-	uint64_t va;		/* RETH virtual address */
+	uint64_t position;  /* commit word: own pool position, written last */
+	uint64_t previous;  /* pool position of the message before it in PSN order, 0 if unknown */
+	uint64_t first_psn; /* unwrapped */
+	uint64_t number;    /* message number of the flow from 0; UINT64_MAX if not known */
+	uint64_t va;        /* RETH virtual address */
 	uint64_t first_ns, last_ns;
 	uint32_t flow;
-	uint32_t packets;	/* PSNs it spans */
-	uint32_t packets_seen;	/* distinct ones so far; == packets: complete */
-	uint32_t length_bytes;	/* RETH DMA length */
+	uint32_t packets;      /* PSNs it spans */
+	uint32_t packets_seen; /* distinct ones so far; == packets: complete */
+	uint32_t length_bytes; /* RETH DMA length */
 	uint32_t rkey;
-	uint32_t immediate;	/* the four bytes as a big-endian word */
+	uint32_t immediate; /* the four bytes as a big-endian word */
 	uint32_t pmtu_bytes;
-	uint32_t line_flag;	/* words 1 and 3 of the first 16 payload bytes, where they are equal */
-	uint8_t flags;		/* enum fc_message_flags */
-	uint8_t opcode;		/* of its first packet seen */
-	uint8_t head_bytes;	/* valid bytes of head */
+	uint32_t line_flag; /* words 1 and 3 of the first 16 payload bytes, where they are equal */
+	uint8_t flags;      /* enum fc_message_flags */
+	uint8_t opcode;     /* of its first packet seen */
+	uint8_t head_bytes; /* valid bytes of head */
 	uint8_t spare[5];
-	uint8_t head[16];	/* first payload bytes: what tells an incarnation apart */
+	uint8_t head[16]; /* first payload bytes: what tells an incarnation apart */
 };
 
 struct fc_flows_header {
-	uint8_t magic[8];	/* "FCFLOWS\0" */
+	uint8_t magic[8]; /* "FCFLOWS\0" */
 	uint32_t layout_version;
 	uint32_t flows_max;
-	uint64_t messages;	/* pool records, a power of two, at least twice the ring's slots */
+	uint64_t messages; /* pool records, a power of two, at least twice the ring's slots */
 	uint64_t file_bytes;
 	uint64_t flows_offset, index_offset, messages_offset, undo_offset, undo_bytes;
 	uint8_t pad_identity[48];
-	uint64_t flows_used;	/* published by release */
-	uint64_t messages_made;	/* pool position of the newest message */
+	uint64_t flows_used;    /* published by release */
+	uint64_t messages_made; /* pool position of the newest message */
 	uint8_t pad_used[112];
 	/* Undo journal: before a span's first change of a record, its old bytes go
 	 * here. base_position == ring.parsed after a kill: roll back. */

@@ -81,8 +81,8 @@ static int open_classic(struct fc_pcap *pcap, uint32_t magic)
 		return fc_fail(EBADMSG, "%s ends inside its file header", pcap->path);
 	pcap->nanoseconds = magic == PCAP_NANOSECONDS;
 	if (word16(pcap, 4) != 2)
-		return fc_fail(EPROTO, "%s is of pcap version %u, this program reads 2",
-			       pcap->path, word16(pcap, 4));
+		return fc_fail(EPROTO, "%s is of pcap version %u, this program reads 2", pcap->path,
+			       word16(pcap, 4));
 	/* The upper bits say whether frames carry their FCS. */
 	if ((word32(pcap, 20) & 0x0fffffff) != LINKTYPE_ETHERNET)
 		return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)",
@@ -251,9 +251,9 @@ static int read_packet(struct fc_pcap *pcap, uint32_t kind, uint32_t block_bytes
 	if (block_bytes < header + 4)
 		return torn(pcap, "a packet block too short");
 	const uint64_t at = pcap->at;
-	const uint32_t id = simple ? 0
-				   : kind == BLOCK_PACKET_ENHANCED ? word32(pcap, at + 8)
-								   : word16(pcap, at + 8);
+	const uint32_t id = simple                          ? 0
+			    : kind == BLOCK_PACKET_ENHANCED ? word32(pcap, at + 8)
+							    : word16(pcap, at + 8);
 	if (id >= pcap->interfaces_used)
 		return torn(pcap, "a packet of an interface never described");
 	const struct interface *it = &pcap->interfaces[id];
@@ -315,8 +315,8 @@ int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 {
 	if (pcap->ended)
 		return pcap->torn ? torn(pcap, "read again") : 0;
-	const int code = pcap->next_generation ? next_generation(pcap, out)
-					       : next_classic(pcap, out);
+	const int code =
+		pcap->next_generation ? next_generation(pcap, out) : next_classic(pcap, out);
 	if (code == 1)
 		pcap->delivered++;
 	return code;

@@ -7,9 +7,9 @@
 
 struct fc_pcap_frame {
 	const uint8_t *bytes;
-	uint32_t frame_bytes;	/* in the file */
-	uint32_t wire_bytes;	/* as sent */
-	uint64_t timestamp_ns;	/* 0 where the file tells none */
+	uint32_t frame_bytes;  /* in the file */
+	uint32_t wire_bytes;   /* as sent */
+	uint64_t timestamp_ns; /* 0 where the file tells none */
 };
 
 struct fc_pcap;

@@ -21,12 +21,12 @@ _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fi
 static int check_geometry(uint64_t slots, uint32_t slot_bytes)
 {
 	if (slots < 2 || slots > SLOTS_MAX || (slots & (slots - 1)))
-		return fc_fail(EINVAL, "a ring of %llu slots: must be a power of two from 2 to %llu",
+		return fc_fail(EINVAL,
+			       "a ring of %llu slots: must be a power of two from 2 to %llu",
 			       (unsigned long long)slots, SLOTS_MAX);
 	if (slot_bytes % FC_CACHE_LINE_BYTES || slot_bytes < 2 * FC_SLOT_HEADER_BYTES ||
 	    slot_bytes > SLOT_BYTES_MAX)
-		return fc_fail(EINVAL,
-			       "slots of %u bytes: must be a multiple of 64 from 128 to %u",
+		return fc_fail(EINVAL, "slots of %u bytes: must be a multiple of 64 from 128 to %u",
 			       slot_bytes, SLOT_BYTES_MAX);
 	return 0;
 }
@@ -77,7 +77,8 @@ static int check_header(const struct fc_ring_header *header, uint64_t mapped, co
 	if (mapped < FC_RING_SLOTS_OFFSET || memcmp(header->magic, ring_magic, sizeof ring_magic))
 		return fc_fail(EINVAL, "%s is not a FlowCheck ring, or was never finished", path);
 	if (header->layout_version != FC_LAYOUT_VERSION)
-		return fc_fail(EPROTO, "%s has layout version %u, this program reads %u: "
+		return fc_fail(EPROTO,
+			       "%s has layout version %u, this program reads %u: "
 			       "stop all services and start them from one installation",
 			       path, header->layout_version, FC_LAYOUT_VERSION);
 	const int code = check_geometry(header->slots, header->slot_bytes);
@@ -144,14 +145,14 @@ struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position)
 
 /* A reader may meet the writer between two commits: it takes the copy of the
  * position it read, and reads again if the position moved meanwhile. */
-#define READ_COMMIT(ring, copies, position_field, out)                                    \
-	do {                                                                              \
-		uint64_t position_;                                                       \
-		do {                                                                      \
-			position_ = FC_LOAD_ACQUIRE(&(ring)->header->position_field);     \
-			*(out) = *FC_COMMITTED((ring)->header->copies, position_);        \
-			__atomic_thread_fence(__ATOMIC_ACQUIRE);                          \
-		} while (position_ != FC_LOAD_ACQUIRE(&(ring)->header->position_field));  \
+#define READ_COMMIT(ring, copies, position_field, out)                                             \
+	do {                                                                                       \
+		uint64_t position_;                                                                \
+		do {                                                                               \
+			position_ = FC_LOAD_ACQUIRE(&(ring)->header->position_field);              \
+			*(out) = *FC_COMMITTED((ring)->header->copies, position_);                 \
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);                                   \
+		} while (position_ != FC_LOAD_ACQUIRE(&(ring)->header->position_field));           \
 	} while (0)
 
 void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out)
@@ -169,9 +170,8 @@ void fc_ring_extract_counters(const struct fc_ring *ring, struct fc_extract_comm
 	READ_COMMIT(ring, extract, tail, out);
 }
 
-int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame,
-		uint32_t frame_bytes, uint32_t wire_bytes, uint64_t timestamp_ns,
-		uint64_t source_frame)
+int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, uint32_t frame_bytes,
+		uint32_t wire_bytes, uint64_t timestamp_ns, uint64_t source_frame)
 {
 	const uint64_t position = ring->header->head + pending;
 
@@ -200,5 +200,5 @@ void fc_ring_publish(struct fc_ring *ring, uint64_t frames, struct fc_capture_co
 	 * nothing moved (only drops were counted) it is replaced in place. */
 	const int current = FC_COMMITTED(header->capture, header->head) - header->capture;
 	header->capture[frames ? 1 - current : current] = *commit;
-	FC_STORE_RELEASE(&header->head, head);	/* pairs with fc_ring_head() */
+	FC_STORE_RELEASE(&header->head, head); /* pairs with fc_ring_head() */
 }

@@ -31,57 +31,57 @@ enum {
 
 /* The parser's word about a slot. Written by the parser alone. */
 struct fc_mark {
-	uint64_t message;	/* position in the message pool, 0 if none */
-	uint64_t psn;		/* unwrapped, see fc_flow.h */
-	uint32_t flow;		/* index in the flow table */
-	uint32_t offset_bytes;	/* of the payload in its message */
-	uint16_t payload_at;	/* from the start of the frame */
-	uint16_t payload_bytes;	/* without pad and ICRC */
-	uint8_t verdict;	/* enum fc_verdict */
-	uint8_t opcode;		/* BTH opcode */
-	uint8_t again;		/* this PSN was seen before */
+	uint64_t message;       /* position in the message pool, 0 if none */
+	uint64_t psn;           /* unwrapped, see fc_flow.h */
+	uint32_t flow;          /* index in the flow table */
+	uint32_t offset_bytes;  /* of the payload in its message */
+	uint16_t payload_at;    /* from the start of the frame */
+	uint16_t payload_bytes; /* without pad and ICRC */
+	uint8_t verdict;        /* enum fc_verdict */
+	uint8_t opcode;         /* BTH opcode */
+	uint8_t again;          /* this PSN was seen before */
 	uint8_t spare;
 };
 
 struct fc_slot {
-	uint64_t timestamp_ns;	/* when captured; 0 if unknown */
-	uint32_t frame_bytes;	/* bytes in `frame` */
-	uint32_t wire_bytes;	/* bytes the frame had on the wire */
-	uint64_t source_frame;	/* ordinal of the frame at its source, from 0 */
+	uint64_t timestamp_ns; /* when captured; 0 if unknown */
+	uint32_t frame_bytes;  /* bytes in `frame` */
+	uint32_t wire_bytes;   /* bytes the frame had on the wire */
+	uint64_t source_frame; /* ordinal of the frame at its source, from 0 */
 	uint64_t spare;
 	struct fc_mark mark;
-	uint8_t frame[];	/* up to slot_bytes - 64 */
+	uint8_t frame[]; /* up to slot_bytes - 64 */
 };
 
 struct fc_capture_commit {
-	uint64_t at_position;	/* head this copy belongs to */
-	uint64_t source_frames;	/* frames taken from the source: where a file source resumes */
+	uint64_t at_position;   /* head this copy belongs to */
+	uint64_t source_frames; /* frames taken from the source: where a file source resumes */
 	struct fc_capture_counters counters;
 };
 
 struct fc_parse_commit {
-	uint64_t at_position;	/* parsed this copy belongs to */
+	uint64_t at_position; /* parsed this copy belongs to */
 	struct fc_parse_counters counters;
 };
 
 struct fc_extract_commit {
-	uint64_t at_position;	/* tail this copy belongs to */
+	uint64_t at_position; /* tail this copy belongs to */
 	struct fc_extract_counters counters;
 };
 
 struct fc_ring_header {
-	uint8_t magic[8];	/* "FCRING\0\0" */
+	uint8_t magic[8]; /* "FCRING\0\0" */
 	uint32_t layout_version;
 	uint32_t slot_bytes;
-	uint64_t slots;		/* a power of two */
+	uint64_t slots; /* a power of two */
 	uint64_t slots_per_page;
 	uint64_t file_bytes;
-	uint32_t huge_pages;	/* 1: backed by 2 MiB pages */
-	uint32_t live_source;	/* 1: full means drop and count; 0: full means do not poll */
+	uint32_t huge_pages;  /* 1: backed by 2 MiB pages */
+	uint32_t live_source; /* 1: full means drop and count; 0: full means do not poll */
 	uint8_t pad_identity[80];
 
 	uint64_t head;
-	uint64_t source_end;	/* UINT64_MAX until the source ends, then the last head */
+	uint64_t source_end; /* UINT64_MAX until the source ends, then the last head */
 	uint8_t pad_head[112];
 	uint64_t parsed;
 	uint8_t pad_parsed[120];

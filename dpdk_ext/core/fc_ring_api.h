@@ -9,7 +9,7 @@ struct fc_ring {
 	struct fc_map map;
 	struct fc_ring_header *header;
 	uint8_t *slots_base;
-	uint64_t mask;		/* slots - 1 */
+	uint64_t mask; /* slots - 1 */
 	uint32_t slots_per_page, slot_bytes;
 };
 
@@ -36,9 +36,8 @@ void fc_ring_extract_counters(const struct fc_ring *ring, struct fc_extract_comm
 /* Writer side of capture, for file sources and tests: copies one frame into the
  * next slot without publishing it. 0, -EAGAIN when full, -EMSGSIZE when the
  * frame is longer than a slot. `pending` frames were put and not yet published. */
-int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame,
-		uint32_t frame_bytes, uint32_t wire_bytes, uint64_t timestamp_ns,
-		uint64_t source_frame);
+int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, uint32_t frame_bytes,
+		uint32_t wire_bytes, uint64_t timestamp_ns, uint64_t source_frame);
 /* Commits `commit` (at_position is set here) and moves head by `frames`. */
 void fc_ring_publish(struct fc_ring *ring, uint64_t frames, struct fc_capture_commit *commit);
 

@@ -16,8 +16,9 @@ static inline struct fc_slot *fc_ring_slot(const struct fc_ring *ring, uint64_t 
 }
 
 /* The commit copy that belongs to `position`; after a kill at most one does not. */
-#define FC_COMMITTED(copies, position) \
-	((copies)[1].at_position == (position) && (copies)[0].at_position != (position) \
-		 ? &(copies)[1] : &(copies)[0])
+#define FC_COMMITTED(copies, position)                                                             \
+	((copies)[1].at_position == (position) && (copies)[0].at_position != (position)            \
+		 ? &(copies)[1]                                                                    \
+		 : &(copies)[0])
 
 #endif

@@ -6,8 +6,8 @@
 
 struct fc_map {
 	uint8_t *base;
-	uint64_t bytes;		/* mapped; a multiple of the page size */
-	uint32_t huge_pages;	/* 1: the file lies on a hugetlbfs with 2 MiB pages */
+	uint64_t bytes;      /* mapped; a multiple of the page size */
+	uint32_t huge_pages; /* 1: the file lies on a hugetlbfs with 2 MiB pages */
 	uint32_t writable;
 };
 
