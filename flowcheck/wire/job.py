@@ -1,0 +1,135 @@
+"""A learned job as plain records: what the stream told, what it rests on, ready for a file.
+
+Written once it is proved, because the start-up messages it came from never come again.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import prod
+
+import msgspec
+
+from flowcheck.errors import LearnError
+from flowcheck.wire.partition import Kind, Protocol, Rule
+from flowcheck.wire.seen import FlowKey
+
+FORMAT = 1
+"""Of the file; another one is refused."""
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter in registration order; `sizes` and `strides` in elements, as torch has them."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_bytes: int = 4
+    dtype: str | None = None
+    """torch's name without the prefix, "float32"; None: the wire does not tell."""
+
+    @property
+    def elements(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.element_bytes
+
+
+class Role(StrEnum):
+    BUCKET = "bucket"
+    """An all-reduce of a gradient bucket, or a point-to-point send of a part of one."""
+    IGNORED = "ignored"
+    """Not gradients: index lists, buffers, metrics."""
+
+
+class PointToPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a send that carries a part of a finished bucket."""
+
+    channel: int
+    start_byte: int
+    """In the bucket."""
+    data_bytes: int
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective, or the point-to-point sends that complete one, in program order."""
+
+    communicator: int
+    protocol: Protocol
+    role: Role
+    bucket: int = 0
+    """Index into the buckets of its iteration; meaningful for Role.BUCKET."""
+    kind: Kind | None = Kind.ALL_REDUCE
+    """None: `messages` lists point-to-point sends."""
+    work_bytes: int = 0
+    element_bytes: int = 4
+    root: int = 0
+    """Ring index; broadcasts only."""
+    messages: tuple[PointToPoint, ...] = ()
+
+
+class Communicator(msgspec.Struct, frozen=True, kw_only=True):
+    ranks: int
+    channels: int
+    extra_sends: int = 0
+    """1: the trainer is patched to forward one result more per loop."""
+    threads: int | None = None
+    threshold: int | None = None
+    buffer_bytes: int | None = None
+    """Non-default NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS, NCCL_BUFFSIZE; see Tuning."""
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """The mirrored connections from one rank to the next, one per channel."""
+
+    communicator: int
+    sender: int
+    """Ring index of the rank that writes."""
+    flows: tuple[FlowKey | None, ...]
+    """[channel]; None where no mirror saw it."""
+    first_numbers: tuple[int, ...]
+    """[channel]: message number in its flow of the first message of `Job.first`."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the extractor and the updater need to know about a training job."""
+
+    rule: Rule
+    communicators: tuple[Communicator, ...]
+    edges: tuple[Edge, ...]
+    parameters: tuple[Parameter, ...]
+    first_buckets: tuple[tuple[int, ...], ...]
+    """Iteration 0: parameter indices of each bucket, in bucket order."""
+    buckets: tuple[tuple[int, ...], ...]
+    """Every later iteration."""
+    first: tuple[Op, ...]
+    """Iteration 0 and what follows it once, up to the first repeating collective."""
+    each: tuple[Op, ...]
+    """One later iteration; repeats for ever."""
+    evidence: tuple[str, ...] = ()
+    """What was read, one sentence each."""
+    assumed: tuple[str, ...] = ()
+    """What no observation could have contradicted, one sentence each."""
+    format: int = FORMAT
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all parameters, flat in registration order."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+
+def encode_job(job: Job) -> bytes:
+    """JSON, readable as it is."""
+    return msgspec.json.format(msgspec.json.encode(job), indent=1)
+
+
+def decode_job(text: bytes) -> Job:
+    """Raises LearnError for anything `encode_job` did not write."""
+    try:
+        job = msgspec.json.decode(text, type=Job)
+    except msgspec.DecodeError as error:
+        raise LearnError(f"not a learned job: {error}") from error
+    if job.format != FORMAT:
+        raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")
+    return job

@@ -1,0 +1,164 @@
+"""From a learned job to the tables C obeys: for every flow, what each of its messages holds.
+
+The tables mirror `struct fc_send` and `struct fc_segment` of dpdk_ext/core/fc_plan.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.ddp import BucketLayout
+from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
+from flowcheck.wire.partition import Protocol, Tuning
+from flowcheck.wire.schedule import collective
+from flowcheck.wire.seen import FlowKey
+
+SEND = np.dtype(
+    [
+        ("wire_bytes", "<u4"),
+        ("first_segment", "<u4"),
+        ("segments", "<u4"),
+        ("protocol", "u1"),
+        ("kind", "u1"),
+        ("reserved", "<u2"),
+    ]
+)
+SEGMENT = np.dtype([("data_byte", "<u4"), ("data_bytes", "<u4"), ("dst_byte", "<u8")])
+
+
+class SendKind(IntEnum):
+    IGNORED = 0
+    """Its bytes belong to no gradient."""
+    PARTIAL = 1
+    """A partial sum: checked for size, placed nowhere."""
+    FINAL = 2
+    """Result bytes: placed by its segments."""
+
+
+PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
+"""NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Consecutive messages of one flow."""
+
+    sends: NDArray[np.void]
+    """[messages] SEND."""
+    segments: NDArray[np.void]
+    """[pieces] SEGMENT; `dst_byte` counts in the state, registration order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """`first` once, from message `first_number` on; then `each` for ever, one step a round."""
+
+    flow: FlowKey
+    first_number: int
+    first: Table
+    each: Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    wire_bytes: int
+    protocol: Protocol
+    kind: SendKind
+    start_byte: int
+    data_bytes: int
+    bucket: int
+
+
+def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
+    """One plan per mirrored flow of the job's edges, in edge and channel order."""
+    first = [BucketLayout(job.parameters, bucket) for bucket in job.first_buckets]
+    later = [BucketLayout(job.parameters, bucket) for bucket in job.buckets]
+    plans: list[FlowPlan] = []
+    for edge in job.edges:
+        before = _edge_messages(job, edge, job.first)
+        repeated = _edge_messages(job, edge, job.each)
+        for channel, flow in enumerate(edge.flows):
+            if flow is not None:
+                plans.append(
+                    FlowPlan(
+                        flow=flow,
+                        first_number=edge.first_numbers[channel],
+                        first=_table(before[channel], first),
+                        each=_table(repeated[channel], later),
+                    )
+                )
+    return tuple(plans)
+
+
+def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Message]]:
+    """[channel][message] of everything `ops` sends over `edge`."""
+    communicator = job.communicators[edge.communicator]
+    channels: list[list[_Message]] = [[] for _ in edge.flows]
+    for op in ops:
+        if op.communicator != edge.communicator:
+            continue
+        for channel, message in _op_messages(job, communicator, edge.sender, op):
+            channels[channel].append(message)
+    return channels
+
+
+def _op_messages(
+    job: Job, communicator: Communicator, sender: int, op: Op
+) -> Iterator[tuple[int, _Message]]:
+    done = SendKind.FINAL if op.role is Role.BUCKET else SendKind.IGNORED
+    if op.kind is None:
+        for part in op.messages:
+            yield (
+                part.channel,
+                _Message(
+                    part.data_bytes, op.protocol, done, part.start_byte, part.data_bytes, op.bucket
+                ),
+            )
+        return
+    schedule = collective(
+        op.kind,
+        op.work_bytes,
+        sender=sender,
+        element_bytes=op.element_bytes,
+        extra_sends=communicator.extra_sends,
+        root=op.root,
+        ranks=communicator.ranks,
+        channels=communicator.channels,
+        protocol=op.protocol,
+        rule=job.rule,
+        tuning=Tuning(
+            threads=communicator.threads,
+            threshold=communicator.threshold,
+            buffer_bytes=communicator.buffer_bytes,
+        ),
+    )
+    for channel, sends in enumerate(schedule):
+        for send in sends:
+            kind = done if send.final or done is SendKind.IGNORED else SendKind.PARTIAL
+            yield (
+                channel,
+                _Message(
+                    send.wire_bytes, op.protocol, kind, send.start_byte, send.data_bytes, op.bucket
+                ),
+            )
+
+
+def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Table:
+    sends = np.zeros(len(messages), SEND)
+    segments: list[tuple[int, int, int]] = []
+    for row, message in zip(sends, messages, strict=True):
+        row["wire_bytes"] = message.wire_bytes
+        row["protocol"] = PROTOCOL_CODE[message.protocol]
+        row["kind"] = message.kind
+        row["first_segment"] = len(segments)
+        if message.kind is SendKind.FINAL:
+            for piece in layouts[message.bucket].pieces(message.start_byte, message.data_bytes):
+                offset = piece.bucket_byte - message.start_byte
+                segments.append((offset, piece.size_bytes, piece.state_byte))
+        row["segments"] = len(segments) - row["first_segment"]
+    return Table(sends=sends, segments=np.array(segments, SEGMENT))
