@@ -1,0 +1,51 @@
+"""Fixtures every room shares: the real captures, shared memory that is always removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def captures_folder() -> Path | None:
+    """The folder with captures/ and truth/: FLOWCHECK_CAPTURES, else beside the checkout."""
+    named = os.environ.get("FLOWCHECK_CAPTURES")
+    folder = Path(named) if named else REPOSITORY.parent / "shared"
+    if folder.name == "captures":
+        folder = folder.parent
+    return folder if (folder / "captures").is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """Real captures with their truth; skips, with the reason, where they are missing."""
+    folder = captures_folder()
+    if folder is None:
+        pytest.skip("no real captures: set FLOWCHECK_CAPTURES to the folder that holds captures/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def captures(shared_folder: Path) -> Path:
+    """The folder of real NCCL captures (*.pcapng) and rxe/."""
+    return shared_folder / "captures"
+
+
+@pytest.fixture(scope="session")
+def truth(shared_folder: Path) -> Path:
+    """The folder of truth files, one JSON per capture, and tensors/."""
+    return shared_folder / "truth"
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """An empty folder in /dev/shm, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcheck-test-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""The ring: who may write what, what a reader may see, what an opener refuses."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flowcheck._core import ffi, lib
+from flowcheck.errors import RingError
+from flowcheck.plane.ring import Ring
+
+PAGE_BYTES = 2 * 1024 * 1024
+
+
+def push(ring: Ring, frame: bytes, pending: int = 0) -> int:
+    return int(lib.fc_ring_put(ring.handle, pending, frame, len(frame), len(frame), 7, 0))
+
+
+def publish(ring: Ring, frames: int) -> None:
+    commit = ring.capture_commit()
+    commit.counters.rx_frames += frames
+    commit.source_frames += frames
+    lib.fc_ring_publish(ring.handle, frames, commit)
+
+
+def frame_at(ring: Ring, position: int) -> bytes:
+    slot = lib.fc_ring_at(ring.handle, position)
+    return bytes(ffi.buffer(slot.frame, slot.frame_bytes))
+
+
+def test_nothing_is_readable_before_it_is_published(shm: Path) -> None:
+    with Ring.create(shm / "r", slots=8) as writer, Ring.open(shm / "r") as reader:
+        assert push(writer, b"first") == 0
+        assert reader.head == 0
+        publish(writer, 1)
+        assert (reader.head, frame_at(reader, 0)) == (1, b"first")
+
+
+def test_a_full_ring_refuses_and_overwrites_nothing(shm: Path) -> None:
+    with Ring.create(shm / "r", slots=4) as ring:
+        for n in range(4):
+            assert push(ring, bytes([n]) * 10, pending=n) == 0
+        publish(ring, 4)
+        assert push(ring, b"one too many") < 0
+        assert [frame_at(ring, n) for n in range(4)] == [bytes([n]) * 10 for n in range(4)]
+
+
+def test_a_frame_longer_than_a_slot_is_refused(shm: Path) -> None:
+    with Ring.create(shm / "r", slots=4, slot_bytes=256) as ring:
+        assert push(ring, b"x" * 192) == 0
+        assert push(ring, b"x" * 193) < 0
+
+
+@pytest.mark.parametrize("slot_bytes", [128, 4352, 9216, 65536])
+def test_no_slot_crosses_a_two_mebibyte_page(shm: Path, slot_bytes: int) -> None:
+    with Ring.create(shm / "r", slots=1024, slot_bytes=slot_bytes) as ring:
+        base = int(ffi.cast("uintptr_t", ring.handle.map.base))
+        starts = [
+            int(ffi.cast("uintptr_t", lib.fc_ring_at(ring.handle, n))) - base for n in range(1024)
+        ]
+        assert len(set(starts)) == 1024
+        assert all(at // PAGE_BYTES == (at + slot_bytes - 1) // PAGE_BYTES for at in starts)
+        assert all(at % 64 == 0 for at in starts)
+        assert max(starts) + slot_bytes <= ring.handle.map.bytes
+
+
+def test_every_byte_is_reserved_at_creation(shm: Path) -> None:
+    with Ring.create(shm / "r", slots=4096) as ring:
+        status = (shm / "r").stat()
+        assert status.st_blocks * 512 >= ring.handle.map.bytes
+        assert status.st_mode & 0o777 == 0o600
+
+
+def test_counters_belong_to_the_published_position(shm: Path) -> None:
+    with Ring.create(shm / "r", slots=8) as ring:
+        for total in range(1, 6):
+            push(ring, b"frame")
+            publish(ring, 1)
+            assert ring.capture_commit().at_position == total
+            assert ring.counters()["capture"]["rx_frames"] == total
+
+
+def test_counters_of_an_unpublished_commit_are_not_believed(shm: Path) -> None:
+    """A kill between the counters' copy and the position leaves the old counters true."""
+    with Ring.create(shm / "r", slots=8) as ring:
+        push(ring, b"frame")
+        publish(ring, 1)
+        header = ring.handle.header
+        other = 0 if header.capture[1].at_position == 1 else 1
+        header.capture[other].at_position = 2
+        header.capture[other].counters.rx_frames = 99
+        assert ring.counters()["capture"]["rx_frames"] == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "word"),
+    [
+        (0, b"NOTARING", "not a FlowCheck ring"),
+        (8, struct.pack("<I", 99), "layout version 99"),
+        (12, struct.pack("<I", 100), "multiple of 64"),
+        (16, struct.pack("<Q", 6), "power of two"),
+        (16, struct.pack("<Q", 1 << 20), "contradict"),
+        (24, struct.pack("<Q", 1), "contradict"),
+        (32, struct.pack("<Q", 4096), "contradict"),
+    ],
+)
+def test_a_foreign_or_torn_ring_is_refused_in_a_sentence(
+    shm: Path, offset: int, value: bytes, word: str
+) -> None:
+    Ring.create(shm / "r", slots=8).close()
+    with (shm / "r").open("r+b") as file:
+        file.seek(offset)
+        file.write(value)
+    with pytest.raises(RingError, match=word):
+        Ring.open(shm / "r")
+
+
+def test_missing_empty_and_existing_files_are_told_apart(shm: Path) -> None:
+    with pytest.raises(RingError, match="No such file"):
+        Ring.open(shm / "missing")
+    (shm / "empty").touch()
+    with pytest.raises(RingError, match="empty"):
+        Ring.open(shm / "empty")
+    with pytest.raises(RingError, match="exists"):
+        Ring.create(shm / "empty", slots=8)
+    with pytest.raises(RingError, match="power of two"):
+        Ring.create(shm / "odd", slots=12)
+
+
+def test_a_ring_larger_than_its_file_system_fails_at_creation_not_later(shm: Path) -> None:
+    room = os.statvfs(shm)
+    slots = 1 << ((room.f_bavail * room.f_frsize) // 65536).bit_length() + 1
+    with pytest.raises(RingError, match=r"cannot reserve|power of two"):
+        Ring.create(shm / "huge", slots=slots, slot_bytes=65536)
+    assert not (shm / "huge").exists()
+
+
+@pytest.mark.slow
+def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    """A C program pushes, reads back and releases a million slots on two threads."""
+    core = Path(__file__).resolve().parents[2] / "dpdk_ext" / "core"
+    program = tmp_path / "race"
+    sources = [core / name for name in ("fc_ring.c", "fc_shm.c", "fc_error.c", "fc_copy.c")]
+    command = ["clang", "-std=gnu11", "-O1", "-g", "-fsanitize=thread", f"-I{core}", "-pthread"]
+    command += [str(Path(__file__).parents[1] / "support" / "ring_race.c"), *map(str, sources)]
+    subprocess.run([*command, "-o", str(program)], check=True, timeout=60)
+    done = subprocess.run(
+        [str(program), f"/dev/shm/flowcheck-race-{os.getpid()}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "200000 frames equal" in done.stdout
