@@ -1,0 +1,50 @@
+# Sourced by scripts/{demo,test,check,bench}: brings a bare Debian 12 machine to
+# where FlowCheck runs. Every step looks first and does only what is missing.
+set -eu
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+run() { printf '    $ %s\n' "$*"; "$@"; }
+
+# apt_need PACKAGE...: installs the ones that are missing, if root on a Debian.
+apt_need() {
+	missing=""
+	for package in "$@"; do
+		dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+			missing="$missing $package"
+	done
+	[ -n "$missing" ] || return 0
+	if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+		say "Missing:$missing. Not root on a Debian: going on without; what needs them is skipped"
+		return 0
+	fi
+	say "Installing$missing"
+	run apt-get update -q >/dev/null
+	# shellcheck disable=SC2086
+	DEBIAN_FRONTEND=noninteractive run apt-get install -y -q --no-install-recommends $missing >/dev/null
+}
+
+# setup [EXTRA]: .venv with FlowCheck's dependencies, the C built, the package importable.
+setup() {
+	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev iproute2 procps
+	python=$(command -v python3.11 || command -v python3.12 || command -v python3)
+	if [ ! -x .venv/bin/python ]; then
+		say "Making the virtual environment .venv with $($python --version)"
+		run "$python" -m venv .venv
+	fi
+	wanted=$(cat pyproject.toml scripts/lib/setup.sh | sha256sum | cut -c1-16)-${1:-run}
+	if [ "$(cat .venv/flowcheck-setup 2>/dev/null)" != "$wanted" ]; then
+		say "Installing Python packages"
+		# The CPU build is enough: the replica lives on the CPU.
+		run .venv/bin/pip install -q "torch==2.13.0" "cffi>=1.16" "setuptools>=68" "hatchling>=1.21" editables
+		run .venv/bin/pip install -q --no-build-isolation -e ".${1:+[$1]}"
+		echo "$wanted" >.venv/flowcheck-setup
+	fi
+	newest=$(find dpdk_ext -name '*.[ch]' -newer .venv/flowcheck-built 2>/dev/null | head -1)
+	if [ ! -e .venv/flowcheck-built ] || [ -n "$newest" ] || ! ls flowcheck/_core*.so >/dev/null 2>&1; then
+		say "Building the C extensions"
+		run .venv/bin/python dpdk_ext/build_ffi.py
+		touch .venv/flowcheck-built
+	fi
+}
