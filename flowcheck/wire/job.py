@@ -11,8 +11,8 @@ from math import prod
 import msgspec
 
 from flowcheck.errors import LearnError
-from flowcheck.wire.partition import Kind, Protocol, Rule
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Kind, Protocol, Rule
 
 FORMAT = 1
 """Of the file; another one is refused."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+
+from flowcheck.wire.terms import DEFAULT_TUNING, Kind, Protocol, Rule, Tuning, round_up
 
 NCCL_STEPS = 8
 """Slots of a connection's buffer (NCCL src/include/device.h, NCCL_STEPS)."""
@@ -24,43 +25,6 @@ Loop = tuple[Span, ...]
 """The chunks of one loop: `ranks` of them in an all-reduce, else one."""
 
 
-class Protocol(StrEnum):
-    LL = "LL"
-    LL128 = "LL128"
-    SIMPLE = "Simple"
-
-
-class Rule(StrEnum):
-    """Eras of the partition rule, named by the NCCL releases that follow it."""
-
-    V2_19 = "<=2.19"
-    V2_20 = "2.20-2.21"
-    V2_22 = "2.22"
-    V2_23 = "2.23-2.25"
-    V2_26 = "2.26-2.28"
-    V2_29 = ">=2.29"
-
-
-class Kind(StrEnum):
-    ALL_REDUCE = "all_reduce"
-    BROADCAST = "broadcast"
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """What the environment of the trainer may change; defaults are NCCL's."""
-
-    threads: int | None = None
-    """Threads per block before halving: NCCL_NTHREADS, NCCL_LL128_NTHREADS; None: default."""
-    threshold: int | None = None
-    """Bytes per thread that earn a channel: NCCL_THREAD_THRESHOLDS; None: default."""
-    buffer_bytes: int | None = None
-    """NCCL_BUFFSIZE, NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE; None: default."""
-
-
-DEFAULT_TUNING = Tuning()
 _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
 _GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
@@ -116,10 +80,6 @@ class Launch:
 
 def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def round_up(size: int, multiple: int) -> int:
-    return _ceil_div(size, multiple) * multiple
 
 
 def channels_and_threads(launch: Launch) -> tuple[int, int]:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.ddp import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
-from flowcheck.wire.partition import Protocol, Tuning
-from flowcheck.wire.schedule import collective
+from flowcheck.wire.schedule import Protocol, Tuning, collective
 from flowcheck.wire.seen import FlowKey
 
 SEND = np.dtype(

@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
-from flowcheck.wire.partition import (
+from flowcheck.wire.partition import Launch, Loop, split
+from flowcheck.wire.terms import (
     DEFAULT_TUNING,
     Kind,
-    Launch,
-    Loop,
     Protocol,
     Rule,
     Tuning,
+    data_bytes_of,
     round_up,
-    split,
+    wire_bytes,
 )
 
 __all__ = [
@@ -80,20 +80,6 @@ class RingSetting(TypedDict):
     protocol: Protocol
     rule: Rule
     tuning: NotRequired[Tuning]
-
-
-def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
-    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
-    if protocol is Protocol.LL:
-        return round_up(data_bytes, 8) * 2
-    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
-
-
-def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
-    """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
-    if protocol is Protocol.LL:
-        return wire_bytes // 16 * 8
-    return wire_bytes // 2048 * 1920 if protocol is Protocol.LL128 else wire_bytes
 
 
 def fifo_steps_per_send(kind: Kind, protocol: Protocol) -> int:

@@ -1,0 +1,63 @@
+"""NCCL's words: protocols, kinds of collectives, eras of rules, and what a trainer may tune."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Protocol(StrEnum):
+    LL = "LL"
+    LL128 = "LL128"
+    SIMPLE = "Simple"
+
+
+class Rule(StrEnum):
+    """Eras of the partition rule, named by the NCCL releases that follow it."""
+
+    V2_19 = "<=2.19"
+    V2_20 = "2.20-2.21"
+    V2_22 = "2.22"
+    V2_23 = "2.23-2.25"
+    V2_26 = "2.26-2.28"
+    V2_29 = ">=2.29"
+
+
+class Kind(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What the environment of the trainer may change; defaults are NCCL's."""
+
+    threads: int | None = None
+    """Threads per block before halving: NCCL_NTHREADS, NCCL_LL128_NTHREADS; None: default."""
+    threshold: int | None = None
+    """Bytes per thread that earn a channel: NCCL_THREAD_THRESHOLDS; None: default."""
+    buffer_bytes: int | None = None
+    """NCCL_BUFFSIZE, NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE; None: default."""
+
+
+DEFAULT_TUNING = Tuning()
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
+    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
+    if protocol is Protocol.LL:
+        return round_up(data_bytes, 8) * 2
+    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+
+
+def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
+    """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
+    if protocol is Protocol.LL:
+        return wire_bytes // 16 * 8
+    return wire_bytes // 2048 * 1920 if protocol is Protocol.LL128 else wire_bytes
