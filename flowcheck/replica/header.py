@@ -1,0 +1,169 @@
+"""The first bytes of a replica's file: what it is, and which step it holds.
+
+    0        magic, version, sizes, checksum          written once
+    128      in_step: the step being applied, 0       written by the updater
+    256, 384 two commit slots, each with a checksum   written in turn
+    4096     description: layout and sections (JSON)  written once
+    ...      copy 0, copy 1: sections at 64 bytes     only the copy that is not committed changes
+
+A commit is one slot with a higher sequence number. A process killed at any instant leaves either
+that slot whole, or torn and recognised by its checksum while the slot before it still names the
+copy that nobody touched. What is promised is the death of the process; for the death of the
+machine there are checkpoints.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from flowcheck.errors import RingError, StateError
+from flowcheck.replica.layout import Layout
+
+MAGIC = b"FCSTATE\n"
+VERSION = 1
+HEADER_BYTES = 4096
+SECTION_ALIGN = 64  # a cache line, and torch's own alignment of a tensor
+_FIXED = struct.Struct("<8sIIQQQQ")  # magic, version, spare, then Sizes
+_CHECKSUM = struct.Struct("<Q")
+_IN_STEP_OFFSET = 128
+_IN_STEP = struct.Struct("<Q")
+_SLOT_OFFSETS = (256, 384)
+_SLOT = struct.Struct("<QQII16s16s")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A flat array of each copy; `dtype` is numpy's word, `offset` is bytes into the copy."""
+
+    name: str
+    dtype: str
+    elements: int
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * np.dtype(self.dtype).itemsize
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a state file says about itself."""
+
+    layout: Layout
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The last whole step: which copy holds it and what it is."""
+
+    sequence: int
+    step: int
+    copy: int
+    has_optimizer_state: bool
+    """False until the optimizer has made its state in its first step."""
+    digest: bytes
+    fingerprint: bytes
+    """16 bytes that stand for the optimizer's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the description, where copy 0 begins, of one copy, of the whole file."""
+
+    description: int
+    data_offset: int
+    copy: int
+    total: int
+
+
+def write_fixed(memory: mmap.mmap, sizes: Sizes, description: Description) -> None:
+    """Everything of the header that never changes; `memory` is a fresh file."""
+    text = encode(description)
+    fixed = _FIXED.pack(
+        MAGIC, VERSION, 0, sizes.description, sizes.data_offset, sizes.copy, sizes.total
+    )
+    memory[HEADER_BYTES : HEADER_BYTES + len(text)] = text
+    memory[: len(fixed)] = fixed
+    _CHECKSUM.pack_into(memory, len(fixed), xxhash.xxh3_64_intdigest(fixed + text))
+
+
+def encode(description: Description) -> bytes:
+    """The description as the file keeps it."""
+    return msgspec.json.encode(description)
+
+
+def read_fixed(path: Path, memory: mmap.mmap) -> tuple[Sizes, Description]:
+    """What the file says about itself. Raises RingError where it is not one of ours, is of another
+    version, of another size, or damaged."""
+    if len(memory) < HEADER_BYTES:
+        raise RingError(errno.EINVAL, f"{path}: {len(memory)} bytes are no replica state")
+    magic, version, _, *numbers = _FIXED.unpack_from(memory, 0)
+    if magic != MAGIC:
+        raise RingError(errno.EINVAL, f"{path}: no replica state (starts with {magic!r})")
+    if version != VERSION:
+        sentence = f"{path}: state of layout version {version}, this program speaks {VERSION}"
+        raise RingError(errno.EPROTO, sentence)
+    sizes = Sizes(*numbers)
+    if len(memory) != sizes.total:
+        sentence = f"{path}: {len(memory)} bytes, its header says {sizes.total}; it was cut"
+        raise RingError(errno.EINVAL, sentence)
+    text = memory[HEADER_BYTES : HEADER_BYTES + sizes.description]
+    (stored,) = _CHECKSUM.unpack_from(memory, _FIXED.size)
+    if stored != xxhash.xxh3_64_intdigest(memory[: _FIXED.size] + text):
+        raise RingError(errno.EBADMSG, f"{path}: the header's checksum does not fit; it is damaged")
+    return sizes, msgspec.json.decode(text, type=Description)
+
+
+def read_in_step(memory: mmap.mmap) -> int:
+    """The step being applied; 0 for none."""
+    return int(_IN_STEP.unpack_from(memory, _IN_STEP_OFFSET)[0])
+
+
+def write_in_step(memory: mmap.mmap, step: int) -> None:
+    _IN_STEP.pack_into(memory, _IN_STEP_OFFSET, step)
+
+
+def read_commit(path: Path, memory: mmap.mmap) -> Commit:
+    """The whole slot with the highest sequence. Raises StateError where none is whole."""
+    whole = [commit for offset in _SLOT_OFFSETS if (commit := _read_slot(memory, offset))]
+    if not whole:
+        raise StateError(f"{path}: neither commit slot is whole; the replica must be made anew")
+    return max(whole, key=lambda commit: commit.sequence)
+
+
+def write_commit(memory: mmap.mmap, commit: Commit) -> None:
+    """Stores `commit` over the older of the two slots."""
+    raw = _SLOT.pack(
+        commit.sequence,
+        commit.step,
+        commit.copy,
+        commit.has_optimizer_state,
+        commit.digest,
+        commit.fingerprint,
+    )
+    slot = raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+    at = _SLOT_OFFSETS[commit.sequence % 2]
+    memory[at : at + len(slot)] = slot
+
+
+def peek(path: Path) -> tuple[Commit, int]:
+    """(last commit, step being applied or 0) of a replica that another process may be writing."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        read_fixed(path, memory)
+        return read_commit(path, memory), read_in_step(memory)
+
+
+def _read_slot(memory: mmap.mmap, offset: int) -> Commit | None:
+    raw = memory[offset : offset + _SLOT.size]
+    (stored,) = _CHECKSUM.unpack_from(memory, offset + _SLOT.size)
+    sequence, step, copy, has_state, digest, fingerprint = _SLOT.unpack(raw)
+    if sequence == 0 or stored != xxhash.xxh3_64_intdigest(raw):
+        return None
+    return Commit(sequence, step, copy, bool(has_state), digest, fingerprint)

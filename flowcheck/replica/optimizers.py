@@ -1,0 +1,148 @@
+"""The trainer's optimizer, run by torch itself on memory that we own.
+
+Which arithmetic runs (for-loop, foreach, fused) decides the last bits, so it is stated, never
+guessed. torch makes its state lazily and sometimes replaces a tensor instead of writing into it;
+`step` makes sure that after it everything lies in our views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+
+STEP_COUNT = "step"
+"""Adam's per-parameter counters: one float32 each, as torch keeps them (optimizer.py,
+_get_scalar_dtype)."""
+
+Tensors = list[torch.Tensor]
+
+
+def state_names(config: OptimizerConfig) -> tuple[str, ...]:
+    """torch's names of the per-element optimizer states, without the step counters."""
+    if config.name == "sgd":
+        return ("momentum_buffer",) if config.momentum else ()
+    return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if config.amsgrad else ()))
+
+
+def counts_steps(config: OptimizerConfig) -> bool:
+    """Whether torch keeps a step counter per parameter."""
+    return config.name != "sgd"
+
+
+def fingerprint(config: OptimizerConfig) -> bytes:
+    """16 bytes that change with any setting."""
+    return xxhash.xxh3_128_digest(msgspec.json.encode(config, order="sorted"))
+
+
+def build(config: OptimizerConfig, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """torch's optimizer over `parameters`. Raises StateError for settings torch refuses."""
+    arguments: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "maximize": config.maximize,
+        "foreach": config.implementation == "foreach",
+        "fused": config.implementation == "fused",
+    }
+    if config.weight_decay is not None:
+        arguments["weight_decay"] = config.weight_decay
+    if config.name == "sgd":
+        arguments |= {
+            "momentum": config.momentum,
+            "dampening": config.dampening,
+            "nesterov": config.nesterov,
+        }
+    else:
+        arguments |= {"betas": config.betas, "eps": config.eps, "amsgrad": config.amsgrad}
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    try:
+        return kinds[config.name](list(parameters), **arguments)
+    except ValueError as error:
+        raise StateError(
+            f"optimizer {config.name}: torch refuses these settings: {error}"
+        ) from error
+
+
+def writes_gradient(config: OptimizerConfig) -> bool:
+    """Whether torch changes the gradient: foreach SGD adds Nesterov's momentum into the list it was
+    given (torch/optim/sgd.py, _multi_tensor_sgd) unless weight decay or maximize made it a new one.
+    """
+    return (
+        config.name == "sgd"
+        and config.implementation == "foreach"
+        and config.nesterov
+        and not config.weight_decay
+        and not config.maximize
+    )
+
+
+def views(flat: torch.Tensor, layout: Layout) -> Tensors:
+    """`flat`, [layout.elements], as one tensor per parameter with the trainer's own strides."""
+    return [torch.as_strided(flat, p.shape, p.stride, p.start) for p in layout.parameters]
+
+
+def flat_tensor(array: np.ndarray, layout: Layout) -> torch.Tensor:
+    """A flat tensor over the memory of `array`, in the layout's dtype."""
+    return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, layout.dtype))
+
+
+class BoundOptimizer:
+    """torch's optimizer over the parameters and states of one copy of the replica.
+
+    sections: flat arrays of the copy by name; `parameters`, torch's state names, and `step` as
+    float32 [parameters] where the optimizer counts.
+    """
+
+    def __init__(
+        self, config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray]
+    ) -> None:
+        self._config, self._layout = config, layout
+        self.parameters = views(flat_tensor(sections["parameters"], layout), layout)
+        self.states = {
+            name: views(flat_tensor(sections[name], layout), layout) for name in state_names(config)
+        }
+        if counts_steps(config):
+            counters = torch.from_numpy(sections[STEP_COUNT])
+            self.states[STEP_COUNT] = [counters[i] for i in range(len(self.parameters))]
+        self._optimizer = build(config, self.parameters)
+
+    def step(self, gradient: torch.Tensor, has_state: bool) -> None:
+        """One optimizer step in place. gradient: flat, [layout.elements], already the mean.
+
+        has_state: False for the very first step, where torch has no state yet and does things it
+        does only once (SGD's momentum starts as the gradient, without dampening).
+        """
+        if writes_gradient(self._config):
+            gradient = gradient.clone()
+        for parameter, grad in zip(self.parameters, views(gradient, self._layout), strict=True):
+            parameter.grad = grad
+        lazy = self._config.name == "sgd" and not has_state
+        for index, parameter in enumerate(self.parameters):
+            self._optimizer.state[parameter] = (
+                {} if lazy else {name: tensors[index] for name, tensors in self.states.items()}
+            )
+        self._optimizer.step()
+        self._bring_home()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def _bring_home(self) -> None:
+        """Copies into our memory whatever torch put elsewhere."""
+        for index, parameter in enumerate(self.parameters):
+            made = self._optimizer.state[parameter]
+            if made.keys() != self.states.keys():
+                raise AssertionError(f"torch keeps {sorted(made)}, not {sorted(self.states)}")
+            for name, tensors in self.states.items():
+                if made[name].data_ptr() != tensors[index].data_ptr():
+                    tensors[index].copy_(made[name])

@@ -1,0 +1,200 @@
+"""A model on the CPU that takes every step the trainer takes, bit for bit, and survives kill -9."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.digest import DIGEST_BYTES, state_digest
+from flowcheck.replica.header import Commit, Description
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.state import StateFile, place_sections
+
+_PARAMETERS = "parameters"
+
+Flat = np.ndarray | bytes | bytearray | memoryview
+"""Raw bytes of a flat tensor, or an array of its elements: registration order, memory order."""
+
+
+class Replica:
+    """Parameters and optimizer state at one committed step.
+
+    `apply` builds the next step in the copy that is not committed, so that the only good copy is
+    never touched; a reader sees the step before or the step after.
+    """
+
+    def __init__(self, state: StateFile, optimizer: OptimizerConfig) -> None:
+        """Use `create` or `open`."""
+        self._state: StateFile | None = state
+        self.optimizer = optimizer
+        self.layout: Layout = state.description.layout
+        self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
+        """The step a killed process was in the middle of when this one took over; 0 for none."""
+        self._bound = [
+            optimizers.BoundOptimizer(optimizer, self.layout, state.sections(copy))
+            for copy in (0, 1)
+        ]
+        self._pool = ThreadPoolExecutor(torch.get_num_threads(), "digest")
+        state.in_step = 0
+
+    @classmethod
+    def create(
+        cls, path: Path, layout: Layout, optimizer: OptimizerConfig, weights: Flat
+    ) -> Replica:
+        """A replica at step 0 with these weights and no optimizer state yet, in a new file.
+
+        weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
+        what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
+        """
+        sections = place_sections(_wanted(layout, optimizer))
+        values = _elements(weights, layout, "weights")
+        digest = state_digest(
+            (s.name, values if s.name == _PARAMETERS else np.zeros(s.elements, s.dtype))
+            for s in sections
+        )
+        commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
+        description = Description(layout, sections)
+        state = StateFile.create(path, description, {_PARAMETERS: values}, commit)
+        return cls(state, optimizer)
+
+    @classmethod
+    def open(cls, path: Path, optimizer: OptimizerConfig, *, verify: bool = True) -> Replica:
+        """The replica at `path`, at its last committed step.
+
+        verify: read the committed copy once and compare its digest. Raises RingError where the
+        file is missing or not ours, StateError for another optimizer or a digest that differs.
+        """
+        state = StateFile.open(path)
+        try:
+            expected = optimizers.fingerprint(optimizer)
+            wanted = place_sections(_wanted(state.description.layout, optimizer))
+            if state.commit.fingerprint != expected or wanted != state.description.sections:
+                raise StateError(
+                    f"{path}: this replica was made with other optimizer settings than {optimizer}"
+                )
+            replica = cls(state, optimizer)
+            if verify and replica._digest_of(state.commit.copy) != state.commit.digest:
+                raise StateError(
+                    f"{path}: the bytes of step {state.commit.step} do not have their digest; "
+                    "the file was changed or the memory is faulty"
+                )
+        except BaseException:
+            state.close()
+            raise
+        return replica
+
+    @property
+    def step(self) -> int:
+        """The last committed step; 0 before the first."""
+        return self._open.commit.step
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of parameters and optimizer state at `step`."""
+        return self._open.commit.digest.hex()
+
+    @property
+    def has_optimizer_state(self) -> bool:
+        """False until the first step."""
+        return self._open.commit.has_optimizer_state
+
+    def parameters(self) -> np.ndarray:
+        """The committed parameters, flat, [layout.elements], read-only and in place.
+
+        Good until the next `apply` returns; the one after it overwrites this memory.
+        """
+        return self.sections()[_PARAMETERS]
+
+    def sections(self) -> dict[str, np.ndarray]:
+        """Every flat array of the committed copy by name, read-only and in place."""
+        arrays = self._open.sections(self._open.commit.copy)
+        for array in arrays.values():
+            array.flags.writeable = False
+        return arrays
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
+        place with the trainer's strides. Not to be written."""
+        bound = self._bound[self._open.commit.copy]
+        states = bound.states if self.has_optimizer_state else {}
+        return {
+            p.name: {"value": bound.parameters[i]} | {n: t[i] for n, t in states.items()}
+            for i, p in enumerate(self.layout.parameters)
+        }
+
+    def apply(self, step: int, gradient: Flat) -> None:
+        """Goes from `step - 1` to `step`. gradient: [layout.elements], the mean, never written.
+
+        Raises StateError for any other step (a step that a restarted caller brings again is told
+        by `self.step`) and for a gradient of another size; nothing has changed then.
+        """
+        state = self._open
+        if step != state.commit.step + 1:
+            raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
+        raw = _elements(gradient, self.layout, "gradient")
+        good, other = state.commit.copy, 1 - state.commit.copy
+        state.in_step = step
+        torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
+        self._bound[other].step(
+            optimizers.flat_tensor(raw, self.layout), state.commit.has_optimizer_state
+        )
+        state.publish(step, other, self._digest_of(other))
+        state.in_step = 0
+
+    def close(self) -> None:
+        """Lets go of the file; views handed out stay readable until they are dropped."""
+        if self._state is not None:
+            self._pool.shutdown()
+            self._state.close()
+            self._state = None
+            self._bound = []
+
+    @property
+    def _open(self) -> StateFile:
+        if self._state is None:
+            raise StateError("the replica is closed")
+        return self._state
+
+    def _digest_of(self, copy: int) -> bytes:
+        return state_digest(self._open.sections(copy).items(), self._pool)
+
+
+def _wanted(layout: Layout, optimizer: OptimizerConfig) -> list[tuple[str, str, int]]:
+    """(name, numpy dtype, elements) of every section of a copy."""
+    names = (_PARAMETERS, *optimizers.state_names(optimizer))
+    wanted = [(name, layout.stored_as, layout.elements) for name in names]
+    if optimizers.counts_steps(optimizer):
+        wanted.append((optimizers.STEP_COUNT, "<f4", len(layout.parameters)))
+    return wanted
+
+
+def _elements(values: Flat, layout: Layout, what: str) -> np.ndarray:
+    """`values` as [layout.elements] over the same memory; copied only if it is misaligned.
+
+    The array claims to be writable, for torch knows no other kind; nothing here writes to it, and
+    it is good only as long as the caller's own `values`.
+    """
+    source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
+    if not source.flags.c_contiguous:
+        source = np.ascontiguousarray(source)
+    if source.nbytes != layout.size_bytes:
+        raise StateError(
+            f"{what}: {source.nbytes} bytes given, the layout has {layout.size_bytes} "
+            f"({layout.elements} elements of {layout.dtype})"
+        )
+    if source.ctypes.data % layout.element_bytes:
+        source = source.copy()
+    if source.flags.writeable or not source.nbytes:
+        return source.reshape(-1).view(layout.stored_as)
+    memory = (ctypes.c_uint8 * source.nbytes).from_address(source.ctypes.data)
+    return np.frombuffer(memoryview(memory), layout.stored_as)
+
+
+assert DIGEST_BYTES == 16  # the commit slot holds 16

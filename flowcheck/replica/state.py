@@ -1,0 +1,163 @@
+"""The replica's memory: one named file with two copies of everything and one commit word.
+
+Layout of the file and what a commit promises: header.py. No torch here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from flowcheck.errors import RingError, StateError
+from flowcheck.replica.header import (
+    HEADER_BYTES,
+    SECTION_ALIGN,
+    Commit,
+    Description,
+    Section,
+    Sizes,
+    encode,
+    read_commit,
+    read_fixed,
+    read_in_step,
+    write_commit,
+    write_fixed,
+    write_in_step,
+)
+
+
+def place_sections(wanted: list[tuple[str, str, int]]) -> tuple[Section, ...]:
+    """Sections of a copy for (name, numpy dtype, elements), each at 64 bytes."""
+    sections, offset = [], 0
+    for name, dtype, elements in wanted:
+        section = Section(name, dtype, elements, offset)
+        sections.append(section)
+        offset = _round_up(offset + section.size_bytes, SECTION_ALIGN)
+    return tuple(sections)
+
+
+class StateFile:
+    """An open state file. One process at a time, held by a lock that dies with the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._map = mmap.mmap(descriptor, 0)
+        self._sizes, self.description = read_fixed(path, self._map)
+        self.commit = read_commit(path, self._map)
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        description: Description,
+        first: dict[str, np.ndarray],
+        commit: Commit,
+    ) -> StateFile:
+        """A file that appears whole: the committed copy holds `first`; absent sections are 0.
+
+        Raises StateError where `path` exists; OSError where there is no room.
+        """
+        if path.exists():
+            raise StateError(f"{path}: a replica is already here; open it or remove it")
+        sizes = _sizes_of(path.parent, description)
+        growing = path.with_name(f".{path.name}.creating")
+        growing.unlink(missing_ok=True)
+        descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(path, descriptor)
+            os.posix_fallocate(descriptor, 0, sizes.total)
+            whole = mmap.mmap(descriptor, sizes.total)
+            write_fixed(whole, sizes, description)
+            write_commit(whole, commit)
+            state = cls(path, descriptor)
+            for name, array in state.sections(commit.copy).items():
+                if name in first:
+                    np.copyto(array, first[name])
+            growing.rename(path)
+        except BaseException:
+            growing.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        return state
+
+    @classmethod
+    def open(cls, path: Path) -> StateFile:
+        """The state at `path`. Raises RingError where it is missing, of another version or size,
+        StateError where it holds no whole commit or another process has it."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            sentence = f"{path}: no replica state can be opened here: {error.strerror}"
+            raise RingError(error.errno or errno.EIO, sentence) from error
+        try:
+            _lock(path, descriptor)
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes < HEADER_BYTES:
+                raise RingError(errno.EINVAL, f"{path}: {size_bytes} bytes are no replica state")
+            return cls(path, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @property
+    def in_step(self) -> int:
+        """The step being applied; 0 for none."""
+        return read_in_step(self._map)
+
+    @in_step.setter
+    def in_step(self, step: int) -> None:
+        write_in_step(self._map, step)
+
+    def sections(self, copy: int) -> dict[str, np.ndarray]:
+        """Every section of one copy by name, flat and in place."""
+        base = self._sizes.data_offset + copy * self._sizes.copy
+        return {
+            s.name: np.frombuffer(self._map, s.dtype, s.elements, base + s.offset)
+            for s in self.description.sections
+        }
+
+    def whole_copy(self, copy: int) -> np.ndarray:
+        """All bytes of one copy, in place."""
+        base = self._sizes.data_offset + copy * self._sizes.copy
+        return np.frombuffer(self._map, np.uint8, self._sizes.copy, base)
+
+    def publish(self, step: int, copy: int, digest: bytes) -> None:
+        """The one store that makes `copy` the replica at `step`."""
+        last = self.commit
+        commit = Commit(last.sequence + 1, step, copy, True, digest, last.fingerprint)
+        write_commit(self._map, commit)
+        self.commit = commit
+
+    def close(self) -> None:
+        """Lets go of the lock; the memory goes with the last view into it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _sizes_of(folder: Path, description: Description) -> Sizes:
+    """Whole pages of the file system that `folder` lies on (2 MiB on hugetlbfs)."""
+    page_bytes = max(os.statvfs(folder).f_bsize, mmap.PAGESIZE)
+    last = description.sections[-1]
+    text_bytes = len(encode(description))
+    data_offset = _round_up(HEADER_BYTES + text_bytes, mmap.PAGESIZE)
+    copy_bytes = _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE)
+    total = _round_up(data_offset + 2 * copy_bytes, page_bytes)
+    return Sizes(text_bytes, data_offset, copy_bytes, total)
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StateError(f"{path}: another process has this replica open") from error
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,196 @@
+"""Every optimizer and implementation, bit for bit against torch on a model of its own."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+
+STEPS = 20
+SETTINGS = [
+    ("sgd", {"learning_rate": 0.1}),
+    ("sgd", {"learning_rate": 0.1, "weight_decay": 0.01, "maximize": True}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "dampening": 0.3}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "nesterov": True}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.8, "dampening": 0.5, "maximize": True}),
+    ("adam", {"learning_rate": 1e-3}),
+    ("adam", {"learning_rate": 1e-3, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6}),
+    ("adam", {"learning_rate": 1e-3, "amsgrad": True, "maximize": True}),
+    ("adamw", {"learning_rate": 3e-4}),
+    ("adamw", {"learning_rate": 1e-2, "amsgrad": True, "weight_decay": 0.3}),
+]
+CASES = [
+    pytest.param(OptimizerConfig(name=name, implementation=how, **more), id=f"{name}-{index}-{how}")
+    for index, (name, more) in enumerate(SETTINGS)
+    for how in ("loop", "foreach", "fused")
+]
+
+
+@dataclass
+class Trainer:
+    """A plain torch.nn.Module and torch's own optimizer over it: the oracle."""
+
+    parameters: list[torch.Tensor]
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def random(cls, config: OptimizerConfig, seed: int) -> "Trainer":
+        torch.manual_seed(seed)
+        sizes = torch.randint(1, 200, (3,)).tolist()
+        model = torch.nn.Module()
+        model.register_parameter("one", torch.nn.Parameter(torch.randn(1)))
+        model.register_parameter("scalar", torch.nn.Parameter(torch.randn(())))
+        for index, size in enumerate(sizes):
+            shape = (size, 7) if index else (size,)
+            model.register_parameter(f"w{index}", torch.nn.Parameter(torch.randn(shape)))
+        model.add_module("conv", torch.nn.Conv2d(5, 6, 3))
+        model.register_parameter("big", torch.nn.Parameter(torch.randn(40_001)))
+        model = model.to(memory_format=torch.channels_last)
+        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        common = {"lr": config.learning_rate, "maximize": config.maximize}
+        if config.weight_decay is not None:
+            common["weight_decay"] = config.weight_decay
+        own = (
+            {
+                "momentum": config.momentum,
+                "dampening": config.dampening,
+                "nesterov": config.nesterov,
+            }
+            if config.name == "sgd"
+            else {"betas": config.betas, "eps": config.eps, "amsgrad": config.amsgrad}
+        )
+        how = {
+            "foreach": config.implementation == "foreach",
+            "fused": config.implementation == "fused",
+        }
+        parameters = list(model.parameters())
+        return cls(parameters, kind[config.name](parameters, **common, **own, **how))
+
+    def layout(self) -> Layout:
+        return Layout.of([(tuple(p.shape), p.stride()) for p in self.parameters])
+
+    def flat(self, tensors: list[torch.Tensor]) -> np.ndarray:
+        parts = [torch.as_strided(t.detach(), (t.numel(),), (1,)) for t in tensors]
+        return torch.cat(parts).numpy().copy()
+
+    def step(self) -> bytes:
+        """One step on random gradients; their bytes as a bucket in registration order has them."""
+        for parameter in self.parameters:
+            scale = torch.exp(torch.randn(()) * 4)
+            parameter.grad = torch.randn_like(parameter) * scale
+            assert parameter.grad.stride() == parameter.stride()
+        wire = self.flat([p.grad for p in self.parameters]).tobytes()
+        self.optimizer.step()
+        return wire
+
+    def states(self) -> dict[str, np.ndarray]:
+        names = self.optimizer.state[self.parameters[0]].keys()
+        of = self.optimizer.state
+        return {
+            name: np.array([of[p][name].item() for p in self.parameters], np.float32)
+            if name == "step"
+            else self.flat([of[p][name] for p in self.parameters])
+            for name in names
+            if of[self.parameters[0]][name] is not None
+        }
+
+
+@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_parameters_and_states_equal_torch_after_every_step(config, threads, tmp_path):
+    trainer = Trainer.random(config, seed=threads)
+    start = trainer.flat(trainer.parameters)
+    replica = Replica.create(tmp_path / "state", trainer.layout(), config, start)
+    for step in range(1, STEPS + 1):
+        wire = trainer.step()
+        before = bytes(bytearray(wire))
+        replica.apply(step, wire)
+        assert wire == before, "the gradient belongs to its owner"
+        mine = {name: array.tobytes() for name, array in replica.sections().items()}
+        assert mine.pop("parameters") == trainer.flat(trainer.parameters).tobytes()
+        assert mine == {name: array.tobytes() for name, array in trainer.states().items()}
+    replica.close()
+
+
+def test_the_oracle_sees_another_arithmetic(tmp_path):
+    """Loop and fused AdamW differ in the last bits, so that the test above could fail."""
+    loop = OptimizerConfig(name="adamw", learning_rate=1e-3)
+    fused = OptimizerConfig(name="adamw", learning_rate=1e-3, implementation="fused")
+    trainer = Trainer.random(fused, seed=3)
+    start = trainer.flat(trainer.parameters)
+    with_loop = Replica.create(tmp_path / "state", trainer.layout(), loop, start)
+    for step in range(1, STEPS + 1):
+        with_loop.apply(step, trainer.step())
+    assert with_loop.parameters().tobytes() != trainer.flat(trainer.parameters).tobytes()
+    with_loop.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_other_dtypes_equal_torch_too(dtype, name, tmp_path):
+    kind = getattr(torch, dtype)
+    torch.manual_seed(1)
+    parameter = torch.randn(1003).to(kind)
+    momentum = 0.9 if name == "sgd" else 0.0
+    config = OptimizerConfig(name=name, learning_rate=0.01, momentum=momentum)
+    layout = Layout.of_shapes([(1003,)], dtype=dtype)
+    raw = parameter.view(torch.uint8).numpy().tobytes()
+    replica = Replica.create(tmp_path / "state", layout, config, raw)
+    more = {"momentum": momentum} if name == "sgd" else {}
+    optimizer = getattr(torch.optim, {"sgd": "SGD", "adamw": "AdamW"}[name])(
+        [parameter], lr=0.01, foreach=False, fused=False, **more
+    )
+    for step in range(1, 6):
+        parameter.grad = torch.randn(1003).to(kind)
+        replica.apply(step, parameter.grad.view(torch.uint8).numpy())
+        optimizer.step()
+    assert replica.parameters().tobytes() == parameter.view(torch.uint8).numpy().tobytes()
+    replica.close()
+
+
+def test_settings_that_torch_refuses_are_said_in_a_sentence():
+    config = OptimizerConfig(name="sgd", learning_rate=0.1, nesterov=True)
+    with pytest.raises(StateError, match="Nesterov"):
+        optimizers.build(config, [torch.zeros(1)])
+
+
+def test_the_fingerprint_changes_with_every_setting():
+    changes = {
+        "name": ["adam"],
+        "implementation": ["foreach", "fused"],
+        "learning_rate": [0.2],
+        "momentum": [0.5],
+        "dampening": [0.5],
+        "nesterov": [True],
+        "betas": [(0.9, 0.99)],
+        "eps": [1e-7],
+        "weight_decay": [0.0],
+        "amsgrad": [True],
+        "maximize": [True],
+    }
+    base = {"name": "sgd", "learning_rate": 0.1}
+    configs = [OptimizerConfig(**base)]
+    configs += [
+        OptimizerConfig(**(base | {key: value}))
+        for key, values in changes.items()
+        for value in values
+    ]
+    assert set(changes) == set(OptimizerConfig.__struct_fields__)
+    prints = [optimizers.fingerprint(config) for config in configs]
+    assert all(a != b for a, b in itertools.combinations(prints, 2))
+    assert optimizers.fingerprint(OptimizerConfig(**base)) == prints[0]
