@@ -117,7 +117,7 @@ def load_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         raise StateError(f"{folder}: no whole checkpoint: {MANIFEST}: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StateError(f"{path}: not a manifest of ours: {error}") from error
     if manifest.format != FORMAT:
         raise StateError(f"{path}: format {manifest.format}, this program reads {FORMAT}")
@@ -165,7 +165,7 @@ def _write(
         format=FORMAT,
         step=replica.step,
         digest=replica.digest,
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         layout=replica.layout,
         optimizer=replica.optimizer,
         sha256={name: sha256_file(folder / name) for name in (MODEL, OPTIMIZER)},

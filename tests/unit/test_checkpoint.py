@@ -1,0 +1,175 @@
+"""Checkpoints: whole or absent, and plain torch trains on from them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import checkpoint, optimizers
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+
+CONFIGS = [
+    OptimizerConfig(name="sgd", learning_rate=0.1),
+    OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, dampening=0.2),
+    OptimizerConfig(name="adam", learning_rate=1e-2, amsgrad=True),
+    OptimizerConfig(name="adamw", learning_rate=1e-2),
+    OptimizerConfig(name="adamw", learning_rate=1e-2, implementation="fused"),
+    OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, implementation="fused"),
+]
+
+
+def conv_and_linear() -> list[torch.Tensor]:
+    torch.manual_seed(5)
+    conv = torch.randn(6, 5, 3, 3).to(memory_format=torch.channels_last)
+    return [conv, torch.randn(11), torch.randn(4, 9), torch.randn(())]
+
+
+def flat(tensors: list[torch.Tensor]) -> np.ndarray:
+    return torch.cat([torch.as_strided(t, (t.numel(),), (1,)) for t in tensors]).numpy().copy()
+
+
+def random_gradients(like: list[torch.Tensor], step: int) -> list[torch.Tensor]:
+    torch.manual_seed(100 + step)
+    return [torch.randn_like(t) for t in like]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A replica after `steps` steps and the tensors it began with."""
+    made = []
+
+    def train(config: OptimizerConfig, steps: int) -> Replica:
+        start = conv_and_linear()
+        layout = Layout.of(
+            [(tuple(t.shape), t.stride()) for t in start], names=["conv.w", "conv.b", "fc.w", "s"]
+        )
+        replica = Replica.create(tmp_path / f"state{len(made)}", layout, config, flat(start))
+        made.append(replica)
+        for step in range(1, steps + 1):
+            replica.apply(step, flat(random_gradients(start, step)))
+        return replica
+
+    yield train
+    for replica in made:
+        replica.close()
+
+
+def torch_steps(tensors, optimizer, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        for tensor, grad in zip(tensors, random_gradients(tensors, step), strict=True):
+            tensor.grad = grad
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "config", CONFIGS, ids=lambda c: f"{c.name}-{c.momentum}-{c.implementation}"
+)
+@pytest.mark.parametrize("taken", [0, 1, 6])
+def test_plain_torch_goes_on_from_the_files_as_if_nothing_had_happened(
+    config, taken, trained, tmp_path
+):
+    saved = checkpoint.load(checkpoint.save(trained(config, taken), tmp_path / "out"))
+    uninterrupted = conv_and_linear()
+    torch_steps(uninterrupted, optimizers.build(config, uninterrupted), 1, 10)
+
+    resumed = conv_and_linear()
+    for tensor, value in zip(resumed, saved.parameters.values(), strict=True):
+        tensor.copy_(value)
+    optimizer = optimizers.build(config, resumed)
+    optimizer.load_state_dict(saved.optimizer_state_dict())
+    torch_steps(resumed, optimizer, taken + 1, 10)
+    assert flat(resumed).tobytes() == flat(uninterrupted).tobytes()
+
+
+def test_the_model_file_is_what_safetensors_users_expect(trained, tmp_path):
+    replica = trained(CONFIGS[3], 2)
+    folder = checkpoint.save(replica, tmp_path / "out")
+    model = load_file(folder / "model.safetensors")
+    assert {n: tuple(t.shape) for n, t in model.items()} == {
+        "conv.w": (6, 5, 3, 3),
+        "conv.b": (11,),
+        "fc.w": (4, 9),
+        "s": (),
+    }
+    for name, tensors in replica.tensors().items():
+        assert torch.equal(model[name], tensors["value"])
+        assert model[name].is_contiguous()
+
+
+def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path):
+    replica = trained(CONFIGS[3], 2)
+    folder = checkpoint.save(
+        replica, tmp_path / "out", evidence=["weights: broadcast"], assumed=["channel order"]
+    )
+    assert folder == tmp_path / "out" / "step-2"
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.MANIFEST]
+    )
+    manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+    assert (manifest["step"], manifest["digest"]) == (2, replica.digest)
+    assert manifest["optimizer"]["name"] == "adamw"
+    assert (manifest["evidence"], manifest["assumed"]) == (
+        ["weights: broadcast"],
+        ["channel order"],
+    )
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["step-2"]
+
+
+@pytest.mark.parametrize("name", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.MANIFEST])
+def test_a_missing_cut_or_changed_file_never_looks_whole(trained, tmp_path, name):
+    folder = checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
+    raw = (folder / name).read_bytes()
+    flipped = bytearray(raw)
+    flipped[len(raw) // 3] ^= 0xFF
+    for broken in (raw[:-5], bytes(flipped), b""):
+        (folder / name).write_bytes(broken)
+        with pytest.raises(StateError):
+            checkpoint.load(folder)
+    (folder / name).unlink()
+    with pytest.raises(StateError):
+        checkpoint.load(folder)
+    with pytest.raises(StateError):
+        checkpoint.load(tmp_path / "nowhere")
+
+
+def test_a_save_that_fails_half_way_leaves_nothing(trained, tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    calls = []
+
+    def second_fails(tensors, path, **more):
+        calls.append(path)
+        return full() if len(calls) == 2 else path.write_bytes(b"some")
+
+    monkeypatch.setattr(checkpoint, "save_file", second_fails)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_does_not_read_back_is_never_published(trained, tmp_path, monkeypatch):
+    real = checkpoint.save_file
+
+    def flips(tensors, path, **more):
+        real({name: tensor + 1 for name, tensor in tensors.items()}, path, **more)
+
+    monkeypatch.setattr(checkpoint, "save_file", flips)
+    with pytest.raises(StateError, match="does not read back"):
+        checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained, tmp_path):
+    first = trained(CONFIGS[3], 2)
+    folder = checkpoint.save(first, tmp_path / "out")
+    before = (folder / checkpoint.MANIFEST).stat().st_mtime_ns
+    assert checkpoint.save(first, tmp_path / "out") == folder
+    assert (folder / checkpoint.MANIFEST).stat().st_mtime_ns == before
+    with pytest.raises(StateError, match="another run"):
+        checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")

@@ -1,0 +1,86 @@
+"""Kill -9 at any instant costs nothing but the step that was being applied."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+KILLS = 50
+
+HARNESS = '''
+"""Forks a child that applies steps, kills it at a random instant, opens what is left; again."""
+import json, os, random, signal, sys, time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.replica.header import peek
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+
+torch.set_num_threads(1)  # a forked child has no OpenMP workers
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+rng = np.random.default_rng(1)
+layout = Layout.of_shapes([(500, 300), (77,), (90_001,)])
+gradients = [rng.standard_normal(layout.elements).astype(np.float32) for _ in range(5)]
+weights = rng.standard_normal(layout.elements).astype(np.float32)
+config = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)
+
+
+def run_to(replica, last):
+    while last is None or replica.step < last:
+        replica.apply(replica.step + 1, gradients[replica.step % 5])
+
+
+def dump(replica):
+    return {name: array.tobytes() for name, array in replica.sections().items()}
+
+
+killed = folder / "killed"
+Replica.create(killed, layout, config, weights).close()
+dice = random.Random(7)
+report = {"inside": 0, "steps": [0], "interrupted": 0}
+for _ in range(kills):
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        replica = Replica.open(killed, config)
+        os.write(ready_write, b"!")
+        run_to(replica, None)
+    os.read(ready_read, 1)
+    os.close(ready_read), os.close(ready_write)
+    time.sleep(dice.uniform(0, 0.04))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    commit, in_step = peek(killed)
+    report["inside"] += in_step == commit.step + 1
+    replica = Replica.open(killed, config)  # checks the digest of all bytes
+    assert replica.step == commit.step
+    report["interrupted"] += replica.interrupted_step == replica.step + 1
+    report["steps"].append(replica.step)
+    replica.close()
+
+last = report["steps"][-1] + 3
+replica = Replica.open(killed, config)
+run_to(replica, last)
+undisturbed = Replica.create(folder / "undisturbed", layout, config, weights)
+run_to(undisturbed, last)
+report["same"] = dump(replica) == dump(undisturbed) and replica.digest == undisturbed.digest
+print(json.dumps(report))
+'''
+
+
+@pytest.mark.slow
+def test_a_replica_killed_fifty_times_ends_with_the_bytes_of_an_undisturbed_one(tmp_path):
+    command = [sys.executable, "-c", HARNESS, str(tmp_path), str(KILLS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["same"]
+    assert report["steps"] == sorted(report["steps"]), "a committed step was lost"
+    assert report["steps"][-1] > 0
+    assert report["inside"] >= KILLS // 5, "the kills must hit inside a step"
+    assert report["interrupted"] == report["inside"]
