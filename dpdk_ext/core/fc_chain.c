@@ -1,0 +1,157 @@
+/* The messages of a flow in PSN order: each record names the one before it, the
+ * flow names the last. */
+#include "fc_flow_ops.h"
+
+/* How far back a packet may find its message: more messages than a queue pair
+ * has outstanding (NCCL: 256 work requests a slot, 32 slots at most are used). */
+#define HOPS_MAX 1024
+
+struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
+				   uint64_t psn)
+{
+	struct fc_neighbours near = {0};
+	uint64_t position = flow->last_message;
+
+	for (int hops = 0; position; hops++) {
+		struct fc_message *message = fc_message_at(flows, position);
+		if (!message || hops == HOPS_MAX) {
+			near.forgotten = true;
+			break;
+		}
+		if (psn >= message->first_psn) {
+			if (psn < fc_message_stop(message))
+				near.at = message;
+			else
+				near.before = message;
+			break;
+		}
+		near.after = message;
+		position = message->previous;
+	}
+	return near;
+}
+
+bool fc_chain_used_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey)
+{
+	const struct fc_message *message = fc_message_at(flows, flow->last_message);
+
+	for (int hops = 0; message && hops < 256; hops++) {
+		if (message->flags & FC_MESSAGE_RETH && message->rkey == rkey)
+			return true;
+		message = fc_message_at(flows, message->previous);
+	}
+	return false;
+}
+
+struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
+				   uint64_t first_psn, uint32_t packets)
+{
+	struct fc_flows *flows = a->parser->flows;
+	const uint64_t position = flows->header->messages_made + 1;
+	struct fc_message *message = &flows->messages[position & flows->mask];
+
+	fc_touch_message(a->parser, message);
+	message->position = 0;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	memset(&message->previous, 0, sizeof *message - sizeof message->position);
+	message->first_psn = first_psn;
+	message->packets = packets;
+	message->number = FC_NUMBER_UNKNOWN;
+	message->flow = (uint32_t)(a->flow - flows->flows);
+	message->pmtu_bytes = a->flow->pmtu_bytes;
+	message->first_ns = a->now_ns;
+	message->last_ns = a->now_ns;
+	message->opcode = a->packet->opcode;
+	message->previous = near->before ? near->before->position : 0;
+	if (near->after) {
+		fc_touch_message(a->parser, near->after);
+		near->after->previous = position;
+	} else {
+		a->flow->last_message = position;
+	}
+	if (fc_message_stop(message) > a->flow->expected_psn)
+		a->flow->expected_psn = fc_message_stop(message);
+	a->flow->messages++;
+	FC_STORE_RELEASE(&flows->header->messages_made, position);
+	/* Last: pairs with fc_flows_message() */
+	FC_STORE_RELEASE(&message->position, position);
+	return message;
+}
+
+/* The number the line flag gives `message`, if flag minus number stood still
+ * over the two nearest earlier messages that have both. Each message lost
+ * between took at least one PSN, so the count cannot grow faster. */
+static uint64_t number_by_flag(const struct fc_flows *flows, const struct fc_message *message)
+{
+	const struct fc_message *known[2] = {NULL, NULL};
+	const struct fc_message *walk = fc_message_at(flows, message->previous);
+
+	if (!(message->flags & FC_MESSAGE_LINE_FLAG))
+		return FC_NUMBER_UNKNOWN;
+	for (int hops = 0, n = 0; walk && hops < 16 && n < 2; hops++) {
+		if (walk->number != FC_NUMBER_UNKNOWN && walk->flags & FC_MESSAGE_LINE_FLAG)
+			known[n++] = walk;
+		walk = fc_message_at(flows, walk->previous);
+	}
+	if (!known[1])
+		return FC_NUMBER_UNKNOWN;
+	const struct fc_message *nearest = known[0];
+	const uint32_t between = nearest->line_flag - known[1]->line_flag;
+	if (between != (uint32_t)(nearest->number - known[1]->number))
+		return FC_NUMBER_UNKNOWN;
+	const uint32_t ahead = message->line_flag - nearest->line_flag;
+	const uint64_t room = message->first_psn - fc_message_stop(nearest) + 1;
+	return ahead >= 1 && ahead <= room ? nearest->number + ahead : FC_NUMBER_UNKNOWN;
+}
+
+/* Number and whether it is a count, from the record before or the line flag. */
+static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
+		       struct fc_message *message)
+{
+	const struct fc_message *before = fc_message_at(flows, message->previous);
+	uint64_t number = FC_NUMBER_UNKNOWN;
+	uint8_t counted = 0;
+
+	if (!before && message->previous == 0 && message->first_psn == FC_PSN_ORIGIN &&
+	    flow->first_psn >= FC_PSN_ORIGIN) {
+		number = 0;
+		counted = FC_MESSAGE_COUNTED;
+	} else if (before && fc_message_stop(before) == message->first_psn &&
+		   before->number != FC_NUMBER_UNKNOWN) {
+		number = before->number + 1;
+		counted = before->flags & FC_MESSAGE_COUNTED;
+	} else {
+		number = number_by_flag(flows, message);
+	}
+	if (number == FC_NUMBER_UNKNOWN ||
+	    (message->number == number && (message->flags & FC_MESSAGE_COUNTED) == counted))
+		return false;
+	if (message->flags & FC_MESSAGE_COUNTED)
+		return false;
+	message->number = number;
+	message->flags |= counted;
+	return true;
+}
+
+void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
+{
+	struct fc_flows *flows = a->parser->flows;
+	struct fc_message *later[FC_RENUMBER_MAX];
+	int count = 0;
+
+	if (!number_one(flows, a->flow, message))
+		return;
+	for (uint64_t position = a->flow->last_message; position != message->position; count++) {
+		struct fc_message *behind = fc_message_at(flows, position);
+		/* Too many behind it: they keep what they have. */
+		if (!behind || count == FC_RENUMBER_MAX)
+			return;
+		later[count] = behind;
+		position = behind->previous;
+	}
+	while (count-- > 0) {
+		fc_touch_message(a->parser, later[count]);
+		if (!number_one(flows, a->flow, later[count]))
+			return;
+	}
+}

@@ -1,0 +1,262 @@
+#include <errno.h>
+
+#include "fc_error.h"
+#include "fc_flow_ops.h"
+
+static const uint8_t flows_magic[8] = "FCFLOWS";
+
+_Static_assert(sizeof(struct fc_flows_header) <= 4096, "the header fits its page");
+_Static_assert(sizeof(struct fc_flow) % 8 == 0 && sizeof(struct fc_message) % 8 == 0,
+	       "journal entries stay aligned");
+
+/* 2^26 records are 7 GiB: more than a ring of any size needs. */
+#define MESSAGES_MAX (1ull << 26)
+
+struct layout {
+	uint64_t index, flows, messages, undo, end;
+};
+
+static struct layout layout_for(uint64_t messages)
+{
+	struct layout at = {.index = 4096};
+
+	at.flows = at.index + FC_INDEX_ENTRIES * sizeof(uint64_t);
+	at.messages = at.flows + FC_FLOWS_MAX * sizeof(struct fc_flow);
+	at.undo = (at.messages + messages * sizeof(struct fc_message) + 63) & ~63ull;
+	at.end = at.undo + FC_UNDO_BYTES;
+	return at;
+}
+
+static void attach(struct fc_flows *flows)
+{
+	uint8_t *base = flows->map.base;
+
+	flows->header = (struct fc_flows_header *)base;
+	const struct layout at = layout_for(flows->header->messages);
+	flows->index = (uint64_t *)(base + at.index);
+	flows->flows = (struct fc_flow *)(base + at.flows);
+	flows->messages = (struct fc_message *)(base + at.messages);
+	flows->undo = base + at.undo;
+	flows->mask = flows->header->messages - 1;
+}
+
+static bool good_size(uint64_t messages)
+{
+	return messages >= 4 && messages <= MESSAGES_MAX && !(messages & (messages - 1));
+}
+
+int fc_flows_create(const char *path, uint64_t messages, struct fc_flows *out)
+{
+	memset(out, 0, sizeof *out);
+	if (!good_size(messages))
+		return fc_fail(EINVAL,
+			       "a pool of %llu messages: must be a power of two from 4 to %llu",
+			       (unsigned long long)messages, MESSAGES_MAX);
+	const struct layout at = layout_for(messages);
+	const int code = fc_map_create(path, at.end, &out->map);
+	if (code < 0)
+		return code;
+	struct fc_flows_header *header = (struct fc_flows_header *)out->map.base;
+	header->layout_version = FC_LAYOUT_VERSION;
+	header->flows_max = FC_FLOWS_MAX;
+	header->messages = messages;
+	header->file_bytes = out->map.bytes;
+	header->index_offset = at.index;
+	header->flows_offset = at.flows;
+	header->messages_offset = at.messages;
+	header->undo_offset = at.undo;
+	header->undo_bytes = FC_UNDO_BYTES;
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	memcpy(header->magic, flows_magic, sizeof flows_magic);
+	attach(out);
+	return 0;
+}
+
+static int check_header(const struct fc_flows_header *header, uint64_t mapped, const char *path)
+{
+	if (mapped < 4096 || memcmp(header->magic, flows_magic, sizeof flows_magic))
+		return fc_fail(EINVAL, "%s is not a FlowCheck flow table, or was never finished",
+			       path);
+	if (header->layout_version != FC_LAYOUT_VERSION)
+		return fc_fail(EPROTO,
+			       "%s has layout version %u, this program reads %u: "
+			       "stop all services and start them from one installation",
+			       path, header->layout_version, FC_LAYOUT_VERSION);
+	if (header->flows_max != FC_FLOWS_MAX || !good_size(header->messages) ||
+	    header->file_bytes != mapped || layout_for(header->messages).end > mapped ||
+	    header->flows_used > FC_FLOWS_MAX)
+		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
+			       path, (unsigned long long)mapped);
+	return 0;
+}
+
+int fc_flows_open(const char *path, int writable, struct fc_flows *out)
+{
+	memset(out, 0, sizeof *out);
+	int code = fc_map_open(path, writable, &out->map);
+	if (code < 0)
+		return code;
+	code = check_header((const struct fc_flows_header *)out->map.base, out->map.bytes, path);
+	if (code < 0) {
+		fc_map_close(&out->map);
+		return code;
+	}
+	attach(out);
+	return 0;
+}
+
+void fc_flows_close(struct fc_flows *flows)
+{
+	fc_map_close(&flows->map);
+	memset(flows, 0, sizeof *flows);
+}
+
+uint64_t fc_flows_used(const struct fc_flows *flows)
+{
+	return FC_LOAD_ACQUIRE(&flows->header->flows_used);
+}
+
+uint64_t fc_flows_messages_made(const struct fc_flows *flows)
+{
+	return FC_LOAD_ACQUIRE(&flows->header->messages_made);
+}
+
+int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_message *out)
+{
+	const struct fc_message *message = &flows->messages[position & flows->mask];
+
+	/* pairs with the release in fc_chain_insert() */
+	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
+		return 0;
+	*out = *message;
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return FC_LOAD_ACQUIRE(&message->position) == position;
+}
+
+uint64_t fc_key_hash(const struct fc_flow_key *key)
+{
+	uint64_t words[5], hash = 0;
+
+	/* Odd constants of splitmix64 and its kin; quality decides speed only. */
+	memcpy(words, key, sizeof words);
+	for (int i = 0; i < 5; i++) {
+		hash = (hash ^ words[i]) * 0xbf58476d1ce4e5b9ull;
+		hash ^= hash >> 29;
+	}
+	return hash * 0x94d049bb133111ebull;
+}
+
+static bool key_equal(const struct fc_flow_key *a, const struct fc_flow_key *b)
+{
+	return !memcmp(a, b, sizeof *a);
+}
+
+/* The entry of `key`, or the empty one where it would go: at most half are used. */
+static uint64_t *index_entry(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
+{
+	uint64_t at = hash >> 32;
+
+	for (;; at++) {
+		uint64_t *entry = &flows->index[at & (FC_INDEX_ENTRIES - 1)];
+		const uint32_t flow = (uint32_t)*entry - 1;
+		if (*entry == 0 || (*entry >> 32 == hash >> 32 && flow < FC_FLOWS_MAX &&
+				    key_equal(&flows->flows[flow].key, key)))
+			return entry;
+	}
+}
+
+struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
+{
+	const uint64_t entry = *index_entry(flows, key, hash);
+
+	return entry ? &flows->flows[(uint32_t)entry - 1] : NULL;
+}
+
+static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
+{
+	struct fc_parser *parser = a->parser;
+	struct fc_flows *flows = parser->flows;
+	const uint64_t used = flows->header->flows_used;
+
+	if (used >= FC_FLOWS_MAX) {
+		parser->counters.flow_table_full_packets++;
+		return NULL;
+	}
+	struct fc_flow *flow = &flows->flows[used];
+	uint64_t *entry = index_entry(flows, &a->packet->key, a->hash);
+	fc_touch_flow(parser, flow);
+	fc_touch_holes(parser, flow);
+	fc_journal(parser, entry, sizeof *entry);
+	memset(flow, 0, sizeof *flow);
+	flow->key = a->packet->key;
+	flow->incarnation = incarnation;
+	flow->udp_source_port = a->packet->udp_source_port;
+	flow->first_ns = a->now_ns;
+	*entry = a->hash >> 32 << 32 | (used + 1);
+	FC_STORE_RELEASE(&flows->header->flows_used, used + 1);	/* pairs with fc_flows_used() */
+	return flow;
+}
+
+struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
+{
+	struct fc_flow *flow = fc_flow_find(a->parser->flows, &a->packet->key, a->hash);
+
+	if (FC_UNLIKELY(!flow))
+		return flow_make(a, 0);
+	fc_touch_flow(a->parser, flow);
+	return flow;
+}
+
+struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a)
+{
+	struct fc_flow *old = a->flow;
+	struct fc_flow *flow = flow_make(a, old->incarnation + 1);
+
+	if (flow) {
+		old->retired = 1;
+		a->parser->counters.incarnations++;
+	}
+	return flow;
+}
+
+void fc_undo_begin(struct fc_parser *parser, uint64_t position)
+{
+	struct fc_flows_header *header = parser->flows->header;
+
+	header->undo_base_position = position;
+	if (++parser->epoch == 0) {
+		memset(parser->flow_epochs, 0, sizeof parser->flow_epochs);
+		memset(parser->hole_epochs, 0, sizeof parser->hole_epochs);
+		memset(parser->message_epochs, 0, header->messages * sizeof(uint32_t));
+		parser->epoch = 1;
+	}
+	fc_journal(parser, &header->flows_used, 2 * sizeof(uint64_t));
+}
+
+void fc_undo_end(struct fc_flows *flows)
+{
+	FC_STORE_RELEASE(&flows->header->undo_used_bytes, 0);
+}
+
+int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
+{
+	struct fc_flows_header *header = flows->header;
+	uint64_t used = header->undo_used_bytes;
+
+	if (used > FC_UNDO_BYTES)
+		return fc_fail(EINVAL, "the undo journal of the flow table is torn");
+	/* An entry per record and span, so any order would do. */
+	for (uint64_t at = 0; header->undo_base_position == parsed && at < used;) {
+		uint64_t head[2] = {0, UINT64_MAX};
+		if (used - at >= sizeof head)
+			memcpy(head, flows->undo + at, sizeof head);
+		if (head[1] > used - at - sizeof head || head[0] > flows->map.bytes ||
+		    head[1] > flows->map.bytes - head[0])
+			return fc_fail(EINVAL, "the undo journal of the flow table is torn");
+		memcpy(flows->map.base + head[0], flows->undo + at + sizeof head, head[1]);
+		at += sizeof head + ((head[1] + 7) & ~7ull);
+	}
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	fc_undo_end(flows);
+	return 0;
+}

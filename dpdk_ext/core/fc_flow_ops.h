@@ -1,0 +1,156 @@
+/* Inside the parser: its state, the undo journal, and what its files call of
+ * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
+ * messages in PSN order; fc_message.c: packets into messages; fc_span.c: spans. */
+#ifndef FC_FLOW_OPS_H
+#define FC_FLOW_OPS_H
+
+#include "fc_common.h"
+#include "fc_flow_api.h"
+#include "fc_parse.h"
+#include "fc_ring_ops.h"
+#include "fc_roce.h"
+
+#define FC_PSN_ORIGIN (1ull << 32)
+#define FC_NUMBER_UNKNOWN UINT64_MAX
+/* More packets than any NIC has in flight or a switch can reorder: beyond,
+ * a PSN says nothing about its neighbours. */
+#define FC_PSN_FAR 65536
+#define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
+#define FC_UNDO_BYTES (1u << 20)
+/* More than one packet can add to the journal: two flows, and a message with
+ * FC_RENUMBER_MAX after it. */
+#define FC_UNDO_PACKET_BYTES 16384
+#define FC_RENUMBER_MAX 64
+
+struct fc_parser {
+	struct fc_ring *ring;
+	struct fc_flows *flows;
+	struct fc_parse_counters counters;
+	uint32_t icrc_every;
+	/* Records journalled since the span began bear its epoch. */
+	uint32_t epoch;
+	uint32_t *message_epochs;
+	uint32_t flow_epochs[FC_FLOWS_MAX], hole_epochs[FC_FLOWS_MAX];
+	uint64_t hashes[FC_SPAN_SLOTS];
+	struct fc_packet packets[FC_SPAN_SLOTS];
+};
+
+/* A packet on its way into its flow. */
+struct fc_arrival {
+	struct fc_parser *parser;
+	const struct fc_packet *packet;
+	const uint8_t *frame;
+	struct fc_flow *flow;
+	struct fc_mark *mark;
+	uint64_t hash, now_ns;
+	uint64_t psn;		/* unwrapped */
+};
+
+/* Where a PSN falls among the messages of its flow. */
+struct fc_neighbours {
+	struct fc_message *at;		/* covers the PSN */
+	struct fc_message *before;	/* the nearest that ends at or before it */
+	struct fc_message *after;	/* the nearest that starts behind it */
+	bool forgotten;			/* older records are gone or too far back */
+};
+
+/* Copies `bytes` at `record` into the journal; from here on a kill brings them back. */
+static inline void fc_journal(struct fc_parser *parser, const void *record, uint32_t bytes)
+{
+	struct fc_flows *flows = parser->flows;
+	uint8_t *entry = flows->undo + flows->header->undo_used_bytes;
+	const uint64_t head[2] = {(uint64_t)((const uint8_t *)record - flows->map.base), bytes};
+
+	memcpy(entry, head, sizeof head);
+	memcpy(entry + sizeof head, record, bytes);
+	/* A kill keeps program order, so the compiler is the only one to hold back. */
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	flows->header->undo_used_bytes += sizeof head + ((bytes + 7u) & ~7u);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline void fc_touch_flow(struct fc_parser *parser, struct fc_flow *flow)
+{
+	uint32_t *epoch = &parser->flow_epochs[flow - parser->flows->flows];
+
+	if (*epoch != parser->epoch) {
+		*epoch = parser->epoch;
+		fc_journal(parser, flow, offsetof(struct fc_flow, holes));
+	}
+}
+
+static inline void fc_touch_holes(struct fc_parser *parser, struct fc_flow *flow)
+{
+	uint32_t *epoch = &parser->hole_epochs[flow - parser->flows->flows];
+
+	if (*epoch != parser->epoch) {
+		*epoch = parser->epoch;
+		fc_journal(parser, flow->holes, sizeof flow->holes);
+	}
+}
+
+static inline void fc_touch_message(struct fc_parser *parser, struct fc_message *message)
+{
+	uint32_t *epoch = &parser->message_epochs[message - parser->flows->messages];
+
+	if (*epoch != parser->epoch) {
+		*epoch = parser->epoch;
+		fc_journal(parser, message, sizeof *message);
+	}
+}
+
+/* The record named `position`, or NULL. Half the pool is never read again: a
+ * mark names records that must stay until the extractor has seen it, one ring
+ * of slots later. */
+static inline struct fc_message *fc_message_at(const struct fc_flows *flows, uint64_t position)
+{
+	if (position == 0 || flows->header->messages_made - position > flows->mask / 2)
+		return NULL;
+	struct fc_message *message = &flows->messages[position & flows->mask];
+	return message->position == position ? message : NULL;
+}
+
+static inline uint64_t fc_message_stop(const struct fc_message *message)
+{
+	return message->first_psn + message->packets;
+}
+
+static inline uint64_t fc_unwrap(const struct fc_flow *flow, uint32_t psn)
+{
+	if (flow->next_psn == 0)
+		return FC_PSN_ORIGIN + psn;
+	return flow->next_psn +
+	       (uint64_t)(int64_t)fc_psn_diff(psn, (uint32_t)flow->next_psn & 0xffffff);
+}
+
+/* fc_flow.c */
+uint64_t fc_key_hash(const struct fc_flow_key *key);
+struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash);
+struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a);
+/* Retires a->flow and makes the next incarnation of its key; NULL if the table is full. */
+struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
+void fc_undo_begin(struct fc_parser *parser, uint64_t position);
+void fc_undo_end(struct fc_flows *flows);
+/* Takes back what a killed parser had not committed. -EINVAL if the journal is torn. */
+int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed);
+
+/* fc_holes.c: [start, stop) are PSNs of a->flow. */
+bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn);
+uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop);
+/* Notes that [start, stop) was seen; false if all of it was before. */
+bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+
+/* fc_chain.c */
+struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
+				   uint64_t psn);
+bool fc_chain_used_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey);
+/* A new record of a->flow between its neighbours, not yet numbered or published. */
+struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
+				   uint64_t first_psn, uint32_t packets);
+/* Numbers `message` and those behind it that can be numbered now. */
+void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
+
+/* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
+enum fc_verdict fc_assemble(struct fc_arrival *a);
+
+#endif

@@ -1,0 +1,125 @@
+/* Which PSNs of a flow were never seen: an ascending list of ranges below
+ * next_psn. The list is short; what no longer fits is a count. */
+#include "fc_flow_ops.h"
+
+bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn)
+{
+	return fc_holes_missing_in(flow, psn, psn + 1) != 0;
+}
+
+/* Everything outside [first_psn, next_psn) counts as missing too. */
+uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop)
+{
+	uint64_t missing = 0;
+
+	if (flow->next_psn == 0)
+		return stop - start;
+	if (start < flow->first_psn) {
+		const uint64_t end = stop < flow->first_psn ? stop : flow->first_psn;
+		missing += end - start;
+		start = end;
+	}
+	if (stop > flow->next_psn) {
+		const uint64_t begin = start > flow->next_psn ? start : flow->next_psn;
+		missing += stop - begin;
+		stop = begin;
+	}
+	for (uint64_t i = 0; i < flow->holes_used && start < stop; i++) {
+		const struct fc_psn_range *hole = &flow->holes[i];
+		const uint64_t from = hole->start > start ? hole->start : start;
+		const uint64_t to = hole->stop < stop ? hole->stop : stop;
+		if (from < to)
+			missing += to - from;
+	}
+	return missing;
+}
+
+static void remove_hole(struct fc_flow *flow, uint64_t at)
+{
+	flow->holes_used--;
+	memmove(&flow->holes[at], &flow->holes[at + 1],
+		(flow->holes_used - at) * sizeof flow->holes[0]);
+}
+
+/* Puts a range at its place; the oldest gives way when the list is full. */
+static void add_hole(struct fc_flow *flow, uint64_t start, uint64_t stop)
+{
+	if (flow->holes_used == FC_FLOW_HOLES) {
+		if (start < flow->holes[0].start) {
+			flow->lost_holes += stop - start;
+			return;
+		}
+		flow->lost_holes += flow->holes[0].stop - flow->holes[0].start;
+		remove_hole(flow, 0);
+	}
+	uint64_t at = flow->holes_used;
+	while (at > 0 && flow->holes[at - 1].start > start)
+		at--;
+	memmove(&flow->holes[at + 1], &flow->holes[at],
+		(flow->holes_used - at) * sizeof flow->holes[0]);
+	flow->holes[at] = (struct fc_psn_range){start, stop};
+	flow->holes_used++;
+}
+
+/* Takes [start, stop) out of the list; false if nothing of it was there. */
+static bool fill(struct fc_flow *flow, uint64_t start, uint64_t stop)
+{
+	bool found = false;
+
+	for (uint64_t i = flow->holes_used; i-- > 0;) {
+		struct fc_psn_range *hole = &flow->holes[i];
+		if (hole->stop <= start)
+			break;
+		if (hole->start >= stop)
+			continue;
+		found = true;
+		const struct fc_psn_range was = *hole;
+		if (was.start < start && stop < was.stop) {
+			hole->stop = start;
+			add_hole(flow, stop, was.stop);
+			break;
+		}
+		if (was.start < start)
+			hole->stop = start;
+		else if (stop < was.stop)
+			hole->start = stop;
+		else
+			remove_hole(flow, i);
+	}
+	return found;
+}
+
+bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
+{
+	if (flow->next_psn == 0) {
+		flow->first_psn = start;
+		flow->next_psn = stop;
+		return true;
+	}
+	if (FC_LIKELY(start == flow->next_psn)) {
+		flow->next_psn = stop;
+		return true;
+	}
+	fc_touch_holes(parser, flow);
+	if (start > flow->next_psn) {
+		/* A flow without writes has no gaps worth knowing; see requests(). */
+		if (flow->has_writes)
+			add_hole(flow, flow->next_psn, start);
+		flow->next_psn = stop;
+		return true;
+	}
+	if (start < flow->first_psn) {
+		if (stop < flow->first_psn)
+			add_hole(flow, stop, flow->first_psn);
+		flow->first_psn = start;
+		if (stop > flow->next_psn)
+			flow->next_psn = stop;
+		return true;
+	}
+	bool found = fill(flow, start, stop);
+	if (stop > flow->next_psn) {
+		flow->next_psn = stop;
+		found = true;
+	}
+	return found;
+}

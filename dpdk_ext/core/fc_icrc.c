@@ -1,0 +1,232 @@
+#include "fc_icrc.h"
+
+#include <stdlib.h>
+
+#include "fc_roce.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* Ethernet polynomial, reflected (IEEE 802.3 3.2.9) */
+#define POLYNOMIAL 0xedb88320u
+
+static uint32_t table[8][256];
+
+static void build_table(void)
+{
+	for (uint32_t byte = 0; byte < 256; byte++) {
+		uint32_t crc = byte;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
+		table[0][byte] = crc;
+	}
+	for (uint32_t byte = 0; byte < 256; byte++)
+		for (int k = 1; k < 8; k++)
+			table[k][byte] =
+				table[k - 1][byte] >> 8 ^ table[0][table[k - 1][byte] & 0xff];
+}
+
+static inline uint32_t le32(const uint8_t *p)
+{
+	return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
+}
+
+/* State in and out without the inversions; slicing by eight. */
+static uint32_t run_table(uint32_t crc, const uint8_t *p, size_t count)
+{
+	for (; count >= 8; p += 8, count -= 8) {
+		const uint32_t low = crc ^ le32(p), high = le32(p + 4);
+		crc = table[7][low & 0xff] ^ table[6][low >> 8 & 0xff] ^
+		      table[5][low >> 16 & 0xff] ^ table[4][low >> 24] ^ table[3][high & 0xff] ^
+		      table[2][high >> 8 & 0xff] ^ table[1][high >> 16 & 0xff] ^
+		      table[0][high >> 24];
+	}
+	for (; count; p++, count--)
+		crc = crc >> 8 ^ table[0][(crc ^ *p) & 0xff];
+	return crc;
+}
+
+#if defined(__x86_64__)
+/* Folding constants: x^n mod P, reflected, for the distances named; from V.
+ * Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"
+ * (Intel, 2009), its appendix for 512 and 128 bits; 2048 by the same formula. */
+#define FOLD_2048_LOW 0x011542778aull
+#define FOLD_2048_HIGH 0x01322d1430ull
+#define FOLD_512_LOW 0x0154442bd4ull
+#define FOLD_512_HIGH 0x01c6e41596ull
+#define FOLD_128_LOW 0x01751997d0ull
+#define FOLD_128_HIGH 0x00ccaa009eull
+#define FOLD_64 0x0163cd6124ull
+#define BARRETT_P 0x01db710641ull
+#define BARRETT_MU 0x01f7011641ull
+
+#define CLMUL_TARGET __attribute__((target("sse4.1,pclmul")))
+
+CLMUL_TARGET static inline __m128i fold(__m128i x, __m128i by, __m128i next)
+{
+	const __m128i low = _mm_clmulepi64_si128(x, by, 0x00);
+	const __m128i high = _mm_clmulepi64_si128(x, by, 0x11);
+
+	return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+CLMUL_TARGET static inline __m128i load(const uint8_t *p)
+{
+	return _mm_loadu_si128((const __m128i *)p);
+}
+
+/* Four lanes at a distance of 512 bits to one. */
+CLMUL_TARGET static inline __m128i join(const __m128i *x)
+{
+	const __m128i by = _mm_set_epi64x((long long)FOLD_128_HIGH, (long long)FOLD_128_LOW);
+
+	return fold(fold(fold(x[0], by, x[1]), by, x[2]), by, x[3]);
+}
+
+/* The last 16-byte blocks, then 128 bits to 32 by Barrett; the rest by table. */
+CLMUL_TARGET static uint32_t finish(__m128i x, const uint8_t *p, size_t count)
+{
+	const __m128i by = _mm_set_epi64x((long long)FOLD_128_HIGH, (long long)FOLD_128_LOW);
+	const __m128i low32 = _mm_setr_epi32(~0, 0, ~0, 0);
+
+	for (; count >= 16; p += 16, count -= 16)
+		x = fold(x, by, load(p));
+	x = _mm_xor_si128(_mm_srli_si128(x, 8), _mm_clmulepi64_si128(x, by, 0x10));
+	x = _mm_xor_si128(_mm_srli_si128(x, 4),
+			  _mm_clmulepi64_si128(_mm_and_si128(x, low32),
+					       _mm_cvtsi64_si128((long long)FOLD_64), 0x00));
+	const __m128i barrett = _mm_set_epi64x((long long)BARRETT_MU, (long long)BARRETT_P);
+	__m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(x, low32), barrett, 0x10);
+	quotient = _mm_clmulepi64_si128(_mm_and_si128(quotient, low32), barrett, 0x00);
+	return run_table((uint32_t)_mm_extract_epi32(_mm_xor_si128(x, quotient), 1), p, count);
+}
+
+CLMUL_TARGET static uint32_t run_pclmul(uint32_t crc, const uint8_t *p, size_t count)
+{
+	if (count < 64)
+		return run_table(crc, p, count);
+	const __m128i by = _mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW);
+	__m128i x[4] = {load(p), load(p + 16), load(p + 32), load(p + 48)};
+
+	x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)crc));
+	for (p += 64, count -= 64; count >= 64; p += 64, count -= 64)
+		for (int lane = 0; lane < 4; lane++)
+			x[lane] = fold(x[lane], by, load(p + 16 * lane));
+	return finish(join(x), p, count);
+}
+
+#define VCLMUL_TARGET __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
+
+VCLMUL_TARGET static inline __m512i fold512(__m512i x, __m512i by, __m512i next)
+{
+	const __m512i low = _mm512_clmulepi64_epi128(x, by, 0x00);
+	const __m512i high = _mm512_clmulepi64_epi128(x, by, 0x11);
+
+	return _mm512_ternarylogic_epi64(low, high, next, 0x96);
+}
+
+VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t count)
+{
+	if (count < 256)
+		return run_pclmul(crc, p, count);
+	const __m512i far = _mm512_broadcast_i32x4(
+		_mm_set_epi64x((long long)FOLD_2048_HIGH, (long long)FOLD_2048_LOW));
+	const __m512i near = _mm512_broadcast_i32x4(
+		_mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW));
+	__m512i x[4];
+
+	for (int lane = 0; lane < 4; lane++)
+		x[lane] = _mm512_loadu_si512(p + 64 * lane);
+	x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+	for (p += 256, count -= 256; count >= 256; p += 256, count -= 256)
+		for (int lane = 0; lane < 4; lane++)
+			x[lane] = fold512(x[lane], far, _mm512_loadu_si512(p + 64 * lane));
+	__m512i one = fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
+	for (; count >= 64; p += 64, count -= 64)
+		one = fold512(one, near, _mm512_loadu_si512(p));
+	const __m128i lanes[4] = {
+		_mm512_extracti32x4_epi32(one, 0), _mm512_extracti32x4_epi32(one, 1),
+		_mm512_extracti32x4_epi32(one, 2), _mm512_extracti32x4_epi32(one, 3)};
+	return finish(join(lanes), p, count);
+}
+#endif
+
+static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t) = run_table;
+static const char *chosen_name = "table";
+
+__attribute__((constructor)) static void choose(void)
+{
+	build_table();
+#if defined(__x86_64__)
+	const char *wish = getenv("FLOWCHECK_CRC");
+
+	__builtin_cpu_init();
+	if (wish && !strcmp(wish, "table"))
+		return;
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") &&
+	    !(wish && !strcmp(wish, "pclmul"))) {
+		chosen = run_vpclmul;
+		chosen_name = "vpclmul";
+	} else if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
+		chosen = run_pclmul;
+		chosen_name = "pclmul";
+	}
+#endif
+}
+
+uint32_t fc_crc32(uint32_t before, const uint8_t *bytes, size_t count)
+{
+	return ~chosen(~before, bytes, count);
+}
+
+uint32_t fc_crc32_table(uint32_t before, const uint8_t *bytes, size_t count)
+{
+	return ~run_table(~before, bytes, count);
+}
+
+const char *fc_crc32_name(void)
+{
+	return chosen_name;
+}
+
+/* IPv4: TOS, TTL, checksum; IPv6: traffic class, flow label, hop limit (A17.3.3). */
+static void mask_ip(uint8_t *ip)
+{
+	if (ip[0] >> 4 == 4) {
+		ip[offsetof(struct fc_ipv4, tos)] = 0xff;
+		ip[offsetof(struct fc_ipv4, ttl)] = 0xff;
+		memset(ip + offsetof(struct fc_ipv4, checksum), 0xff, 2);
+	} else {
+		ip[0] |= 0x0f;
+		memset(ip + 1, 0xff, 3);
+		ip[offsetof(struct fc_ipv6, hop_limit)] = 0xff;
+	}
+}
+
+uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
+		 uint32_t end_at)
+{
+	/* Eight bytes of ones stand for the InfiniBand LRH; then everything up to
+	 * the BTH is copied, for its masks, and the payload is read in place. */
+	uint8_t head[8 + 512];
+	const uint32_t bth_end = bth_at + (uint32_t)sizeof(struct fc_bth);
+	/* Some payload with it, so that the fast twin starts on what it likes. */
+	uint32_t copy_end = l3_at + 128 - 8;
+
+	if (copy_end < bth_end)
+		copy_end = bth_end;
+	if (copy_end > end_at)
+		copy_end = end_at;
+	const uint32_t copied = copy_end - l3_at;
+	if (copied > sizeof head - 8)
+		return 0;
+	memset(head, 0xff, 8);
+	memcpy(head + 8, frame + l3_at, copied);
+	uint8_t *at = head + 8;
+	mask_ip(at);
+	memset(at + (udp_at - l3_at) + offsetof(struct fc_udp, checksum), 0xff, 2);
+	at[bth_at - l3_at + offsetof(struct fc_bth, ecn)] = 0xff;
+	const uint32_t crc = chosen(~0u, head, 8 + copied);
+	return ~chosen(crc, frame + copy_end, end_at - copy_end);
+}

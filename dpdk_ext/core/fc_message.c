@@ -1,0 +1,329 @@
+/* Packets into messages. Every packet of an RDMA write but the last carries
+ * exactly one path MTU, so the PSN alone says where its bytes belong, whatever
+ * was lost, repeated or late. */
+#include "fc_flow_ops.h"
+#include "fc_nccl.h"
+
+/* Reads of a flow whose path MTU is not known yet: what Ethernet of 1500 bytes gives. */
+#define PMTU_GUESS 1024
+
+static uint32_t packets_of(uint32_t length_bytes, uint32_t pmtu_bytes)
+{
+	const uint32_t shift = (uint32_t)__builtin_ctz(pmtu_bytes);
+	const uint64_t packets = ((uint64_t)length_bytes + pmtu_bytes - 1) >> shift;
+
+	return packets ? (uint32_t)packets : 1;
+}
+
+/* PSNs the message that starts with this RETH packet spans. */
+static uint32_t packets_from_reth(const struct fc_packet *p)
+{
+	return p->opcode == FC_RC_WRITE_FIRST ? packets_of(p->length_bytes, p->payload_bytes) : 1;
+}
+
+static uint8_t head_bytes(const struct fc_packet *p)
+{
+	return p->payload_bytes < 16 ? (uint8_t)p->payload_bytes : 16;
+}
+
+/* The First or Only packet of a message seen before says what that one said. */
+static bool same_message(const struct fc_arrival *a, const struct fc_message *m)
+{
+	const struct fc_packet *p = a->packet;
+
+	return m->first_psn == a->psn && m->rkey == p->rkey && m->va == p->va &&
+	       m->length_bytes == p->length_bytes && m->packets == packets_from_reth(p) &&
+	       m->head_bytes == head_bytes(p) &&
+	       !memcmp(m->head, a->frame + p->payload_at, m->head_bytes);
+}
+
+/* An empty write has no key of its own (NCCL: address and key 0). */
+static bool foreign_rkey(const struct fc_arrival *a)
+{
+	return a->packet->length_bytes && a->flow->messages &&
+	       !fc_chain_used_rkey(a->parser->flows, a->flow, a->packet->rkey);
+}
+
+/* Does this RETH packet say that the queue pair belongs to somebody new? A
+ * go-back-N retransmission repeats what was sent, so it never does. */
+static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_flow *flow = a->flow;
+	const struct fc_packet *p = a->packet;
+
+	if (near->at && near->at->flags & FC_MESSAGE_RETH)
+		return !same_message(a, near->at);
+	if (near->after && near->after->flags & FC_MESSAGE_RETH &&
+	    a->psn + packets_from_reth(p) > near->after->first_psn)
+		return true;
+	if (p->opcode == FC_RC_WRITE_FIRST && flow->pmtu_bytes &&
+	    p->payload_bytes != flow->pmtu_bytes)
+		return foreign_rkey(a);
+	if (flow->next_psn == 0 || a->psn == flow->next_psn)
+		return false;
+	const bool ahead = a->psn > flow->next_psn + FC_PSN_FAR &&
+			   a->psn > flow->expected_psn + FC_PSN_FAR;
+	const bool behind = a->psn < flow->next_psn &&
+			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
+			     !fc_holes_missing(flow, a->psn));
+	return (ahead || behind) && foreign_rkey(a);
+}
+
+static void note_line_flag(struct fc_message *m, const struct fc_packet *p)
+{
+	if (p->flags & FC_PACKET_LINE_FLAG && !(m->flags & FC_MESSAGE_LINE_FLAG)) {
+		m->line_flag = p->line_flag;
+		m->flags |= FC_MESSAGE_LINE_FLAG;
+	}
+}
+
+/* Fills `m` from the RETH packet at hand. */
+static void describe(const struct fc_arrival *a, struct fc_message *m)
+{
+	const struct fc_packet *p = a->packet;
+
+	m->flags = (uint8_t)((m->flags & ~FC_MESSAGE_INFERRED) | FC_MESSAGE_RETH);
+	m->first_psn = a->psn;
+	m->packets = packets_from_reth(p);
+	m->va = p->va;
+	m->rkey = p->rkey;
+	m->length_bytes = p->length_bytes;
+	m->opcode = p->opcode;
+	m->pmtu_bytes = a->flow->pmtu_bytes;
+	m->head_bytes = head_bytes(p);
+	memcpy(m->head, a->frame + p->payload_at, m->head_bytes);
+	note_line_flag(m, p);
+	if (fc_message_stop(m) > a->flow->expected_psn)
+		a->flow->expected_psn = fc_message_stop(m);
+}
+
+/* Packets of [first_psn, stop) seen up to now, the one at hand included. */
+static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message *m)
+{
+	return m->packets - (uint32_t)fc_holes_missing_in(flow, m->first_psn, fc_message_stop(m));
+}
+
+/* The record for a RETH packet that no record covers, or whose record was only inferred. */
+static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbours *near)
+{
+	const uint32_t packets = packets_from_reth(a->packet);
+	struct fc_message *m = near->at;
+
+	if (!m && near->after && a->psn + packets > near->after->first_psn)
+		m = near->after; /* inferred, and reaching further back than its end told */
+	if (m)
+		fc_touch_message(a->parser, m);
+	else
+		m = fc_chain_insert(a, near, a->psn, packets);
+	describe(a, m);
+	m->packets_seen = packets_seen(a->flow, m);
+	fc_chain_number(a, m);
+	return m;
+}
+
+/* The last packet of a message whose start was lost, and its immediate as a
+ * length: possible only if it gives this packet its size, starts at a packet
+ * that was not seen, and does not reach into the message before. Returns 0 or
+ * the length. */
+static uint32_t length_if_possible(const struct fc_arrival *a, const struct fc_neighbours *near,
+				   uint32_t length)
+{
+	const struct fc_flow *flow = a->flow;
+	const uint32_t pmtu = flow->pmtu_bytes;
+
+	if (length <= pmtu || length > FC_MESSAGE_BYTES_MAX)
+		return 0;
+	const uint32_t packets = packets_of(length, pmtu);
+	if (length - (packets - 1) * pmtu != a->packet->payload_bytes)
+		return 0;
+	const uint64_t start = a->psn + 1 - packets;
+	if (near->before ? start < fc_message_stop(near->before) : near->forgotten)
+		return 0;
+	return flow->lost_holes || fc_holes_missing(flow, start) ? length : 0;
+}
+
+/* NCCL's immediate is the size in bytes, little-endian on the wire as its hosts
+ * are; others send it in network order. Only one of both may be possible. */
+static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_packet *p = a->packet;
+
+	if (p->opcode != FC_RC_WRITE_LAST_IMM || !a->flow->pmtu_bytes)
+		return NULL;
+	const uint32_t big = length_if_possible(a, near, p->immediate);
+	const uint32_t little = length_if_possible(a, near, __builtin_bswap32(p->immediate));
+	if (!(big || little) || (big && little && big != little))
+		return NULL;
+	const uint32_t length = big ? big : little;
+	const uint32_t packets = packets_of(length, a->flow->pmtu_bytes);
+	struct fc_message *m = fc_chain_insert(a, near, a->psn + 1 - packets, packets);
+	m->flags |= FC_MESSAGE_INFERRED;
+	m->length_bytes = length;
+	note_line_flag(m, p);
+	m->packets_seen = packets_seen(a->flow, m);
+	fc_chain_number(a, m);
+	return m;
+}
+
+/* Is a packet without RETH what message `m` has at this PSN? */
+static bool fits(const struct fc_arrival *a, const struct fc_message *m)
+{
+	const struct fc_packet *p = a->packet;
+	const uint64_t nth = a->psn - m->first_psn;
+	const uint64_t offset = nth * m->pmtu_bytes;
+	const bool last = nth == m->packets - 1;
+
+	if (nth == 0 || last != fc_is_last(p->opcode))
+		return false;
+	return !last || offset + p->payload_bytes == m->length_bytes;
+}
+
+static void note_seen(struct fc_arrival *a, bool again)
+{
+	const struct fc_packet *p = a->packet;
+	struct fc_flow *flow = a->flow;
+
+	flow->has_writes = 1;
+	flow->write_packets++;
+	if (again) {
+		a->mark->again = 1;
+		flow->duplicate_packets++;
+		a->parser->counters.duplicate_packets++;
+	} else {
+		flow->payload_bytes += p->payload_bytes;
+	}
+	if (p->flags & FC_PACKET_IMMEDIATE)
+		flow->has_immediates = 1;
+}
+
+static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, bool counted)
+{
+	const struct fc_packet *p = a->packet;
+
+	fc_touch_message(a->parser, m);
+	if (!counted && !a->mark->again)
+		m->packets_seen++;
+	m->last_ns = a->now_ns;
+	note_line_flag(m, p);
+	if (fc_is_last(p->opcode)) {
+		m->flags |= FC_MESSAGE_LAST;
+		if (p->flags & FC_PACKET_IMMEDIATE) {
+			m->flags |= FC_MESSAGE_IMMEDIATE;
+			m->immediate = p->immediate;
+		}
+	}
+	a->mark->message = m->position;
+	a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
+	return FC_WRITE;
+}
+
+/* A packet that says its own address: the start of a message, or a new owner. */
+static enum fc_verdict place_start(struct fc_arrival *a)
+{
+	const struct fc_packet *p = a->packet;
+	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+
+	if (FC_UNLIKELY(is_new_owner(a, &near))) {
+		a->flow = fc_flow_reincarnate(a);
+		if (!a->flow)
+			return FC_STALE;
+		a->psn = fc_unwrap(a->flow, p->psn);
+		near = (struct fc_neighbours){0};
+	}
+	if (p->opcode == FC_RC_WRITE_FIRST && !a->flow->pmtu_bytes)
+		a->flow->pmtu_bytes = p->payload_bytes;
+	if (p->opcode == FC_RC_WRITE_FIRST ? p->payload_bytes != a->flow->pmtu_bytes
+					   : a->flow->pmtu_bytes &&
+						     p->payload_bytes > a->flow->pmtu_bytes)
+		return FC_MALFORMED;
+	const bool again = !fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
+	note_seen(a, again);
+	if (near.at && near.at->flags & FC_MESSAGE_RETH)
+		return mark_message(a, near.at, false);
+	/* Older than anything kept: it cannot be told whether it is in order. */
+	if (!near.at && !near.before && near.forgotten)
+		return FC_STALE;
+	return mark_message(a, start_message(a, &near), true);
+}
+
+static enum fc_verdict place_rest(struct fc_arrival *a)
+{
+	const struct fc_packet *p = a->packet;
+	struct fc_flow *flow = a->flow;
+	const struct fc_neighbours near = fc_chain_find(a->parser->flows, flow, a->psn);
+
+	if (p->opcode == FC_RC_WRITE_MIDDLE && !flow->pmtu_bytes)
+		flow->pmtu_bytes = p->payload_bytes;
+	if (p->opcode == FC_RC_WRITE_MIDDLE ? p->payload_bytes != flow->pmtu_bytes
+					    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
+		return FC_MALFORMED;
+	if (near.at && !fits(a, near.at))
+		return FC_MALFORMED;
+	/* Far from all that is known and without an address: whose it is a later
+	 * RETH will tell, so the flow does not follow it. */
+	if (!near.at && flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
+	    a->psn > flow->expected_psn + FC_PSN_FAR)
+		return FC_ORPHAN;
+	const bool again = !fc_holes_see(a->parser, flow, a->psn, a->psn + 1);
+	note_seen(a, again);
+	if (near.at)
+		return mark_message(a, near.at, false);
+	if (!near.before && near.forgotten)
+		return FC_STALE;
+	struct fc_message *m = infer_message(a, &near);
+	return m ? mark_message(a, m, true) : FC_ORPHAN;
+}
+
+/* SENDs, READs and atomics share the PSNs of their queue pair with the writes.
+ * A READ request takes as many as its answer has packets (IB 9.7.2.2.1). */
+static void note_request(struct fc_arrival *a, uint32_t packets)
+{
+	const struct fc_flow *flow = a->flow;
+
+	if (flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR)
+		return;
+	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
+	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn)
+		a->flow->expected_psn = a->psn + packets;
+}
+
+static void note_ack(struct fc_arrival *a, enum fc_verdict verdict)
+{
+	a->flow->ack_packets++;
+	a->flow->nak_packets += verdict == FC_NAK;
+	a->flow->last_ack_psn = a->packet->psn;
+	a->flow->last_ack_msn = a->packet->msn;
+}
+
+static bool is_request(uint8_t opcode)
+{
+	return !(opcode >= FC_RC_READ_RESPONSE_FIRST && opcode <= FC_RC_ATOMIC_ACK);
+}
+
+enum fc_verdict fc_assemble(struct fc_arrival *a)
+{
+	const struct fc_packet *p = a->packet;
+	const enum fc_verdict verdict = (enum fc_verdict)p->verdict;
+
+	a->flow = fc_flow_find_or_make(a);
+	if (!a->flow)
+		return verdict == FC_WRITE ? FC_STALE : verdict;
+	a->flow->last_ns = a->now_ns;
+	a->psn = fc_unwrap(a->flow, p->psn);
+	enum fc_verdict said = verdict;
+	if (verdict == FC_WRITE) {
+		said = p->flags & FC_PACKET_RETH ? place_start(a) : place_rest(a);
+		if (!a->flow)
+			return said;
+	} else if (verdict == FC_ACK || verdict == FC_NAK) {
+		note_ack(a, verdict);
+	} else if (is_request(p->opcode)) {
+		const uint32_t pmtu = a->flow->pmtu_bytes ? a->flow->pmtu_bytes : PMTU_GUESS;
+		note_request(a, p->opcode == FC_RC_READ_REQUEST ? packets_of(p->length_bytes, pmtu)
+								 : 1);
+	}
+	a->flow->last_ns = a->now_ns;
+	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);
+	a->mark->psn = a->psn;
+	return said;
+}

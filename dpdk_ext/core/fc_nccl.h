@@ -1,0 +1,13 @@
+/* NCCL's line layouts, as they lie in the payload of a write. */
+#ifndef FC_NCCL_H
+#define FC_NCCL_H
+
+#include <stdint.h>
+
+/* src/include/device.h, union ncclLLFifoLine: 4 bytes data, 4 bytes flag, twice. */
+struct fc_ll_line {
+	uint32_t data1, flag1, data2, flag2;
+};
+_Static_assert(sizeof(struct fc_ll_line) == 16, "an LL line is 16 bytes");
+
+#endif
