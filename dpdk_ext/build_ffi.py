@@ -28,6 +28,9 @@ CORE_HEADERS = (
     "fc_ring_api.h",
     "fc_copy.h",
     "fc_pcap.h",
+    "fc_icrc.h",
+    "fc_parse.h",
+    "fc_flow_api.h",
 )
 """Headers cffi may read: declarations only, no inline functions, no macros that matter."""
 
