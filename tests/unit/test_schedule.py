@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -180,24 +179,17 @@ def test_too_much_lost_is_said_instead_of_guessed() -> None:
         totals_fitting([lost], SETTING)
 
 
-def truths() -> list[Path]:
-    beside = Path(__file__).resolve().parents[3] / "shared"
-    return sorted(Path(os.environ.get("FLOWCHECK_CAPTURES", beside)).glob("truth/*.json"))
-
-
-def test_every_captured_send_is_where_the_schedule_says() -> None:
-    if not truths():
-        pytest.skip("no truth/*.json beside the checkout or at FLOWCHECK_CAPTURES")
+def test_every_captured_send_is_where_the_schedule_says(truth: Path) -> None:
     compared = 0
-    for truth in map(json.loads, (path.read_text() for path in truths())):
-        for reduced in truth["all_reduces"]:
+    for job in (json.loads(path.read_text()) for path in sorted(truth.glob("*.json"))):
+        for reduced in job["all_reduces"]:
             for piece in reduced["pieces"]:
                 if not (where := re.match(r"rank(\d)->rank\d flow", piece["source"])):
                     continue
                 sends = all_reduce(
                     reduced["count"] * 4,
                     sender=int(where[1]),
-                    channels=truth["ring"]["nchannels"],
+                    channels=job["ring"]["nchannels"],
                     extra_sends=1,
                     **LAB,
                 )[piece["channel"]]
