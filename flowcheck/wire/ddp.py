@@ -1,69 +1,148 @@
-"""What torch's DistributedDataParallel says on the wire, and how its buckets hold parameters.
+"""What torch's DistributedDataParallel says on the wire besides gradients.
 
-At start-up the ranks compare parameter counts and shapes and rank 0 sends its weights; at the
-second forward rank 0 sends the bucket plan that holds from then on.
+At start-up the ranks compare parameter counts and shapes, then rank 0 sends its weights; at the
+second forward rank 0 sends the bucket plan that holds from then on. How shapes are cut is in
+`shapes`, how buckets hold parameters in `buckets`.
 
 Sources: torch/csrc/distributed/c10d/reducer.cpp (verify_params_across_processes,
-sync_bucket_indices, compute_bucket_assignment_by_size), torch/nn/parallel/distributed.py.
+Reducer::sync_bucket_indices), torch/nn/parallel/distributed.py (_sync_module_states).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from flowcheck.wire.job import Parameter
+import numpy as np
+from numpy.typing import NDArray
 
-DEFAULT_CAP_BYTES = 25 << 20
-FIRST_CAP_BYTES = 1 << 20
-"""torch/nn/parallel/distributed.py bucket_cap_mb; c10d/reducer.hpp kDefaultFirstBucketBytes."""
+from flowcheck.wire.buckets import (
+    BROADCAST_CAP_BYTES,
+    BucketLayout,
+    Buckets,
+    Piece,
+    assign_buckets,
+    first_buckets,
+    rebuilt_buckets,
+    unused_buckets,
+)
+from flowcheck.wire.shapes import Shape, Shapes, parse_shapes
 
-Buckets = tuple[tuple[int, ...], ...]
-"""Parameter indices (registration order) of each bucket, in bucket order."""
+__all__ = [
+    "BucketLayout",
+    "Buckets",
+    "Piece",
+    "Shape",
+    "Shapes",
+    "WeightsFit",
+    "assign_buckets",
+    "buckets_of",
+    "first_buckets",
+    "parse_bucket_indices",
+    "parse_bucket_sizes",
+    "parse_parameter_count",
+    "parse_shape_values",
+    "parse_shapes",
+    "rebuilt_buckets",
+    "unused_buckets",
+    "weight_broadcasts",
+    "weights_fits",
+]
+
+MOST_PARAMETERS = 10_000_000
+_LINE_SLACK_BYTES = 7
+"""An LL line holds 8 bytes: the wire may show up to 7 more than were meant."""
+
+
+def parse_parameter_count(message: NDArray[np.uint8]) -> int | None:
+    """The number of parameters, from one rank's int64 of the first all-gather; None if the
+    bytes are no such number."""
+    if len(message) != 8:
+        return None
+    count = int(np.frombuffer(message.tobytes(), "<i8")[0])
+    return count if 0 < count <= MOST_PARAMETERS else None
+
+
+def parse_shape_values(message: NDArray[np.uint8]) -> tuple[int, ...] | None:
+    """Sizes and strides of all parameters as sent, for `parse_shapes`; None if the bytes are no
+    list of small positive int64."""
+    if not len(message) or len(message) % 16:
+        return None
+    values = np.frombuffer(message.tobytes(), "<i8")
+    return tuple(values.tolist()) if ((values >= 0) & (values < 1 << 48)).all() else None
+
+
+def parse_bucket_indices(
+    message: NDArray[np.uint8], parameters: int
+) -> tuple[tuple[int, ...], int] | None:
+    """(parameter indices in bucket order, number of buckets) from the first broadcast of the
+    second forward; None if it is no permutation followed by a count."""
+    values = _int32(message, parameters + 1)
+    if values is None:
+        return None
+    *order, buckets = values
+    return (
+        (tuple(order), buckets)
+        if sorted(order) == list(range(parameters)) and (0 < buckets <= parameters)
+        else None
+    )
+
+
+def parse_bucket_sizes(
+    message: NDArray[np.uint8], buckets: int, parameters: int
+) -> tuple[int, ...] | None:
+    """Parameters per bucket from the second broadcast; None if they do not add up."""
+    values = _int32(message, buckets)
+    if values is None or min(values) < 1 or sum(values) != parameters:
+        return None
+    return tuple(values)
+
+
+def buckets_of(order: Sequence[int], sizes: Sequence[int]) -> Buckets:
+    """The bucket plan those two messages state. Raises ValueError if they disagree."""
+    if sum(sizes) != len(order):
+        raise ValueError(f"bucket sizes add up to {sum(sizes)}, not to {len(order)} parameters")
+    starts = [sum(sizes[:bucket]) for bucket in range(len(sizes))]
+    return tuple(
+        tuple(order[start : start + size]) for start, size in zip(starts, sizes, strict=True)
+    )
+
+
+def weight_broadcasts(
+    sizes_bytes: Sequence[int], groups: Sequence[Hashable] | None = None
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """(tensor indices, bytes) of each start-up broadcast: parameters, then buffers, flattened
+    per dtype in pieces that are closed once they reach 250 MiB."""
+    pieces = assign_buckets(sizes_bytes, [BROADCAST_CAP_BYTES], groups=groups)
+    return tuple((piece, sum(sizes_bytes[index] for index in piece)) for piece in pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of bucket bytes and its place in the flat state, which has registration order."""
+class WeightsFit:
+    """How `elements` parameters fill the start-up broadcasts."""
 
-    bucket_byte: int
-    state_byte: int
-    size_bytes: int
+    element_bytes: int
+    buffer_bytes: int
+    """What follows the parameters: the module's buffers of the same dtype, line slack aside."""
 
 
-class BucketLayout:
-    """Where the bytes of one bucket belong. Inside a parameter bytes keep memory order, so a
-    dense but permuted parameter is one plain range like any other."""
+def weights_fits(
+    elements: int, broadcast_bytes: int, *, slack_bytes: int = _LINE_SLACK_BYTES
+) -> tuple[WeightsFit, ...]:
+    """Element sizes that let all parameters fit the broadcast, those without buffers first, then
+    the larger elements, which leave fewer bytes to buffers that nothing else speaks for."""
+    fits: list[WeightsFit] = []
+    for element_bytes in (8, 4, 2, 1):
+        rest = broadcast_bytes - elements * element_bytes
+        if rest >= 0:
+            fits.append(WeightsFit(element_bytes, rest if rest > slack_bytes else 0))
+    return tuple(sorted(fits, key=lambda fit: fit.buffer_bytes > 0))
 
-    def __init__(self, parameters: Sequence[Parameter], bucket: Sequence[int]) -> None:
-        state = list(accumulate((p.nbytes for p in parameters), initial=0))
-        self._starts: list[int] = []
-        self._places: list[int] = []
-        size = 0
-        for index in bucket:
-            if not parameters[index].nbytes:
-                continue
-            adjoins = self._starts and self._places[-1] + size - self._starts[-1] == state[index]
-            if not adjoins:
-                self._starts.append(size)
-                self._places.append(state[index])
-            size += parameters[index].nbytes
-        self.size_bytes = size
 
-    def pieces(self, start_byte: int, size_bytes: int) -> list[Piece]:
-        """The range [start_byte, start_byte + size_bytes) of the bucket, cut where its place in
-        the state jumps, ascending. Raises ValueError if it leaves the bucket."""
-        stop = start_byte + size_bytes
-        if start_byte < 0 or size_bytes < 0 or stop > self.size_bytes:
-            raise ValueError(f"bytes [{start_byte}, {stop}) of a bucket of {self.size_bytes}")
-        found: list[Piece] = []
-        run = bisect_right(self._starts, start_byte) - 1
-        while start_byte < stop:
-            last = run + 1 == len(self._starts)
-            end = min(stop, self.size_bytes if last else self._starts[run + 1])
-            place = self._places[run] + start_byte - self._starts[run]
-            found.append(Piece(start_byte, place, end - start_byte))
-            start_byte, run = end, run + 1
-        return found
+def _int32(message: NDArray[np.uint8], length: int) -> list[int] | None:
+    """`length` int32; the last line may hold one word that was not meant."""
+    meant = 4 * length
+    if length < 1 or not meant <= len(message) <= meant + _LINE_SLACK_BYTES:
+        return None
+    values: list[int] = np.frombuffer(message.tobytes()[:meant], "<i4").tolist()
+    return values

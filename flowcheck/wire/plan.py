@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.ddp import BucketLayout
+from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
 from flowcheck.wire.schedule import Protocol, Tuning, collective
 from flowcheck.wire.seen import FlowKey
