@@ -9,7 +9,7 @@
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn)
 {
-	struct fc_neighbours near = {0};
+	struct fc_neighbours near = { 0 };
 	uint64_t position = flow->last_message;
 
 	for (int hops = 0; position; hops++) {
@@ -83,7 +83,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
  * between took at least one PSN, so the count cannot grow faster. */
 static uint64_t number_by_flag(const struct fc_flows *flows, const struct fc_message *message)
 {
-	const struct fc_message *known[2] = {NULL, NULL};
+	const struct fc_message *known[2] = { NULL, NULL };
 	const struct fc_message *walk = fc_message_at(flows, message->previous);
 
 	if (!(message->flags & FC_MESSAGE_LINE_FLAG))

@@ -18,7 +18,7 @@ struct layout {
 
 static struct layout layout_for(uint64_t messages)
 {
-	struct layout at = {.index = 4096};
+	struct layout at = { .index = 4096 };
 
 	at.flows = at.index + FC_INDEX_ENTRIES * sizeof(uint64_t);
 	at.messages = at.flows + FC_FLOWS_MAX * sizeof(struct fc_flow);
@@ -193,7 +193,7 @@ static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
 	flow->udp_source_port = a->packet->udp_source_port;
 	flow->first_ns = a->now_ns;
 	*entry = a->hash >> 32 << 32 | (used + 1);
-	FC_STORE_RELEASE(&flows->header->flows_used, used + 1);	/* pairs with fc_flows_used() */
+	FC_STORE_RELEASE(&flows->header->flows_used, used + 1); /* pairs with fc_flows_used() */
 	return flow;
 }
 
@@ -247,7 +247,7 @@ int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
 		return fc_fail(EINVAL, "the undo journal of the flow table is torn");
 	/* An entry per record and span, so any order would do. */
 	for (uint64_t at = 0; header->undo_base_position == parsed && at < used;) {
-		uint64_t head[2] = {0, UINT64_MAX};
+		uint64_t head[2] = { 0, UINT64_MAX };
 		if (used - at >= sizeof head)
 			memcpy(head, flows->undo + at, sizeof head);
 		if (head[1] > used - at - sizeof head || head[0] > flows->map.bytes ||

@@ -8,18 +8,18 @@
 #include "fc_shm.h"
 
 enum {
-	FC_NO_FLOW = 0x7fffffff,	/* mark.flow of frames that belong to none */
-	FC_SPAN_SLOTS = 256,		/* slots between two commits, at most */
+	FC_NO_FLOW = 0x7fffffff, /* mark.flow of frames that belong to none */
+	FC_SPAN_SLOTS = 256,     /* slots between two commits, at most */
 };
 
 struct fc_flows {
 	struct fc_map map;
 	struct fc_flows_header *header;
 	struct fc_flow *flows;
-	uint64_t *index;	/* open addressing: upper half of the hash << 32 | flow + 1 */
+	uint64_t *index; /* open addressing: upper half of the hash << 32 | flow + 1 */
 	struct fc_message *messages;
 	uint8_t *undo;
-	uint64_t mask;		/* messages - 1 */
+	uint64_t mask; /* messages - 1 */
 };
 
 struct fc_parser;

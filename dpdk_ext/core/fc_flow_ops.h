@@ -43,15 +43,15 @@ struct fc_arrival {
 	struct fc_flow *flow;
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
-	uint64_t psn;		/* unwrapped */
+	uint64_t psn; /* unwrapped */
 };
 
 /* Where a PSN falls among the messages of its flow. */
 struct fc_neighbours {
-	struct fc_message *at;		/* covers the PSN */
-	struct fc_message *before;	/* the nearest that ends at or before it */
-	struct fc_message *after;	/* the nearest that starts behind it */
-	bool forgotten;			/* older records are gone or too far back */
+	struct fc_message *at;     /* covers the PSN */
+	struct fc_message *before; /* the nearest that ends at or before it */
+	struct fc_message *after;  /* the nearest that starts behind it */
+	bool forgotten;            /* older records are gone or too far back */
 };
 
 /* Copies `bytes` at `record` into the journal; from here on a kill brings them back. */
@@ -59,7 +59,7 @@ static inline void fc_journal(struct fc_parser *parser, const void *record, uint
 {
 	struct fc_flows *flows = parser->flows;
 	uint8_t *entry = flows->undo + flows->header->undo_used_bytes;
-	const uint64_t head[2] = {(uint64_t)((const uint8_t *)record - flows->map.base), bytes};
+	const uint64_t head[2] = { (uint64_t)((const uint8_t *)record - flows->map.base), bytes };
 
 	memcpy(entry, head, sizeof head);
 	memcpy(entry + sizeof head, record, bytes);

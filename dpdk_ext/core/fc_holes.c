@@ -57,7 +57,7 @@ static void add_hole(struct fc_flow *flow, uint64_t start, uint64_t stop)
 		at--;
 	memmove(&flow->holes[at + 1], &flow->holes[at],
 		(flow->holes_used - at) * sizeof flow->holes[0]);
-	flow->holes[at] = (struct fc_psn_range){start, stop};
+	flow->holes[at] = (struct fc_psn_range){ start, stop };
 	flow->holes_used++;
 }
 

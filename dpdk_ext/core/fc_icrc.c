@@ -107,7 +107,7 @@ CLMUL_TARGET static uint32_t run_pclmul(uint32_t crc, const uint8_t *p, size_t c
 	if (count < 64)
 		return run_table(crc, p, count);
 	const __m128i by = _mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW);
-	__m128i x[4] = {load(p), load(p + 16), load(p + 32), load(p + 48)};
+	__m128i x[4] = { load(p), load(p + 16), load(p + 32), load(p + 48) };
 
 	x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)crc));
 	for (p += 64, count -= 64; count >= 64; p += 64, count -= 64)
@@ -145,9 +145,10 @@ VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t
 	__m512i one = fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
 	for (; count >= 64; p += 64, count -= 64)
 		one = fold512(one, near, _mm512_loadu_si512(p));
-	const __m128i lanes[4] = {
-		_mm512_extracti32x4_epi32(one, 0), _mm512_extracti32x4_epi32(one, 1),
-		_mm512_extracti32x4_epi32(one, 2), _mm512_extracti32x4_epi32(one, 3)};
+	const __m128i lanes[4] = { _mm512_extracti32x4_epi32(one, 0),
+				   _mm512_extracti32x4_epi32(one, 1),
+				   _mm512_extracti32x4_epi32(one, 2),
+				   _mm512_extracti32x4_epi32(one, 3) };
 	return finish(join(lanes), p, count);
 }
 #endif

@@ -61,8 +61,8 @@ static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours 
 		return foreign_rkey(a);
 	if (flow->next_psn == 0 || a->psn == flow->next_psn)
 		return false;
-	const bool ahead = a->psn > flow->next_psn + FC_PSN_FAR &&
-			   a->psn > flow->expected_psn + FC_PSN_FAR;
+	const bool ahead =
+		a->psn > flow->next_psn + FC_PSN_FAR && a->psn > flow->expected_psn + FC_PSN_FAR;
 	const bool behind = a->psn < flow->next_psn &&
 			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
 			     !fc_holes_missing(flow, a->psn));
@@ -228,13 +228,13 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		if (!a->flow)
 			return FC_STALE;
 		a->psn = fc_unwrap(a->flow, p->psn);
-		near = (struct fc_neighbours){0};
+		near = (struct fc_neighbours){ 0 };
 	}
 	if (p->opcode == FC_RC_WRITE_FIRST && !a->flow->pmtu_bytes)
 		a->flow->pmtu_bytes = p->payload_bytes;
-	if (p->opcode == FC_RC_WRITE_FIRST ? p->payload_bytes != a->flow->pmtu_bytes
-					   : a->flow->pmtu_bytes &&
-						     p->payload_bytes > a->flow->pmtu_bytes)
+	if (p->opcode == FC_RC_WRITE_FIRST
+		    ? p->payload_bytes != a->flow->pmtu_bytes
+		    : a->flow->pmtu_bytes && p->payload_bytes > a->flow->pmtu_bytes)
 		return FC_MALFORMED;
 	const bool again = !fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
 	note_seen(a, again);
@@ -254,8 +254,9 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 
 	if (p->opcode == FC_RC_WRITE_MIDDLE && !flow->pmtu_bytes)
 		flow->pmtu_bytes = p->payload_bytes;
-	if (p->opcode == FC_RC_WRITE_MIDDLE ? p->payload_bytes != flow->pmtu_bytes
-					    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
+	if (p->opcode == FC_RC_WRITE_MIDDLE
+		    ? p->payload_bytes != flow->pmtu_bytes
+		    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
 		return FC_MALFORMED;
 	if (near.at && !fits(a, near.at))
 		return FC_MALFORMED;
@@ -320,7 +321,7 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 	} else if (is_request(p->opcode)) {
 		const uint32_t pmtu = a->flow->pmtu_bytes ? a->flow->pmtu_bytes : PMTU_GUESS;
 		note_request(a, p->opcode == FC_RC_READ_REQUEST ? packets_of(p->length_bytes, pmtu)
-								 : 1);
+								: 1);
 	}
 	a->flow->last_ns = a->now_ns;
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);

@@ -7,10 +7,10 @@
 #include "fc_flow.h"
 
 enum fc_packet_flags {
-	FC_PACKET_ROCE = 1,		/* UDP 4791 with consistent lengths: ICRC can be checked */
+	FC_PACKET_ROCE = 1, /* UDP 4791 with consistent lengths: ICRC can be checked */
 	FC_PACKET_VLAN = 2,
-	FC_PACKET_SHIM = 4,		/* the BTH lies behind a vendor shim */
-	FC_PACKET_RETH = 8,		/* va, rkey, length_bytes hold something */
+	FC_PACKET_SHIM = 4, /* the BTH lies behind a vendor shim */
+	FC_PACKET_RETH = 8, /* va, rkey, length_bytes hold something */
 	FC_PACKET_IMMEDIATE = 16,
 	FC_PACKET_LINE_FLAG = 32,
 	FC_PACKET_ICRC_CHECKED = 64,
@@ -19,13 +19,13 @@ enum fc_packet_flags {
 struct fc_packet {
 	struct fc_flow_key key;
 	uint64_t va;
-	uint32_t psn;		/* 24 bit, as in the BTH */
+	uint32_t psn; /* 24 bit, as in the BTH */
 	uint32_t rkey, length_bytes;
-	uint32_t immediate;	/* the four bytes as a big-endian word */
-	uint32_t line_flag;	/* words 1 and 3 of the first 16 payload bytes, where equal */
-	uint32_t msn;		/* AETH, 24 bit */
+	uint32_t immediate; /* the four bytes as a big-endian word */
+	uint32_t line_flag; /* words 1 and 3 of the first 16 payload bytes, where equal */
+	uint32_t msn;       /* AETH, 24 bit */
 	uint32_t l3_at, udp_at, bth_at, icrc_at; /* from the start of the frame */
-	uint16_t payload_at, payload_bytes;	/* without pad and ICRC */
+	uint16_t payload_at, payload_bytes;      /* without pad and ICRC */
 	uint16_t udp_source_port;
 	uint8_t opcode, verdict, flags, syndrome;
 	uint8_t spare[6];

@@ -8,7 +8,7 @@
 
 /* IEEE 802 numbers (IANA "ieee-802-numbers") */
 enum fc_ethertype {
-	FC_ETHERTYPE_MIN = 0x0600,	/* below: 802.3 length or unused */
+	FC_ETHERTYPE_MIN = 0x0600, /* below: 802.3 length or unused */
 	FC_ETHERTYPE_IPV4 = 0x0800,
 	FC_ETHERTYPE_ARP = 0x0806,
 	FC_ETHERTYPE_RARP = 0x8035,
@@ -66,11 +66,11 @@ enum fc_wire_limits {
 	FC_PMTU_MIN = 256,
 	FC_PMTU_MAX = 4096,
 	FC_ICRC_BYTES = 4,
-	FC_LLC_STP = 0x424203,		/* DSAP, SSAP, control of 802.1D BPDUs */
+	FC_LLC_STP = 0x424203, /* DSAP, SSAP, control of 802.1D BPDUs */
 	FC_LLC_SNAP = 0xaaaa03,
-	FC_SHIM_BYTES = 28,		/* vendor telemetry between UDP and BTH */
-	FC_SHIM_FILL_OPCODE = 0xaa,	/* what it puts where a BTH has its opcode */
-	FC_SHIM_FILL_QP = 0xbbbbbb,	/* and its destination QP */
+	FC_SHIM_BYTES = 28,         /* vendor telemetry between UDP and BTH */
+	FC_SHIM_FILL_OPCODE = 0xaa, /* what it puts where a BTH has its opcode */
+	FC_SHIM_FILL_QP = 0xbbbbbb, /* and its destination QP */
 };
 #define FC_MESSAGE_BYTES_MAX 0x80000000u /* IB 9.7.4.1.5: 2^31 bytes */
 

@@ -16,9 +16,9 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 	if (!flows->map.writable)
 		return fc_fail(EACCES, "the flow table was opened to read only");
 	if (flows->mask + 1 < 2 * (ring->mask + 1))
-		return fc_fail(EINVAL, "%llu message records for %llu slots: twice as many are needed",
-			       (unsigned long long)flows->mask + 1,
-			       (unsigned long long)ring->mask + 1);
+		return fc_fail(
+			EINVAL, "%llu message records for %llu slots: twice as many are needed",
+			(unsigned long long)flows->mask + 1, (unsigned long long)ring->mask + 1);
 	const uint64_t parsed = fc_ring_parsed(ring);
 	const int code = fc_undo_roll_back(flows, parsed);
 	if (code < 0)
@@ -171,8 +171,7 @@ static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t co
 	decode_slots(parser, first, count, head);
 	fc_undo_begin(parser, first);
 	for (; done < count; done++) {
-		if (parser->flows->header->undo_used_bytes >
-		    FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES)
+		if (parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES)
 			break;
 		finish_slot(parser, fc_ring_slot(parser->ring, first + done), done);
 	}

@@ -1,0 +1,39 @@
+/* A frame being taken apart: what fc_link.c (Ethernet to UDP) and fc_parse.c
+ * (BTH to ICRC) hand each other. */
+#ifndef FC_DECODING_H
+#define FC_DECODING_H
+
+#include "fc_parse.h"
+#include "fc_roce.h"
+
+struct fc_decoding {
+	struct fc_cursor c;
+	const uint8_t *frame;
+	struct fc_packet *out;
+	bool snapped; /* the capture kept less than was on the wire */
+};
+
+static inline uint32_t fc_at(const struct fc_decoding *d)
+{
+	return (uint32_t)(d->c.pos - d->frame);
+}
+
+static inline enum fc_verdict fc_cut(const struct fc_decoding *d)
+{
+	return d->snapped ? FC_SNAPPED : FC_MALFORMED;
+}
+
+/* Ends the cursor where a length field says; what lies behind is link padding. */
+static inline bool fc_limit(struct fc_decoding *d, size_t bytes)
+{
+	if (fc_left(&d->c) < bytes)
+		return false;
+	d->c.end = d->c.pos + bytes;
+	return true;
+}
+
+/* Both leave what they find in d->out and return the verdict. */
+enum fc_verdict fc_decode_ethernet(struct fc_decoding *d);
+enum fc_verdict fc_decode_roce(struct fc_decoding *d);
+
+#endif

@@ -1,0 +1,215 @@
+"""Frames made by hand and what the parser says of them: shared by the transport's tests."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flowcheck._core import ffi, lib
+from flowcheck.plane.counters import VERDICTS, read
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.ring import Ring
+
+FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(0x06, 0x0C)
+SEND_ONLY, READ_REQUEST, ACK = 0x04, 0x0C, 0x11
+MARK_FIELDS = [name for name, _ in ffi.typeof("struct fc_mark").fields]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One RoCEv2 packet; `frame()` gives its bytes with a right ICRC."""
+
+    opcode: int
+    psn: int
+    payload: bytes = b""
+    va: int = 0
+    rkey: int = 0
+    length: int = 0
+    immediate: int = 0
+    dest_qp: int = 0x11
+    source: str = "10.0.0.1"
+    destination: str = "10.0.0.2"
+    msn: int = 0
+    syndrome: int = 0
+
+    def body(self) -> bytes:
+        """BTH to pad."""
+        pad = -len(self.payload) % 4
+        bth = struct.pack(
+            ">BBHII", self.opcode, 0x40 | pad << 4, 0xFFFF, self.dest_qp, self.psn & 0xFFFFFF
+        )
+        extended = b""
+        if self.opcode in (FIRST, ONLY, ONLY_IMM, READ_REQUEST):
+            extended += struct.pack(">QII", self.va, self.rkey, self.length)
+        if self.opcode in (LAST_IMM, ONLY_IMM):
+            extended += struct.pack(">I", self.immediate)
+        if self.opcode == ACK:
+            extended += struct.pack(">I", self.syndrome << 24 | self.msn)
+        return bth + extended + self.payload + bytes(pad)
+
+    def frame(self) -> bytes:
+        body = self.body()
+        udp = struct.pack(">HHHH", 50000, 4791, len(body) + 12, 0)
+        source = ipaddress.ip_address(self.source)
+        destination = ipaddress.ip_address(self.destination)
+        if source.version == 4:
+            ip = struct.pack(">BBHIBBH", 0x45, 2, len(body) + 32, 0x40000000, 64, 17, 0)
+            masked = bytearray(ip)
+            masked[1] = masked[8] = masked[10] = masked[11] = 0xFF
+            ethertype = b"\x08\x00"
+        else:
+            ip = struct.pack(">IHBB", 0x60000000, len(body) + 12, 17, 64)
+            masked = bytearray(ip)
+            masked[0:4] = b"\x6f\xff\xff\xff"
+            masked[7] = 0xFF
+            ethertype = b"\x86\xdd"
+        addresses = source.packed + destination.packed
+        covered = bytes(8 * [0xFF]) + bytes(masked) + addresses + udp[:6] + b"\xff\xff"
+        covered += body[:4] + b"\xff" + body[5:]
+        icrc = struct.pack("<I", zlib.crc32(covered))
+        return bytes(12) + ethertype + ip + addresses + udp + body + icrc
+
+
+def write(
+    payload: bytes,
+    *,
+    psn: int,
+    va: int = 0x1000,
+    rkey: int = 7,
+    pmtu: int = 256,
+    immediate: int | None = None,
+    like: Packet | None = None,
+) -> list[Packet]:
+    """The packets of one RDMA write; PSNs as on the wire, modulo 2**24."""
+    base = like or Packet(ONLY, 0)
+    pieces = [payload[at : at + pmtu] for at in range(0, len(payload), pmtu)] or [b""]
+    packets = []
+    for nth, piece in enumerate(pieces):
+        first, last = nth == 0, nth == len(pieces) - 1
+        with_imm = last and immediate is not None
+        if first:
+            opcode = (ONLY_IMM if with_imm else ONLY) if last else FIRST
+        else:
+            opcode = (LAST_IMM if with_imm else LAST) if last else MIDDLE
+        packets.append(
+            replace(
+                base,
+                opcode=opcode,
+                psn=(psn + nth) & 0xFFFFFF,
+                payload=piece,
+                va=va,
+                rkey=rkey,
+                length=len(payload),
+                immediate=immediate or 0,
+            )
+        )
+    return packets
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`struct fc_mark`, copied."""
+
+    message: int
+    psn: int
+    flow: int
+    offset_bytes: int
+    payload_at: int
+    payload_bytes: int
+    verdict: int
+    opcode: int
+    again: int
+    spare: int
+
+    @property
+    def said(self) -> str:
+        return VERDICTS[self.verdict]
+
+
+@dataclass
+class Run:
+    """A ring that was parsed."""
+
+    ring: Ring
+    table: FlowTable
+    parser: Parser
+
+    def put(self, frames: Sequence[bytes], *, wire_bytes: Sequence[int] | None = None) -> None:
+        commit = self.ring.capture_commit()
+        for nth, frame in enumerate(frames):
+            wire = wire_bytes[nth] if wire_bytes else len(frame)
+            position = self.ring.head + nth
+            code = lib.fc_ring_put(
+                self.ring.handle, nth, frame, len(frame), wire, 1000 + position, position
+            )
+            assert code == 0
+        lib.fc_ring_publish(self.ring.handle, len(frames), commit)
+
+    def mark(self, position: int) -> Mark:
+        raw = lib.fc_ring_at(self.ring.handle, position).mark
+        return Mark(**{name: int(getattr(raw, name)) for name in MARK_FIELDS})
+
+    def marks(self) -> list[Mark]:
+        return [self.mark(position) for position in range(self.ring.parsed)]
+
+    def payload(self, position: int) -> bytes:
+        slot = lib.fc_ring_at(self.ring.handle, position)
+        at = slot.mark.payload_at
+        return bytes(ffi.buffer(slot.frame + at, slot.mark.payload_bytes))
+
+    def verdicts(self) -> Counter[str]:
+        return Counter(mark.said for mark in self.marks())
+
+    def counters(self) -> dict[str, int]:
+        commit: Any = self.ring.parse_commit()
+        return read(commit.counters)
+
+    def reassembled(self) -> dict[int, tuple[bytearray, bytearray]]:
+        """{message: (bytes, seen)} from marks alone, as the extractor will do it."""
+        found: dict[int, tuple[bytearray, bytearray]] = {}
+        for position, mark in enumerate(self.marks()):
+            if mark.said != "write":
+                continue
+            record = self.table.message(mark.message)
+            assert record is not None and record.position == mark.message
+            size = int(record.length_bytes)
+            data, seen = found.setdefault(mark.message, (bytearray(size), bytearray(size)))
+            start, stop = mark.offset_bytes, mark.offset_bytes + mark.payload_bytes
+            assert stop <= size
+            data[start:stop] = self.payload(position)
+            seen[start:stop] = bytes([1]) * (stop - start)
+        return found
+
+
+@contextlib.contextmanager
+def parsing(folder: Path, *, slots: int = 256, icrc_every: int = 1) -> Iterator[Run]:
+    """An empty ring with its table and parser in `folder`."""
+    with (
+        Ring.create(folder / "ring", slots=slots) as ring,
+        FlowTable.create(folder / "flows", messages=max(4, slots * 2)) as table,
+        Parser(ring, table, icrc_every=icrc_every) as parser,
+    ):
+        yield Run(ring, table, parser)
+    (folder / "ring").unlink()
+    (folder / "flows").unlink()
+
+
+@contextlib.contextmanager
+def parsed(
+    folder: Path, frames: Sequence[bytes], *, icrc_every: int = 1, span: int = 1 << 20
+) -> Iterator[Run]:
+    """`frames` through a ring of their own size, parsed in calls of `span` slots."""
+    slots = 1 << max(1, (len(frames) - 1).bit_length())
+    with parsing(folder, slots=slots, icrc_every=icrc_every) as run:
+        run.put(frames)
+        while run.parser.parse(span):
+            continue
+        yield run

@@ -1,0 +1,148 @@
+"""A parser killed by SIGKILL at any instant leaves what an undisturbed one would have."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.transport import ACK, Packet, Run, parsing, write
+
+from flowcheck._core import ffi, lib
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.ring import Ring
+
+SLOTS = 1 << 15
+SLOT_BYTES = 512
+KILLS = 150
+
+
+def hostile_traffic(seed: int) -> list[bytes]:
+    """Flows with loss, repeats, reordering, ACKs and keys that change hands, interleaved."""
+    dice = random.Random(seed)
+    frames: list[bytes] = []
+    psn = [0] * 24
+    while len(frames) < SLOTS:
+        flow = dice.randrange(24)
+        like = Packet(0, 0, dest_qp=100 + flow)
+        if dice.random() < 0.02:
+            psn[flow] = 0
+        size = dice.choice([0, 40, 256, 700, 2000, 5000])
+        data = dice.randbytes(size)
+        immediate = int.from_bytes(size.to_bytes(4, "little"), "big")
+        packets = write(
+            data,
+            psn=psn[flow],
+            va=dice.randrange(4) << 16,
+            rkey=dice.randrange(3),
+            immediate=immediate if dice.random() < 0.7 else None,
+            like=like,
+        )
+        psn[flow] += len(packets)
+        kept = [packet for packet in packets if dice.random() > 0.1]
+        if dice.random() < 0.2:
+            kept += kept[len(kept) // 2 :]
+        if dice.random() < 0.2:
+            dice.shuffle(kept)
+        kept.append(Packet(ACK, psn[flow], dest_qp=200 + flow))
+        frames += [packet.frame() for packet in kept]
+    return frames[:SLOTS]
+
+
+def filled(folder: Path, frames: list[bytes]) -> tuple[Ring, FlowTable]:
+    folder.mkdir()
+    ring = Ring.create(folder / "ring", slots=SLOTS, slot_bytes=SLOT_BYTES)
+    table = FlowTable.create(folder / "flows", messages=SLOTS * 2)
+    with Parser(ring, table) as parser:
+        Run(ring, table, parser).put(frames)
+    return ring, table
+
+
+def outcome(ring: Ring, table: FlowTable) -> tuple[bytes, bytes, bytes, int]:
+    """Marks; index, flows and messages; counters; positions."""
+    marks = b"".join(
+        bytes(ffi.buffer(ffi.addressof(lib.fc_ring_at(ring.handle, at), "mark")))
+        for at in range(ring.parsed)
+    )
+    header = table.handle.header
+    whole = ffi.buffer(table.handle.map.base, header.undo_offset)
+    tables = bytes(whole[4096:]) + bytes(ffi.buffer(ffi.addressof(header, "flows_used"), 16))
+    commit = ring.parse_commit()
+    return marks, tables, bytes(ffi.buffer(ffi.addressof(commit, "counters"))), commit.at_position
+
+
+def parse_until_killed(ring: Ring, table: FlowTable, seed: int) -> None:
+    """The child: never returns; leaves with 0 when the ring is empty."""
+    dice = random.Random(seed)
+    parser = Parser(ring, table)
+    while parser.parse(dice.choice([1, 3, 100, 256, 300, 2000])):
+        continue
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_kills_at_random_instants_change_nothing(shm: Path) -> None:
+    frames = hostile_traffic(3)
+    calm_ring, calm_table = filled(shm / "calm", frames)
+    with Parser(calm_ring, calm_table) as parser:
+        assert parser.parse(1 << 20) == SLOTS
+    wanted = outcome(calm_ring, calm_table)
+    assert calm_table.messages_made > 1000 and len(calm_table.flows()) > 48
+    dice = random.Random(5)
+    kills = rolled_back = 0
+    for attempt in range(200):
+        ring, table = filled(shm / f"killed{attempt}", frames)
+        while ring.parsed < SLOTS:
+            child = os.fork()
+            if child == 0:
+                parse_until_killed(ring, table, dice.random())
+            time.sleep(dice.random() * 0.004)
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            assert status in (0, signal.SIGKILL)
+            kills += status == signal.SIGKILL
+            header = table.handle.header
+            rolled_back += bool(header.undo_used_bytes and header.undo_base_position == ring.parsed)
+        assert outcome(ring, table) == wanted
+        table.close()
+        ring.close()
+        for name in ("ring", "flows"):
+            (shm / f"killed{attempt}" / name).unlink()
+        if kills > KILLS:
+            break
+    assert kills > KILLS and rolled_back > KILLS // 10, (kills, rolled_back)
+    calm_table.close()
+    calm_ring.close()
+
+
+def test_a_read_only_table_and_a_pool_too_small_for_the_ring_are_refused(shm: Path) -> None:
+    from flowcheck.errors import RingError
+
+    with parsing(shm) as run:
+        with (
+            FlowTable.open(run.table.path) as reading,
+            pytest.raises(RingError, match="read only"),
+        ):
+            Parser(run.ring, reading)
+        with (
+            FlowTable.create(shm / "small", messages=256) as small,
+            pytest.raises(RingError, match="twice as many"),
+        ):
+            Parser(run.ring, small)
+
+
+def test_a_torn_journal_is_refused_and_not_obeyed(shm: Path) -> None:
+    from flowcheck.errors import RingError
+
+    with parsing(shm) as run:
+        header = run.table.handle.header
+        for entry, used in [((1 << 40, 8), 24), ((0, 1 << 40), 24), ((0, 0), 1 << 30)]:
+            ffi.buffer(run.table.handle.undo, 16)[:] = ffi.buffer(ffi.new("uint64_t[2]", entry))[:]
+            header.undo_used_bytes = used
+            with pytest.raises(RingError, match="torn"):
+                Parser(run.ring, run.table)
+        header.undo_used_bytes = 0
