@@ -148,16 +148,16 @@ def _op_messages(
 
 
 def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Table:
-    sends = np.zeros(len(messages), SEND)
+    sends: list[tuple[int, int, int, int, int, int]] = []
     segments: list[tuple[int, int, int]] = []
-    for row, message in zip(sends, messages, strict=True):
-        row["wire_bytes"] = message.wire_bytes
-        row["protocol"] = PROTOCOL_CODE[message.protocol]
-        row["kind"] = message.kind
-        row["first_segment"] = len(segments)
+    for message in messages:
+        first = len(segments)
         if message.kind is SendKind.FINAL:
             for piece in layouts[message.bucket].pieces(message.start_byte, message.data_bytes):
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
-        row["segments"] = len(segments) - row["first_segment"]
-    return Table(sends=sends, segments=np.array(segments, SEGMENT))
+        code = PROTOCOL_CODE[message.protocol]
+        sends.append(
+            (message.wire_bytes, first, len(segments) - first, code, message.kind, 0),
+        )
+    return Table(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))

@@ -39,8 +39,13 @@ class Shapes:
     """0: every parameter is contiguous. The order among equals is only a guess."""
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements of each parameter; cuts that differ elsewhere only move no byte."""
+        return tuple(prod(sizes) for sizes, _ in self.shapes)
+
+    @property
     def elements(self) -> int:
-        return sum(prod(sizes) for sizes, _ in self.shapes)
+        return sum(self.counts)
 
 
 def parse_shapes(
