@@ -1,0 +1,136 @@
+"""Cuts become collectives with results, sources, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel, completions
+from flowcheck.wire.learn.place import Canvas, paint, placements, ranges_of
+from flowcheck.wire.learn.reading import Collective, Placement
+from flowcheck.wire.learn.rings import Ring
+from flowcheck.wire.learn.search import Communicator
+from flowcheck.wire.learn.streams import Stream
+from flowcheck.wire.terms import Kind, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The collectives of one communicator, and what completed them."""
+
+    collectives: tuple[Collective, ...]
+    completions: dict[int, Completion]
+
+
+def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> Found:
+    """Results of all collectives of a communicator."""
+    ring, cuts = communicator.ring, communicator.cuts.found
+    proposed = completions(ring, cuts, p2p)
+    painted = [paint(cut, ring) for cut in cuts]
+    # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
+    if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
+        proposed = {}
+    collectives = []
+    for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
+        sources = [source_name(stream, cut.op.protocol) for stream in streams]
+        if i in proposed:
+            proposed[i].put(canvas)
+            sources.append(SOURCE)
+        assumed = _assumed(communicator, cut, canvas)
+        collectives.append(_collective(ring, cut, canvas, number, first_ns, sources, assumed))
+    return Found(tuple(collectives), proposed)
+
+
+def source_name(stream: Stream, protocol: Protocol) -> str:
+    """Short, for people: the last digits of both addresses."""
+    key = stream.key
+    return f"{short(key.source)}->{short(key.destination)} {protocol}"
+
+
+def short(address: str) -> str:
+    """The last group of an address."""
+    return address.replace(".", ":").rsplit(":", 1)[-1][-4:]
+
+
+def _collective(
+    ring: Ring,
+    cut: Cut,
+    canvas: Canvas,
+    number: int,
+    first_ns: int,
+    sources: Sequence[str],
+    assumed: Sequence[str],
+) -> Collective:
+    return Collective(
+        index=0,
+        kind=str(cut.op.kind),
+        communicator=number,
+        protocol=cut.op.protocol,
+        ranks=ring.ranks,
+        channels=sum(bool(sends) for sends in cut.schedules[0]) or 1,
+        bytes=canvas.size_bytes,
+        covered_bytes=int(canvas.covered.sum()),
+        missing=canvas.missing(),
+        result=canvas.result,
+        conflicts=canvas.conflicts,
+        sources=tuple(dict.fromkeys(sources)),
+        assumed=tuple(assumed),
+        first_ns=first_ns,
+        placements=placements(cut, ring),
+        meaning=cut.op.meaning,
+    )
+
+
+def _assumed(communicator: Communicator, cut: Cut, canvas: Canvas) -> list[str]:
+    """What no byte seen could have contradicted."""
+    assumed: list[str] = []
+    if cut.op.slack_is_open and cut.op.kind is Kind.ALL_REDUCE:
+        tail = slice(max(0, canvas.size_bytes - 4), canvas.size_bytes)
+        if not (canvas.covered[tail].all() and canvas.result[tail].any()):
+            assumed.append("the last line is full: its last bytes are zero or were not seen")
+    if not cut.op.licensed and cut.op.kind is not Kind.ALL_REDUCE:
+        assumed.append(f"{cut.op.kind}: read from sizes alone")
+    return assumed
+
+
+def parcels_left(streams: Sequence[Stream], first_communicator: int) -> list[Collective]:
+    """Every point-to-point send as a collective of its own."""
+    found: list[Collective] = []
+    for stream in streams:
+        for number in sorted(stream.sends):
+            send = stream.sends[number]
+            data, seen = Parcel(stream, (send,)).content()
+            found.append(
+                Collective(
+                    index=0,
+                    kind="send_recv",
+                    communicator=first_communicator,
+                    protocol=Protocol.SIMPLE,
+                    ranks=2,
+                    channels=1,
+                    bytes=len(data),
+                    covered_bytes=int(seen.sum()),
+                    missing=ranges_of(~seen),
+                    result=np.where(seen, data, 0).astype(np.uint8),
+                    conflicts=0,
+                    sources=(source_name(stream, Protocol.SIMPLE),),
+                    assumed=(),
+                    first_ns=send.message.first_ns,
+                    placements=(
+                        Placement(
+                            flow=stream.key,
+                            number=number,
+                            first_psn=send.message.first_psn,
+                            protocol=Protocol.SIMPLE,
+                            wire_bytes=send.wire_bytes,
+                            start_byte=0,
+                            data_bytes=send.wire_bytes,
+                            final=True,
+                        ),
+                    ),
+                )
+            )
+    return found

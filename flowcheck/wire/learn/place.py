@@ -1,0 +1,135 @@
+"""Put the bytes of final copies where they belong, and say which are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.reading import Placement
+from flowcheck.wire.learn.rings import Ring
+from flowcheck.wire.learn.streams import LINE_BYTES, SendSeen, Stream, seen_mask
+from flowcheck.wire.seen import Range
+from flowcheck.wire.terms import Kind, Protocol
+
+
+@dataclass(slots=True)
+class Canvas:
+    """A result being put together; two copies of a byte must be equal."""
+
+    size_bytes: int
+    result: NDArray[np.uint8] = field(init=False)
+    covered: NDArray[np.bool_] = field(init=False)
+    conflicts: int = 0
+
+    def __post_init__(self) -> None:
+        self.result = np.zeros(self.size_bytes, np.uint8)
+        self.covered = np.zeros(self.size_bytes, np.bool_)
+
+    def put(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> int:
+        """Place `data` where `seen`; returns the bytes that contradict what is there. A byte
+        that contradicts stays as it was and spoils completeness, it never wins."""
+        stop = start + len(data)
+        there, result = self.covered[start:stop], self.result[start:stop]
+        differs = int((there & seen & (result != data)).sum())
+        fresh = seen & ~there
+        result[fresh] = data[fresh]
+        there |= seen
+        self.conflicts += differs
+        return differs
+
+    def agrees(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> bool:
+        """No byte of `data` contradicts what is there."""
+        part = slice(start, start + len(data))
+        return not (self.covered[part] & seen & (self.result[part] != data)).any()
+
+    def missing(self) -> tuple[Range, ...]:
+        """Ranges no final copy covers."""
+        return ranges_of(~self.covered)
+
+
+def ranges_of(mask: NDArray[np.bool_]) -> tuple[Range, ...]:
+    """Half-open ranges where `mask` is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
+
+
+def unpacked(
+    send: SendSeen, protocol: Protocol, data_bytes: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """([data_bytes] data, [data_bytes] was it captured?) of one send. LL lines whose flag is not
+    the message's are not counted as captured."""
+    payload = send.message.payload
+    mask = seen_mask(len(payload), send.message.missing)
+    if protocol is Protocol.LL and len(payload):
+        lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
+        flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+        stale = (lines[:, 1] != flag) | (lines[:, 3] != flag)
+        mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
+    if len(payload) == 0:
+        return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
+    data = nccl.unpack(protocol, payload, data_bytes)
+    seen = nccl.unpack(protocol, mask.astype(np.uint8), data_bytes).astype(np.bool_)
+    return data, seen
+
+
+def result_bytes(cut: Cut, ring: Ring) -> int:
+    """Of what every rank holds afterwards."""
+    gathers = cut.op.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    return cut.op.work_bytes * (ring.ranks if gathers else 1)
+
+
+def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
+    """Every send of the collective on every mirrored connection."""
+    found = []
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        found.append(
+            Placement(
+                flow=stream.key,
+                number=number,
+                first_psn=seen.message.first_psn if seen else None,
+                protocol=cut.op.protocol,
+                wire_bytes=send.wire_bytes,
+                start_byte=send.start_byte,
+                data_bytes=send.data_bytes,
+                final=send.final,
+            )
+        )
+    return tuple(found)
+
+
+def paint(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int]:
+    """(the result as far as it was seen, streams that gave final bytes, first_ns)."""
+    canvas = Canvas(result_bytes(cut, ring))
+    sources: dict[int, Stream] = {}
+    first_ns: int | None = None
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        if seen is None:
+            continue
+        at = seen.message.first_ns
+        first_ns = at if first_ns is None else min(first_ns, at)
+        if not send.final or not send.data_bytes:
+            continue
+        data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
+        canvas.put(send.start_byte, data, mask)
+        if mask.any():
+            sources.setdefault(id(stream), stream)
+    return canvas, tuple(sources.values()), first_ns or 0
+
+
+def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
+    """Collectives of which two final copies differ."""
+    return sum(paint(cut, ring)[0].conflicts > 0 for cut in _twice_seen(cuts, ring))
+
+
+def _twice_seen(cuts: Sequence[Cut], ring: Ring) -> Iterable[Cut]:
+    """Only where two copies can exist there is something to compare."""
+    if len(ring.edges) < 2 and not ring.extra_sends:
+        return ()
+    return cuts

@@ -1,0 +1,68 @@
+"""From flows and messages to a Reading: the one entry of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from flowcheck.wire.learn.collect import Found, collect, parcels_left
+from flowcheck.wire.learn.grammar import WEIGHTS
+from flowcheck.wire.learn.reading import Collective, Reading, Weights
+from flowcheck.wire.learn.roles import sort_flows
+from flowcheck.wire.learn.search import (
+    Communicator,
+    find_communicators,
+    ring_and_p2p,
+    rules_told,
+)
+from flowcheck.wire.seen import FlowSeen, MessageSeen
+
+
+def read_stream(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> Reading:
+    """Everything these messages tell, without any job file."""
+    sorted_flows = sort_flows(flows, messages)
+    ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
+    communicators = find_communicators(ring_streams, sorted_flows.grants, rules_told(sorted_flows))
+    found = [collect(c, number, p2p_streams) for number, c in enumerate(communicators)]
+    everything = [c for f in found for c in f.collectives]
+    everything += parcels_left(p2p_streams, len(communicators))
+    everything.sort(key=lambda c: c.first_ns)
+    numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
+    return Reading(
+        flows=sorted_flows.readings,
+        collectives=numbered,
+        weights=_weights(communicators, found),
+        job=None,
+        why_not=tuple(s for c in communicators for s in _unread(c)),
+    )
+
+
+def _unread(communicator: Communicator) -> list[str]:
+    left = communicator.cuts.unread
+    return [f"{left} sends fit no collective and stay unread"] if left else []
+
+
+def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> Weights | None:
+    """What the start-up broadcasts held, cut to the parameters."""
+    for communicator, collected in zip(communicators, found, strict=True):
+        habits = communicator.habits
+        parts: list[Collective] = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        size = habits.elements * habits.element_bytes
+        if not parts or not size:
+            continue
+        result = np.concatenate([part.result for part in parts])[:size]
+        missing = []
+        at = 0
+        for part in parts:
+            missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
+            at += part.bytes
+        whole = not missing and len(result) == size and not any(p.conflicts for p in parts)
+        return Weights(
+            shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
+            result=result,
+            missing=tuple(missing),
+            complete=whole,
+        )
+    return None

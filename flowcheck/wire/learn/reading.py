@@ -1,0 +1,114 @@
+"""What learning hands over: everything `analyze` prints and the extractor places by."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.job import Job
+from flowcheck.wire.seen import FlowKey, FlowSeen, Range
+from flowcheck.wire.terms import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReading:
+    """One flow and what it is for."""
+
+    seen: FlowSeen
+    role: str
+    """data, cts or other."""
+    protocol: Protocol | None
+    peer: FlowKey | None
+    """The flow of the same queue pair that runs the other way."""
+    messages: int
+    bytes: int
+    numbered_by: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One message of one flow, and the range of the tensor it carries."""
+
+    flow: FlowKey
+    number: int
+    """NCCL's message number on the connection, from 0."""
+    first_psn: int | None
+    """Of the message that holds the payload; None: never seen."""
+    protocol: Protocol
+    wire_bytes: int
+    start_byte: int
+    data_bytes: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective, in the order of the stream; offsets are bytes of its result."""
+
+    index: int
+    kind: str
+    communicator: int
+    protocol: Protocol
+    ranks: int
+    channels: int
+    bytes: int
+    covered_bytes: int
+    missing: tuple[Range, ...]
+    result: NDArray[np.uint8] = field(repr=False)
+    """[bytes], zero where nothing final was seen."""
+    conflicts: int
+    """Bytes of which two final copies differ."""
+    sources: tuple[str, ...]
+    assumed: tuple[str, ...]
+    first_ns: int
+    placements: tuple[Placement, ...] = field(repr=False)
+    meaning: str = ""
+    """What it is to the trainer, where that is known."""
+
+    @property
+    def coverage(self) -> float:
+        return self.covered_bytes / self.bytes if self.bytes else 1.0
+
+    @property
+    def complete(self) -> bool:
+        """Every byte has a final copy and no two copies differ."""
+        return not self.missing and not self.conflicts and self.covered_bytes == self.bytes
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the result; None unless it is complete."""
+        return hashlib.sha256(self.result.tobytes()).hexdigest() if self.complete else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What rank 0 sent before the first step."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    result: NDArray[np.uint8] = field(repr=False)
+    missing: tuple[Range, ...]
+    complete: bool
+
+    @property
+    def bytes(self) -> int:
+        return int(self.result.size)
+
+    @property
+    def sha256(self) -> str | None:
+        return hashlib.sha256(self.result.tobytes()).hexdigest() if self.complete else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Everything the stream told so far."""
+
+    flows: tuple[FlowReading, ...]
+    collectives: tuple[Collective, ...]
+    weights: Weights | None
+    job: Job | None
+    why_not: tuple[str, ...]
+    """Why there is no job, or why something stayed unread; one sentence each."""

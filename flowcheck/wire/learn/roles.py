@@ -1,0 +1,192 @@
+"""What each flow is for, and which two flows are the two directions of one queue pair."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.numbering import number_sends
+from flowcheck.wire.learn.reading import FlowReading
+from flowcheck.wire.learn.streams import SendSeen, Stream, join_sends, line_flag
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.terms import Protocol
+
+DATA, CTS, OTHER = "data", "cts", "other"
+P2P_CAPACITY_BYTES = 131_072
+"""What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The clear-to-send messages of one flow, by number of the send allowed; they run
+    from the receiver of the data to its sender."""
+
+    flow: FlowSeen
+    by_index: Mapping[int, nccl.Cts]
+    messages: int
+
+    @property
+    def tag(self) -> int | None:
+        """Rank of the rank that may send, if they all name one."""
+        tags = {cts.tag for cts in self.by_index.values()}
+        return tags.pop() if len(tags) == 1 else None
+
+    def rings(self, protocol: Protocol) -> bool:
+        """The capacity is one that connections of a ring grant for `protocol`."""
+        size = self.capacity_bytes
+        return (
+            size is not None
+            and size != P2P_CAPACITY_BYTES
+            and (nccl.protocol_of_capacity(size) is protocol)
+        )
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        sizes = {cts.capacity_bytes for cts in self.by_index.values()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Every flow by its role."""
+
+    streams: tuple[Stream, ...]
+    grants: tuple[Grants, ...]
+    readings: tuple[FlowReading, ...]
+
+
+def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> Sorted:
+    """Roles, pairs, protocols and numbers of all flows; nothing about collectives yet."""
+    of_flow: dict[FlowKey, list[MessageSeen]] = defaultdict(list)
+    for message in messages:
+        of_flow[message.flow].append(message)
+    grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
+    granting = {g.flow.key for g in grants}
+    streams: list[Stream] = []
+    for flow in flows:
+        if of_flow[flow.key] and flow.key not in granting and _is_data(of_flow[flow.key]):
+            streams.append(_stream(flow, of_flow[flow.key], grants))
+    readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
+    return Sorted(tuple(streams), tuple(grants), readings)
+
+
+def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | None:
+    """The flow as clear-to-send messages; None if it is anything else."""
+    if not messages or any(m.immediate is not None for m in messages):
+        return None
+    whole = [m for m in messages if m.complete]
+    payloads = [m.payload.tobytes() for m in whole]
+    entries = nccl.recognise_cts(payloads, [m.va or 0 for m in whole])
+    if not entries or len(whole) < len(messages):
+        return None
+    found = {cts.index: cts for cts in entries}
+    return Grants(flow, found, len(messages))
+
+
+def _is_data(messages: Sequence[MessageSeen]) -> bool:
+    """NCCL's sends end with an immediate; where every end was lost, lines tell."""
+    return any(m.immediate is not None for m in messages) or any(
+        line_flag(m) is not None for m in messages
+    )
+
+
+def _stream(flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]) -> Stream:
+    granter = _granter(flow, messages, grants)
+    granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
+    sends = join_sends(messages)
+    protocol = _protocol(sends, granter)
+    numbered = number_sends(sends, granted)
+    return Stream(
+        flow=flow,
+        sends=numbered.sends,
+        protocol=protocol,
+        from_start=numbered.from_start,
+        numbered_by=numbered.numbered_by,
+        problems=numbered.problems,
+        peer=granter.flow.key if granter else None,
+        tag=granter.tag if granter else None,
+        capacity_bytes=granter.capacity_bytes if granter else None,
+    )
+
+
+def _granter(
+    flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]
+) -> Grants | None:
+    """The clear-to-send flow of the same queue pair: addresses granted are addresses written;
+    the UDP source port is the same in both directions and decides where addresses cannot."""
+    addresses = {m.va for m in messages if m.va}
+    best: tuple[int, int] = (0, 0)
+    found: Grants | None = None
+    for grant in grants:
+        key = grant.flow.key
+        if (key.source, key.destination) != (flow.key.destination, flow.key.source):
+            continue
+        hits = sum(cts.address in addresses for cts in grant.by_index.values())
+        score = (hits, int(grant.flow.udp_source_port == flow.udp_source_port))
+        if score > best and (hits or not addresses):
+            best, found = score, grant
+    return found
+
+
+def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol:
+    """Capacity granted, else the flags, else Simple."""
+    if granter and granter.capacity_bytes is not None:
+        told = nccl.protocol_of_capacity(granter.capacity_bytes)
+        if told is not None:
+            return told
+    votes = [line_flag(s.message) for s in sends if s.message.wire_bytes]
+    full = [vote for vote in votes if vote is not None]
+    if full and len(full) == len([s for s in sends if _has_line(s)]):
+        return full[0][0]
+    return Protocol.SIMPLE
+
+
+def _has_line(send: SendSeen) -> bool:
+    """At least one line of it was captured."""
+    size = send.message.wire_bytes
+    return size > 0 and size - sum(b - a for a, b in send.message.missing) >= 16
+
+
+def _reading(
+    flow: FlowSeen,
+    messages: Sequence[MessageSeen],
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    flows: Sequence[FlowSeen],
+) -> FlowReading:
+    stream = next((s for s in streams if s.key == flow.key), None)
+    grant = next((g for g in grants if g.flow.key == flow.key), None)
+    peer = stream.peer if stream else None
+    protocol = stream.protocol if stream else None
+    if grant:
+        data = next((s for s in streams if s.peer == flow.key), None)
+        peer = data.key if data else None
+        protocol = data.protocol if data else _capacity_protocol(grant)
+    return FlowReading(
+        seen=flow,
+        role=DATA if stream else CTS if grant else OTHER,
+        protocol=protocol,
+        peer=peer or _reverse(flow, flows),
+        messages=len(messages),
+        bytes=sum(m.wire_bytes for m in messages),
+        numbered_by=stream.numbered_by if stream else ("cts index",) if grant else (),
+        problems=stream.problems if stream else (),
+    )
+
+
+def _capacity_protocol(grant: Grants) -> Protocol | None:
+    size = grant.capacity_bytes
+    return None if size is None else nccl.protocol_of_capacity(size)
+
+
+def _reverse(flow: FlowSeen, flows: Sequence[FlowSeen]) -> FlowKey | None:
+    """The only flow between the same addresses, other way, of the same UDP source port."""
+    found = [
+        other.key
+        for other in flows
+        if (other.key.source, other.key.destination) == (flow.key.destination, flow.key.source)
+        and other.udp_source_port == flow.udp_source_port
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,134 @@
+"""Find the communicators of a capture and the best reading of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.candidates import Op
+from flowcheck.wire.learn.cut import Cuts, cut_stream
+from flowcheck.wire.learn.grammar import Habits, Trainer
+from flowcheck.wire.learn.place import contradictions
+from flowcheck.wire.learn.rings import Group, Ring, groupings, rings
+from flowcheck.wire.learn.roles import P2P_CAPACITY_BYTES, Grants, Sorted
+from flowcheck.wire.learn.streams import Stream
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+UNREAD_COST = 4.0
+CONTRADICTION_COST = 50.0
+PENALTY_COST = 1.5
+"""Weights of what speaks against a reading: a send it leaves unread, a result of which two final
+copies differ, a hint of hosts or tags it ignores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator, read as well as it can be."""
+
+    cuts: Cuts
+    habits: Habits
+    rivals: tuple[Cuts, ...] = field(default=())
+    """Other readings that explain the sizes as well."""
+
+    @property
+    def ring(self) -> Ring:
+        return self.cuts.ring
+
+
+def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
+    """Connections that may be of rings, and point-to-point ones: Simple, own queue pairs, and
+    receives of another size than rings post."""
+    ring: list[Stream] = []
+    p2p: list[Stream] = []
+    for stream in streams:
+        addresses = [s.message.va for s in stream.sends.values() if s.message.va]
+        simple = stream.protocol is Protocol.SIMPLE
+        if simple and stream.capacity_bytes not in (None, P2P_CAPACITY_BYTES):
+            simple = False
+        elif simple and stream.capacity_bytes is None and len(addresses) > 1:
+            simple = nccl.protocol_of_addresses(addresses) is not Protocol.SIMPLE
+        (p2p if simple else ring).append(stream)
+    return ring, p2p
+
+
+def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:
+    """Partition eras that the clear-to-send layout and the immediates' byte order leave."""
+    rules = set(Rule)
+    for grant in sorted_flows.grants:
+        for cts in grant.by_index.values():
+            rules &= set(nccl.rules_of(cts.layout))
+    orders = {"little", "big"}
+    for stream in sorted_flows.streams:
+        for send in stream.sends.values():
+            word = send.message.immediate
+            if word and not send.message.inferred:
+                orders &= set(nccl.immediate_orders(word, send.wire_bytes)) or orders
+    if orders == {"little"}:
+        rules -= {Rule.V2_29}
+    elif orders == {"big"}:
+        rules &= {Rule.V2_29}
+    return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
+
+
+def find_communicators(
+    streams: Sequence[Stream], grants: Sequence[Grants], rules: tuple[Rule, ...]
+) -> list[Communicator]:
+    """The coarsest grouping that leaves nothing unread, else the one that leaves least."""
+    best: tuple[float, list[Communicator]] | None = None
+    for groups in groupings(streams, grants) if streams else ():
+        found = [c for group in groups if (c := read_group(group, rules)) is not None]
+        if len(found) < len(groups):
+            continue
+        score = sum(score_of(c.cuts) for c in found)
+        if best is None or score < best[0]:
+            best = (score, found)
+        if all(not c.cuts.unread and c.ring.penalty < 2 for c in found):
+            break
+    return best[1] if best else []
+
+
+def score_of(cuts: Cuts) -> float:
+    """What speaks against a reading."""
+    return (
+        UNREAD_COST * cuts.unread
+        + cuts.cost
+        + PENALTY_COST * cuts.ring.penalty
+        + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
+    )
+
+
+def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
+    """The likeliest ring of a group and what it carried; None if it forms no ring at all."""
+    scored: list[tuple[float, int, Cuts]] = []
+    for ring in rings(group, rules):
+        if scored and PENALTY_COST * ring.penalty > min(scored)[0]:
+            break
+        cuts = _cut(ring)
+        scored.append((score_of(cuts), len(scored), cuts))
+    if not scored:
+        return None
+    scored.sort(key=lambda item: item[:2])
+    best = scored[0]
+    rivals = tuple(c for score, _, c in scored[1:] if score <= best[0] and _reads_alike(c, best[2]))
+    return Communicator(best[2], Trainer().habits(best[2].ring, best[2].found), rivals)
+
+
+def _reads_alike(a: Cuts, b: Cuts) -> bool:
+    """Both explain as many sends."""
+    return a.unread == b.unread
+
+
+def _cut(ring: Ring) -> Cuts:
+    """Cut from the start; where that stops short, again with what was found, so that a
+    collective whose sizes were lost can be one that is known from elsewhere."""
+    first = cut_stream(ring, Trainer())
+    if not first.unread:
+        return first
+    known: list[Op] = list(
+        dict.fromkeys(c.op for c in first.found if c.op.kind is Kind.ALL_REDUCE and not c.lost)
+    )
+    if not known:
+        return first
+    again = cut_stream(ring, Trainer(), known=known)
+    return min(first, again, key=lambda cuts: (cuts.unread, cuts.cost))

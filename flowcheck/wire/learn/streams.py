@@ -1,0 +1,164 @@
+"""From RDMA messages to NCCL sends: joined, numbered by all evidence, of a known protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.partition import NCCL_STEPS
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
+from flowcheck.wire.terms import Protocol
+
+LINE_BYTES = 16
+"""LL: data, flag, data, flag; 4 bytes each (NCCL src/include/device.h, union ncclLLFifoLine)."""
+FLAG_WORDS = (1, 3)
+LL128_LINE_BYTES = 128
+LL_SLOT_BYTES = 65_536
+"""Slot of a connection's default LL buffer; the last resort to number a send by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSeen:
+    """One send of NCCL. In the adaptive-routing form two messages are one send."""
+
+    message: MessageSeen
+    """Holds the payload, or stands in for it where only the closing write was seen."""
+    wire_bytes: int
+    first_psn: int
+    stop_psn: int
+    closed: bool
+    """The message that ends the send was seen."""
+    flag: int | None
+    """LL or LL128 flag: step + 1, modulo 2**32."""
+    number: int = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """The sends of one data flow by number; a number not there was not seen."""
+
+    flow: FlowSeen
+    sends: dict[int, SendSeen]
+    protocol: Protocol
+    from_start: bool
+    """Send 0 is the connection's first."""
+    numbered_by: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    peer: FlowKey | None = None
+    tag: int | None = None
+    """CTS tag: rank of the rank that writes here; None where no CTS was seen."""
+    capacity_bytes: int | None = None
+    stop: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stop = max(self.sends, default=-1) + 1
+
+    @property
+    def first(self) -> int:
+        return min(self.sends, default=0)
+
+    @property
+    def key(self) -> FlowKey:
+        return self.flow.key
+
+
+def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
+    """[size_bytes]: was the byte captured?"""
+    mask = np.ones(size_bytes, np.bool_)
+    for start, stop in missing:
+        mask[start:stop] = False
+    return mask
+
+
+def ll_flags(message: MessageSeen) -> NDArray[np.uint32]:
+    """The flags of every whole line that was captured; two per line, in wire order."""
+    lines = len(message.payload) // LINE_BYTES
+    words = message.payload[: lines * LINE_BYTES].view("<u4").reshape(lines, 4)[:, FLAG_WORDS]
+    if message.missing:
+        mask = seen_mask(len(message.payload), message.missing)[: lines * LINE_BYTES]
+        words = words[mask.reshape(lines, LINE_BYTES).all(axis=1)]
+    return words.reshape(-1)
+
+
+def line_flag(message: MessageSeen) -> tuple[Protocol, int] | None:
+    """(protocol, flag) if every line captured carries one and the same flag."""
+    size = len(message.payload)
+    if size and size % LINE_BYTES == 0:
+        flags = ll_flags(message)
+        if len(flags) and flags[0] and (flags == flags[0]).all():
+            return Protocol.LL, int(flags[0])
+    if size and size % LL128_LINE_BYTES == 0:
+        lines = message.payload.reshape(-1, LL128_LINE_BYTES)
+        mask = seen_mask(size, message.missing).reshape(-1, LL128_LINE_BYTES).all(axis=1)
+        words = np.ascontiguousarray(lines[mask][:, -8:]).view("<u8").reshape(-1)
+        if len(words) and words[0] and (words == words[0]).all():
+            return Protocol.LL128, int(words[0]) & 0xFFFFFFFF
+    return None
+
+
+def immediate_sizes(immediate: int) -> tuple[int, int]:
+    """The size an immediate may state: NCCL before 2.29 writes it in host order."""
+    return int.from_bytes(immediate.to_bytes(4, "big"), "little"), immediate
+
+
+def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
+    """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
+    write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING)."""
+    sends: list[SendSeen] = []
+    splits = any(_closes(m) for m in messages)
+    for message in sorted(messages, key=lambda m: m.first_psn):
+        last = sends[-1] if sends else None
+        if _closes(message):
+            sizes = immediate_sizes(message.immediate or 0)
+            if last and not last.closed and last.stop_psn == message.first_psn:
+                sends[-1] = replace(last, stop_psn=message.first_psn + 1, closed=True)
+            else:
+                sends.append(_headless(message, min(sizes)))
+            continue
+        found = line_flag(message)
+        sends.append(
+            SendSeen(
+                message=message,
+                wire_bytes=message.wire_bytes,
+                first_psn=message.first_psn,
+                stop_psn=message.first_psn + message.packets,
+                closed=message.immediate is not None or not splits,
+                flag=found[1] if found else None,
+            )
+        )
+    return sends
+
+
+def _closes(message: MessageSeen) -> bool:
+    """The second half of an adaptive-routing send: no payload, no address, a size."""
+    return bool(message.immediate) and message.wire_bytes == 0 and not message.va
+
+
+def _headless(message: MessageSeen, size: int) -> SendSeen:
+    """Only the closing write of a send was seen: its size is known, none of its bytes."""
+    lost = replace(
+        message,
+        wire_bytes=size,
+        payload=np.zeros(size, np.uint8),
+        missing=((0, size),),
+        inferred=True,
+    )
+    return SendSeen(
+        message=lost,
+        wire_bytes=size,
+        first_psn=message.first_psn,
+        stop_psn=message.first_psn + 1,
+        closed=True,
+        flag=None,
+    )
+
+
+def slot_of(send: SendSeen, base: int | None) -> int | None:
+    """FIFO slot of an LL send by its address, 0 .. 7."""
+    if base is None or not send.message.va:
+        return None
+    slot, rest = divmod(send.message.va - base, LL_SLOT_BYTES)
+    return slot % NCCL_STEPS if rest == 0 and 0 <= slot < NCCL_STEPS else None
