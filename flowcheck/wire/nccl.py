@@ -43,6 +43,8 @@ _MOST_CAPACITY = 1 << 30
 _MOST_RANKS = 1 << 20
 _MOST_RECEIVES = 8
 """src/transport/net_ib.cc, NCCL_NET_IB_MAX_RECVS."""
+_FIFO_SLOTS = (256, 64, 8)
+"""Length of the sender's FIFO: MAX_REQUESTS since 2.19, in 2.12-2.18, and before."""
 
 
 class CtsLayout(StrEnum):
@@ -113,8 +115,8 @@ def recognise_cts(
     payloads: Sequence[bytes], addresses: Sequence[int] | None = None
 ) -> tuple[Cts, ...]:
     """A flow's writes as clear-to-send entries, or () if they are none: one layout fits all, the
-    index grows by message, and so do the FIFO `addresses` they are written to, when given.
-    Messages may be missing, so steps of more than one are allowed; repeats are not."""
+    index grows, and each is written to the place in the FIFO that its index asks for, when the
+    `addresses` are given. Messages may be missing; repeats are refused."""
     for layout in _ENTRIES:
         found = tuple(cts for p in payloads if (cts := _decode(p, layout)) is not None)
         if found and len(found) == len(payloads) and _in_sequence(found, addresses):
@@ -204,12 +206,14 @@ def _decode(payload: bytes, layout: CtsLayout) -> Cts | None:
 
 
 def _in_sequence(found: Sequence[Cts], addresses: Sequence[int] | None) -> bool:
-    stride = _ENTRIES[found[0].layout].fifo_stride_bytes
-    ahead = [later.index - earlier.index for earlier, later in pairwise(found)]
-    if any(step < 1 for step in ahead):
+    if any(later.index <= earlier.index for earlier, later in pairwise(found)):
         return False
-    walked = pairwise(addresses or ())
-    return all(b < a or b - a == step * stride for step, (a, b) in zip(ahead, walked, strict=False))
+    stride = _ENTRIES[found[0].layout].fifo_stride_bytes
+    return addresses is None or any(
+        len({va - cts.index % slots * stride for va, cts in zip(addresses, found, strict=True)})
+        == 1
+        for slots in _FIFO_SLOTS
+    )
 
 
 def _ll128_order() -> NDArray[np.intp]:

@@ -74,11 +74,14 @@ def test_the_oldest_layout_counts_from_zero() -> None:
 
 @pytest.mark.parametrize("layout", list(OFFSETS))
 def test_a_flow_of_grants_is_recognised_with_gaps_and_fifo_wrap(layout: CtsLayout) -> None:
-    numbers = [0, 1, 2, 5, 6, 62, 63, 64, 65]
+    numbers = [0, 1, 2, 5, 6, 62, 63, 64, 65, 250, 600]
     stride = OFFSETS[layout][0] * 8
     payloads = [grant(layout, number) for number in numbers]
-    addresses = [0x5000 + number % 64 * stride for number in numbers]
-    assert [cts.index for cts in recognise_cts(payloads, addresses)] == numbers
+    for slots in (64, 256):
+        addresses = [0x5000 + number % slots * stride for number in numbers]
+        assert [cts.index for cts in recognise_cts(payloads, addresses)] == numbers
+        addresses[3] += stride
+        assert recognise_cts(payloads, addresses) == ()
     assert {cts.layout for cts in recognise_cts(payloads)} == {layout}
 
 
