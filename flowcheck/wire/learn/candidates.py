@@ -35,6 +35,8 @@ class Op:
     licensed: str = ""
     """Why it is expected here; empty: read from the sizes alone."""
     meaning: str = ""
+    open_size: bool = False
+    """Expected here, but of no particular size."""
 
     @property
     def element_bytes(self) -> int:

@@ -20,6 +20,8 @@ MOST_ASSIGNMENTS = 24
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
+OPEN_COST = 0.5
+"""For a collective that may come at this point, of any size."""
 CUT_OFF_COST = 1.0
 """For each send that a reading puts after the end of what was captured."""
 
@@ -134,6 +136,8 @@ def _cost(ring: Ring, path: Sequence[Cut]) -> float:
     for cut in path:
         if not cut.op.licensed:
             cost += REPEAT_COST if cut.op in before else COST[cut.op.kind]
+        elif cut.op.open_size:
+            cost += OPEN_COST
         before.add(cut.op)
     return cost
 

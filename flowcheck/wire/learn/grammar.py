@@ -93,14 +93,21 @@ class Trainer:
     def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> list[Op]:
         """Collectives that would be in keeping with `path`, most likely first."""
         habits = self.habits(ring, path)
-        expected = _expected(habits, path)
+        expected = [(*told, False) for told in _expected(habits, path)]
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is not None:
             totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST)
-            expected += [(Kind.BROADCAST, total, named) for total in totals]
+            expected += [(Kind.BROADCAST, total, named, named == BUFFERS) for total in totals]
         return [
-            Op(kind=kind, work_bytes=size, protocol=ring.protocol, licensed="DDP", meaning=meaning)
-            for kind, size, meaning in expected
+            Op(
+                kind=kind,
+                work_bytes=size,
+                protocol=ring.protocol,
+                licensed="DDP",
+                meaning=meaning,
+                open_size=open_size,
+            )
+            for kind, size, meaning, open_size in expected
             if size > 0
         ]
 

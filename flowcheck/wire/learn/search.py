@@ -13,6 +13,7 @@ from flowcheck.wire.learn.place import contradictions
 from flowcheck.wire.learn.rings import Group, Ring, groupings, rings
 from flowcheck.wire.learn.roles import P2P_CAPACITY_BYTES, Grants, Sorted
 from flowcheck.wire.learn.streams import Stream
+from flowcheck.wire.learn.tighten import tightened
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
 UNREAD_COST = 4.0
@@ -111,7 +112,8 @@ def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
     scored.sort(key=lambda item: item[:2])
     best = scored[0]
     rivals = tuple(c for score, _, c in scored[1:] if score <= best[0] and _reads_alike(c, best[2]))
-    return Communicator(best[2], Trainer().habits(best[2].ring, best[2].found), rivals)
+    habits = Trainer().habits(best[2].ring, best[2].found)
+    return Communicator(tightened(best[2]), habits, rivals)
 
 
 def _reads_alike(a: Cuts, b: Cuts) -> bool:
