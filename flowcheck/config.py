@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
+from flowcheck.errors import ConfigError
 
-class OptimizerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+SLOTS_MAX = 1 << 26
+CACHE_LINE_BYTES = 64
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(key, value, f"must be {least} or more")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table of the job file: frozen, and no unknown keys."""
+
+
+class OptimizerConfig(Section, frozen=True, kw_only=True):
     """The trainer's optimizer, as its script states it; nothing of this crosses the wire."""
 
     name: Literal["sgd", "adam", "adamw"]
@@ -23,3 +41,190 @@ class OptimizerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """None: torch's own default for the optimizer (0 for SGD and Adam, 0.01 for AdamW)."""
     amsgrad: bool = False
     maximize: bool = False
+
+
+class SourceConfig(Section, frozen=True, kw_only=True):
+    """Where frames come from: exactly one of pci, vdev, interface, file."""
+
+    pci: str | None = None
+    """A NIC port by PCI address, "0000:3b:00.0"."""
+    vdev: str | None = None
+    """A DPDK virtual device with its arguments, "net_pcap0,rx_pcap=x.pcap"."""
+    interface: str | None = None
+    """A kernel interface by name, captured through net_af_packet."""
+    file: str | None = None
+    """A pcap or pcapng file; waits for the chain instead of dropping."""
+    queues: int = 1
+    """RX queues; each feeds a ring of its own."""
+    engines: tuple[str, ...] = ()
+    """Copy engines (dmadev names or PCI addresses); none: the CPU copies."""
+    speed: float | None = None
+    """Files only: pace by the time stamps, 1.0 as recorded; None: as fast as it goes."""
+    idle_us: int = 50
+    """Sleep of an idle capture loop; 0 spins, for a core of its own."""
+    frames: int | None = None
+    """End after so many frames; a file through DPDK has no end of its own."""
+
+    @property
+    def live(self) -> bool:
+        """A full ring means drop and count, not wait."""
+        return self.file is None and not (self.vdev or "").startswith("net_pcap")
+
+    def __post_init__(self) -> None:
+        kinds = [k for k in ("pci", "vdev", "interface", "file") if getattr(self, k) is not None]
+        if len(kinds) != 1:
+            found = " and ".join(kinds) or "none"
+            raise ConfigError("source", found, "name exactly one of pci, vdev, interface, file")
+        _at_least("source.queues", self.queues, 1)
+        _at_least("source.idle_us", self.idle_us, 0)
+        if self.speed is not None and self.speed <= 0:
+            raise ConfigError("source.speed", self.speed, "must be above 0")
+
+
+class RingConfig(Section, frozen=True, kw_only=True):
+    """Shared memory between capture and extraction, one ring per RX queue."""
+
+    slots: int = 1 << 16
+    """Frames a ring holds; a power of two so that positions mask to slots."""
+    slot_bytes: int = 4352
+    """Room for one frame and its 64-byte header; path MTU 4096 with encapsulation fits."""
+
+    def __post_init__(self) -> None:
+        if self.slots & (self.slots - 1) or not 2 <= self.slots <= SLOTS_MAX:
+            raise ConfigError("ring.slots", self.slots, f"must be a power of two up to {SLOTS_MAX}")
+        if self.slot_bytes % CACHE_LINE_BYTES or not 128 <= self.slot_bytes <= 65536:
+            raise ConfigError(
+                "ring.slot_bytes", self.slot_bytes, "must be a multiple of 64 from 128 to 65536"
+            )
+
+
+class ParseConfig(Section, frozen=True, kw_only=True):
+    """How frames are read."""
+
+    icrc_every: int = 1
+    """Check the ICRC of every n-th frame; 0 of none."""
+
+    def __post_init__(self) -> None:
+        _at_least("parse.icrc_every", self.icrc_every, 0)
+
+
+class StagingConfig(Section, frozen=True, kw_only=True):
+    """Where payloads wait until their plan is proved."""
+
+    size_bytes: int = 256 << 20
+    """Per ring. Must hold the start-up broadcast and iteration 0 as they lie on the wire."""
+
+    def __post_init__(self) -> None:
+        _at_least("staging.size_bytes", self.size_bytes, 1 << 20)
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """What the wire does not tell about the parameters."""
+
+    names: tuple[str, ...] = ()
+    """In registration order; default param.0, param.1, ..."""
+    dtype: str | None = None
+    """torch's name without the prefix, where two fit one element size: "float32", "bfloat16"."""
+
+
+class JobConfig(Section, frozen=True, kw_only=True):
+    """A whole job file."""
+
+    source: tuple[SourceConfig, ...]
+    """One per mirror port; `[[source]]` in TOML."""
+    optimizer: OptimizerConfig | None = None
+    run: str = "/run/flowcheck/job"
+    """Directory of this run: sockets, logs, the learned job, steps.jsonl."""
+    checkpoint: str | None = None
+    """Directory a checkpoint is written to when the chain stops."""
+    digests: bool = False
+    """Write sha256 of every gradient and of the parameters to steps.jsonl."""
+    ring: RingConfig = RingConfig()
+    parse: ParseConfig = ParseConfig()
+    staging: StagingConfig = StagingConfig()
+    model: ModelConfig = ModelConfig()
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise ConfigError("source", (), "state at least one [[source]] of frames")
+        if self.optimizer is None:
+            raise ConfigError(
+                "optimizer",
+                None,
+                "the optimizer never crosses the wire: state the trainer's in [optimizer], "
+                'such as name = "adamw", learning_rate = 1e-4',
+            )
+
+    @property
+    def rings(self) -> tuple[tuple[int, int], ...]:
+        """(source number, queue) of every ring, by ring number."""
+        return tuple((n, q) for n, source in enumerate(self.source) for q in range(source.queues))
+
+
+def load_job(path: Path) -> JobConfig:
+    """A job file, checked. Raises ConfigError naming the key and what would be right."""
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
+    return job_from(tree)
+
+
+def job_from(tree: dict[str, Any]) -> JobConfig:
+    """The checked settings of a parsed job file."""
+    _refuse_unknown(tree, JobConfig, "")
+    try:
+        return msgspec.convert(tree, JobConfig)
+    except msgspec.ValidationError as error:
+        cause = error.__cause__
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        text = str(error)
+        where = re.search(r"at `\$\.?(.*)`", text)
+        key = where[1] if where else "job file"
+        value = _lookup(tree, key)
+        raise ConfigError(key, value, text.split(" - at ", maxsplit=1)[0]) from error
+
+
+def _lookup(tree: Any, key: str) -> object:
+    for part in re.findall(r"[^.\[\]]+", key):
+        try:
+            tree = tree[int(part)] if part.isdigit() else tree[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return tree
+
+
+def _sections(kind: type[Section]) -> dict[str, type[Section]]:
+    """Fields of `kind` that are tables themselves."""
+    found: dict[str, type[Section]] = {}
+    for field in msgspec.structs.fields(kind):
+        for candidate in (field.type, *getattr(field.type, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, Section):
+                found[field.name] = candidate
+    return found
+
+
+def _refuse_unknown(tree: dict[str, Any], kind: type[Section], above: str) -> None:
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    for key, value in tree.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+            raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
+        below = _sections(kind).get(key)
+        for part in value if isinstance(value, list) else [value]:
+            if below is not None and isinstance(part, dict):
+                _refuse_unknown(part, below, f"{above}{key}.")
+
+
+def encode_config(config: JobConfig) -> bytes:
+    """JSON for the run directory."""
+    return msgspec.json.format(msgspec.json.encode(config), indent=1)
+
+
+def decode_config(text: bytes) -> JobConfig:
+    """What `encode_config` wrote."""
+    return msgspec.json.decode(text, type=JobConfig)

@@ -1,0 +1,137 @@
+"""Every message that crosses a socket: a closed set, its encoding, and nothing else.
+
+Shared memory carries the data and is the truth; a message only says *when*. JSON, so that a
+logged message is readable as it is.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.errors import MessageError
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Base of all messages; the tag is the class name."""
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """A stage is up, speaks this layout and works from here on."""
+
+    stage: str
+    pid: int
+    layout_version: int
+
+
+class FramesReady(Message, frozen=True, kw_only=True):
+    """Capture published frames up to `head` of ring number `ring` (a nudge)."""
+
+    ring: int
+    head: int
+
+
+class SpanReady(Message, frozen=True, kw_only=True):
+    """The parser marked slots up to `parsed` of ring number `ring` (a nudge)."""
+
+    ring: int
+    parsed: int
+
+
+class SourceEnded(Message, frozen=True, kw_only=True):
+    """Nothing more will come into ring number `ring`; it received `frames` in all."""
+
+    ring: int
+    frames: int
+
+
+class JobLearned(Message, frozen=True, kw_only=True):
+    """The learned job lies in this file, its initial weights beside it."""
+
+    path: str
+
+
+class ShardReady(Message, frozen=True, kw_only=True):
+    """Every byte of `step` is in `generation` of the shard (a nudge: its state is the truth)."""
+
+    step: int
+    generation: int
+
+
+class StepApplied(Message, frozen=True, kw_only=True):
+    """The replica took `step`; its generation is free again."""
+
+    step: int
+    seconds: float
+    digest: str
+
+
+class StepLost(Message, frozen=True, kw_only=True):
+    """`step` cannot be rebuilt: these byte ranges of the gradient never came."""
+
+    step: int
+    missing: tuple[tuple[int, int], ...]
+    why: str = ""
+
+
+class Drained(Message, frozen=True, kw_only=True):
+    """A stage has nothing left to do, and nothing more can come to it."""
+
+    stage: str
+    steps: int = 0
+    """Steps that were completed, for the extractor; applied, for the updater."""
+    why: str = ""
+    """What kept it from more, in one sentence; empty if nothing did."""
+
+
+class Fault(Message, frozen=True, kw_only=True):
+    """A stage cannot go on; the sentence is for the operator."""
+
+    stage: str
+    sentence: str
+
+
+class Note(Message, frozen=True, kw_only=True):
+    """Something the operator should know, such as memory without huge pages."""
+
+    stage: str
+    sentence: str
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """Leave; after what is in hand if `drain`."""
+
+    reason: str
+    drain: bool = False
+
+
+_CLOSED_SET = (
+    Hello
+    | FramesReady
+    | SpanReady
+    | SourceEnded
+    | JobLearned
+    | ShardReady
+    | StepApplied
+    | StepLost
+    | Drained
+    | Fault
+    | Note
+    | Stop
+)
+
+_DECODER = msgspec.json.Decoder(_CLOSED_SET)
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """One frame of JSON."""
+    return _ENCODER.encode(message)
+
+
+def decode(frame: bytes) -> Message:
+    """Raises MessageError for anything `encode` did not write."""
+    try:
+        message: Message = _DECODER.decode(frame)
+    except msgspec.DecodeError as error:
+        raise MessageError(f"not a FlowCheck message: {frame[:60]!r} ({error})") from error
+    return message

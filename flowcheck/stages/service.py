@@ -1,0 +1,123 @@
+"""What a stage is, and the one loop that runs every one of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+from flowcheck._core import lib
+from flowcheck.errors import FlowCheckError
+from flowcheck.messages import Fault, Hello, Message, Stop
+from flowcheck.stages.links import Links
+
+IDLE_MAX_MS = 20
+"""Longest wait of an idle stage: what a lost nudge costs."""
+MESSAGES_PER_TURN = 64
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
+
+
+class Service(Protocol):
+    """One stage. `work` does a bounded amount, well under a second, and says how much."""
+
+    name: str
+
+    def start(self, links: Links) -> None:
+        """Opens what the stage works on. Operator errors are FlowCheckError."""
+
+    def work(self) -> int:
+        """Slots, messages or bytes done; 0 is idle."""
+
+    def on_message(self, message: Message) -> None:
+        """One message; nudges need no answer, the next `work` looks anyway."""
+
+    def drained(self) -> bool:
+        """Nothing is left to do and nothing more can come."""
+
+    def stop(self) -> None:
+        """Closes everything; called once, also after a failed start."""
+
+
+class Idle:
+    """Milliseconds to wait for a message: 0 when busy, then doubling."""
+
+    def __init__(self, max_ms: int = IDLE_MAX_MS) -> None:
+        self.max_ms, self._ms = max_ms, 0
+
+    def next_ms(self, done: int) -> int:
+        self._ms = 0 if done else min(max(1, self._ms * 2), self.max_ms)
+        return self._ms
+
+
+class Signals:
+    """SIGTERM and SIGINT as a flag; `hard` after the second one."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.hard = False
+
+    def __enter__(self) -> Signals:
+        self._before = {n: signal.signal(n, self._note) for n in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.hard = bool(self.received)
+        self.received = number
+
+
+def die_with_parent(parent: int) -> bool:
+    """Asks the kernel to end this process with its parent; False if that is gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def run(service: Service, links: Links, *, parent: int | None = None) -> int:
+    """Drive `service` until Stop, a signal, or the end of its parent. The only loop there is.
+
+    Returns the exit code: 0, 1 for a fault, 2 for what the operator can mend.
+    """
+    with Signals() as signals:
+        try:
+            if parent is not None and not die_with_parent(parent):
+                return 0
+            service.start(links)
+            links.report(
+                Hello(stage=service.name, pid=os.getpid(), layout_version=lib.FC_LAYOUT_VERSION)
+            )
+            _loop(service, links, signals, lambda: parent is None or os.getppid() == parent)
+        except FlowCheckError as error:
+            links.report(Fault(stage=service.name, sentence=str(error)))
+            return 2
+        finally:
+            try:
+                service.stop()
+            finally:
+                links.close()
+    return 0
+
+
+def _loop(
+    service: Service, links: Links, signals: Signals, parent_lives: Callable[[], bool]
+) -> None:
+    idle = Idle()
+    draining = False
+    while not signals.received and parent_lives():
+        done = service.work()
+        links.flush()
+        if draining and not done and service.drained():
+            return
+        for message in links.inbox.drain(limit=MESSAGES_PER_TURN, wait_ms=idle.next_ms(done)):
+            if isinstance(message, Stop):
+                if not message.drain:
+                    return
+                draining = True
+            else:
+                service.on_message(message)
