@@ -162,6 +162,10 @@ def test_values_that_are_no_dense_tensors_fit_nothing() -> None:
     assert parse_shapes([3, 4, 5, 6], 1) == ()
     assert parse_shapes([5, 1], 7) == ()
     assert shape_cost([4, 4], [8, 1]) is None
+    costs = [shape_cost([3, 1, 2], strides) for strides in ([2, 2, 1], [1, 3, 3], [1, 77, 3])]
+    assert None not in costs
+    assert costs[0] == 0
+    assert costs == sorted(set(costs)), "contiguous, then permuted, then odd"
     assert shape_cost([4, 4], [1, 1]) is None
 
 
@@ -169,7 +173,7 @@ def test_values_that_are_no_dense_tensors_fit_nothing() -> None:
 def test_bucket_assignment_equals_torchs(seed: int) -> None:
     dice = random.Random(seed)
     tensors = [
-        torch.empty(dice.choice([1, 100, 40_000, 300_000]), dtype=dice.choice(DTYPES))
+        torch.empty(dice.choice([1, 100, 512, 1024, 262_144, 300_000]), dtype=dice.choice(DTYPES))
         for _ in range(dice.randint(1, 60))
     ]
     caps = [dice.choice([1, 4096, 1 << 20]) for _ in range(dice.randint(1, 3))]

@@ -94,6 +94,8 @@ def test_ten_elements_leave_an_empty_chunk_on_one_channel() -> None:
     ("total_bytes", "protocol", "ranks", "due"),
     [
         (20_000, Protocol.LL, 2, (2, 512)),
+        (8192, Protocol.LL, 2, (1, 512)),
+        (8188, Protocol.LL, 2, (1, 256)),
         (20_000, Protocol.LL, 8, (1, 256)),
         (8, Protocol.LL, 2, (1, 96)),
         (8, Protocol.SIMPLE, 2, (1, 96)),
@@ -135,6 +137,40 @@ def test_broadcast_of_the_captured_weights_is_one_or_two_ll_sends() -> None:
             )
         )
         assert [size for ((_, size),) in loops] == due
+
+
+def test_2_19_ll128_rounds_chunks_to_what_the_threads_read_at_once() -> None:
+    changes = {"ranks": 2, "protocol": Protocol.LL128, "rule": Rule.V2_19}
+    ((loop,),) = split(launch(5000, channels=1, **changes))
+    assert [size for _, size in loop] == [19_200, 800]
+    changes |= {"kind": Kind.BROADCAST, "element_bytes": 1}
+    both = split(launch(15_000, **changes))
+    assert [[span for (span,) in loops] for loops in both] == [[(0, 38_400)], [(38_400, 21_600)]]
+
+
+def test_2_20_aligns_parts_to_what_a_block_reads() -> None:
+    for protocol, align in (
+        (Protocol.SIMPLE, 4096),
+        (Protocol.LL, 4096),
+        (Protocol.LL128, 480 * 20),
+    ):
+        ring = {"ranks": 2, "protocol": protocol, "rule": Rule.V2_20}
+        first, second = parts(100_001, **ring)
+        assert first * 4 == -(-200_002 // align) * align
+        assert first + second == 100_001
+
+
+def test_2_22_gives_the_cell_that_is_left_to_the_last_channel() -> None:
+    ring = {"ranks": 2, "protocol": Protocol.LL, "rule": Rule.V2_22}
+    assert parts(4101, **ring) == [2048, 2053]
+    assert parts(4093, **ring) == [4092, 1], "rounded down, even where one channel is due"
+
+
+def test_ll_traffic_counts_four_times_since_2_26() -> None:
+    ring = {"ranks": 2, "channels": 8, "protocol": Protocol.LL}
+    assert parts(5000, rule=Rule.V2_23, **ring)[0] == 4096
+    assert parts(5000, rule=Rule.V2_26, **ring)[0] == 2560
+    assert parts(5000, rule=Rule.V2_29, **ring)[0] == 3072
 
 
 def test_an_empty_tensor_has_no_loops() -> None:
