@@ -13,14 +13,14 @@ from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.schedule import Schedule, Send
 from flowcheck.wire.terms import Kind, Rule
 
-BASE_BUDGET = 2_000
-BUDGET_PER_SEND = 30
-"""Guesses tried at most for one ring; a stream that fits none is then left unread."""
+HASTY, THOROUGH = (50, 2), (2_000, 30)
+"""Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
+fits none of them is left unread from there on."""
 MOST_ASSIGNMENTS = 24
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
-OPEN_COST = 0.5
+OPEN_COST = 2.0
 """For a collective that may come at this point, of any size."""
 CUT_OFF_COST = 1.0
 """For each send that a reading puts after the end of what was captured."""
@@ -80,7 +80,12 @@ class Cuts:
 
 
 def cut_stream(
-    ring: Ring, expect: Expect, start: Positions | None = None, known: Sequence[Op] = ()
+    ring: Ring,
+    expect: Expect,
+    *,
+    effort: tuple[int, int] = THOROUGH,
+    start: Positions | None = None,
+    known: Sequence[Op] = (),
 ) -> Cuts:
     """Collectives from `start` on (default: send 0 of every stream). `known`: collectives found
     elsewhere in the stream. The search goes depth first, backs up where nothing fits, and
@@ -90,9 +95,7 @@ def cut_stream(
         tuple(tuple(None for _ in e.streams) for e in ring.edges),
         ring.rules,
     )
-    budget = BASE_BUDGET + BUDGET_PER_SEND * sum(
-        len(s.sends) for e in ring.edges for s in e.streams
-    )
+    budget = effort[0] + effort[1] * sum(len(s.sends) for e in ring.edges for s in e.streams)
     best = Cuts(ring, (), state, unread_sends(ring, state.positions), 0.0)
     path: list[Cut] = []
     stack = [_successors(ring, state, path, expect, known)]
@@ -137,7 +140,7 @@ def _cost(ring: Ring, path: Sequence[Cut]) -> float:
         if not cut.op.licensed:
             cost += REPEAT_COST if cut.op in before else COST[cut.op.kind]
         elif cut.op.open_size:
-            cost += OPEN_COST
+            cost += REPEAT_COST if cut.op in before else OPEN_COST
         before.add(cut.op)
     return cost
 

@@ -60,10 +60,16 @@ def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[t
     host may carry channels of one ring."""
     parts = _components(streams)
     sides = _two_sides(parts)
-    if sides is not None:
-        yield (_group(streams, grants, sides, _one_way_penalty(streams, grants, sides)),)
     own = {a: a for s in streams for a in (s.key.source, s.key.destination)}
-    yield tuple(_group(part, grants, own, 0) for part in parts)
+    apart = tuple(_group(part, grants, own, 0) for part in parts)
+    if sides is None:
+        yield apart
+    elif _only_one_way(streams, grants, sides):
+        yield apart
+        yield (_group(streams, grants, sides, 1),)
+    else:
+        yield (_group(streams, grants, sides, 0),)
+        yield apart
     pairs: dict[frozenset[str], list[Stream]] = {}
     for stream in streams:
         pairs.setdefault(frozenset((stream.key.source, stream.key.destination)), []).append(stream)
@@ -132,14 +138,15 @@ def _two_sides(parts: Sequence[Sequence[Stream]]) -> dict[str, Host] | None:
     return {address: f"host {number}" for address, number in side.items()}
 
 
-def _one_way_penalty(
+def _only_one_way(
     streams: Sequence[Stream], grants: Sequence[Grants], hosts: dict[str, Host]
-) -> int:
-    """1 if merged addresses only send or only receive: rather two neighbours than one host."""
+) -> bool:
+    """Addresses to merge only send or only receive: rather two neighbours than one host."""
     arrows = {(s.key.source, s.key.destination) for s in streams}
     arrows |= {(g.flow.key.destination, g.flow.key.source) for g in grants}
     merged = len(hosts) > 2
-    return int(merged and any((b, a) not in arrows for a, b in arrows if a in hosts and b in hosts))
+    known = [(a, b) for a, b in arrows if a in hosts and b in hosts]
+    return merged and any((b, a) not in arrows for a, b in known)
 
 
 def _group(

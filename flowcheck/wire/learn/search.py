@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.candidates import Op
-from flowcheck.wire.learn.cut import Cuts, cut_stream
+from flowcheck.wire.learn.cut import HASTY, THOROUGH, Cuts, cut_stream
 from flowcheck.wire.learn.grammar import Habits, Trainer
 from flowcheck.wire.learn.place import contradictions
 from flowcheck.wire.learn.rings import Group, Ring, groupings, rings
@@ -102,14 +102,19 @@ def score_of(cuts: Cuts) -> float:
 def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all."""
     scored: list[tuple[float, int, Cuts]] = []
-    for ring in rings(group, rules):
-        if scored and PENALTY_COST * ring.penalty > min(scored)[0]:
+    for effort in (HASTY, THOROUGH):
+        # Most guesses fail at once; only if none reads everything is it worth to try harder.
+        scored = []
+        for ring in rings(group, rules):
+            if scored and PENALTY_COST * ring.penalty > min(scored)[0]:
+                break
+            cuts = _cut(ring, effort)
+            scored.append((score_of(cuts), len(scored), cuts))
+        if not scored:
+            return None
+        scored.sort(key=lambda item: item[:2])
+        if not scored[0][2].unread:
             break
-        cuts = _cut(ring)
-        scored.append((score_of(cuts), len(scored), cuts))
-    if not scored:
-        return None
-    scored.sort(key=lambda item: item[:2])
     best = scored[0]
     rivals = tuple(c for score, _, c in scored[1:] if score <= best[0] and _reads_alike(c, best[2]))
     habits = Trainer().habits(best[2].ring, best[2].found)
@@ -121,10 +126,10 @@ def _reads_alike(a: Cuts, b: Cuts) -> bool:
     return a.unread == b.unread
 
 
-def _cut(ring: Ring) -> Cuts:
+def _cut(ring: Ring, effort: tuple[int, int]) -> Cuts:
     """Cut from the start; where that stops short, again with what was found, so that a
     collective whose sizes were lost can be one that is known from elsewhere."""
-    first = cut_stream(ring, Trainer())
+    first = cut_stream(ring, Trainer(), effort=effort)
     if not first.unread:
         return first
     known: list[Op] = list(
@@ -132,5 +137,5 @@ def _cut(ring: Ring) -> Cuts:
     )
     if not known:
         return first
-    again = cut_stream(ring, Trainer(), known=known)
+    again = cut_stream(ring, Trainer(), effort=effort, known=known)
     return min(first, again, key=lambda cuts: (cuts.unread, cuts.cost))
