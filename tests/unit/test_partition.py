@@ -155,9 +155,9 @@ def test_2_20_aligns_parts_to_what_a_block_reads() -> None:
         (Protocol.LL128, 480 * 20),
     ):
         ring = {"ranks": 2, "protocol": protocol, "rule": Rule.V2_20}
-        first, second = parts(100_001, **ring)
-        assert first * 4 == -(-200_002 // align) * align
-        assert first + second == 100_001
+        first, second = parts(120_001, **ring)
+        assert first * 4 == -(-240_002 // align) * align
+        assert first + second == 120_001
 
 
 def test_2_22_gives_the_cell_that_is_left_to_the_last_channel() -> None:
