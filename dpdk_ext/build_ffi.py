@@ -31,8 +31,19 @@ CORE_HEADERS = (
     "fc_icrc.h",
     "fc_parse.h",
     "fc_flow_api.h",
+    "fc_plan.h",
+    "fc_ll.h",
+    "fc_shard.h",
+    "fc_staging.h",
+    "fc_extract.h",
 )
 """Headers cffi may read: declarations only, no inline functions, no macros that matter."""
+
+DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
+"""The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
+
+DPDK_CORE_SOURCES = ("fc_error.c", "fc_shm.c", "fc_ring.c", "fc_copy.c", "fc_pcap.c")
+"""What the capture shares with the plain module; the two are loaded independently."""
 
 DPDK_VERSIONS = ((22, 11), (25, 0))
 """libdpdk releases the extension is written for: from, below."""
@@ -92,14 +103,13 @@ def dpdk_missing() -> str | None:
 def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     """The capture module: EAL, ports, copy engines."""
     ffi = FFI()
-    headers = tuple(sorted(path.name for path in DPDK.glob("*.h")))
-    ffi.cdef(declarations(DPDK, headers) + "\nconst char *fc_last_error(void);\n")
+    ffi.cdef(declarations(DPDK, DPDK_HEADERS) + "\nconst char *fc_last_error(void);\n")
     ffi.set_source(
         "flowcheck._dpdk",
-        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h")),
+        "".join(f'#include "{name}"\n' for name in (*DPDK_HEADERS, "fc_error.h")),
         sources=[
             *(str(path) for path in sorted(DPDK.glob("*.c"))),
-            *(str(CORE / name) for name in ("fc_error.c", "fc_shm.c", "fc_ring.c", "fc_copy.c")),
+            *(str(CORE / name) for name in DPDK_CORE_SOURCES),
         ],
         include_dirs=[str(DPDK), str(CORE)],
         extra_compile_args=[*COMMON_FLAGS, *extra_flags, *pkg_config("--cflags", "libdpdk")],

@@ -1,0 +1,188 @@
+/* Spans of slots to their homes, each span committed as a whole; and the same
+ * for what Python asks between spans. */
+#include "fc_extract.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fc_error.h"
+#include "fc_staging_ops.h"
+
+/* Slots ahead whose first lines are fetched. */
+#define PREFETCH_SLOTS 4
+
+/* Takes back, latest first, what was changed since the last commit. */
+static int roll_back(struct fc_extractor *x)
+{
+	struct fc_staging_header *h = x->staging->header;
+
+	if (h->journal_base != fc_ring_tail(x->ring))
+		h->journal_used = 0;
+	for (; h->journal_used; h->journal_used--) {
+		const struct fc_journal_entry *entry = &x->staging->journal[h->journal_used - 1];
+		const bool in_shard = entry->where & FC_IN_SHARD;
+		const struct fc_map *map = in_shard && x->shard ? &x->shard->map : &x->staging->map;
+		const uint64_t at = entry->where & ~FC_IN_SHARD;
+		if (in_shard && !x->shard)
+			return fc_fail(EINVAL, "the extractor's journal speaks of a shard: "
+					       "open it with its shard");
+		if (at % 8 || at + 8 > map->bytes)
+			return fc_fail(EINVAL, "the extractor's journal is torn");
+		*(uint64_t *)(map->base + at) = entry->before;
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	}
+	return 0;
+}
+
+int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
+		      struct fc_staging *staging, struct fc_shard *shard, int block,
+		      struct fc_extractor **out)
+{
+	*out = NULL;
+	if (staging->mask != flows->mask)
+		return fc_fail(EINVAL, "staging for %llu message records, the flow table has %llu",
+			       (unsigned long long)staging->mask + 1,
+			       (unsigned long long)flows->mask + 1);
+	struct fc_extractor *x = calloc(1, sizeof *x);
+	if (!x)
+		return fc_fail(ENOMEM, "no memory for the extractor");
+	*x = (struct fc_extractor){
+		.ring = ring,
+		.flows = flows,
+		.staging = staging,
+		.shard = shard,
+		.counters = &staging->header->counters,
+		.block = block != 0,
+	};
+	const int code = roll_back(x);
+	if (code < 0) {
+		free(x);
+		return code;
+	}
+	*out = x;
+	return 0;
+}
+
+void fc_extractor_close(struct fc_extractor *x)
+{
+	free(x);
+}
+
+void fc_extractor_use_shard(struct fc_extractor *x, struct fc_shard *shard)
+{
+	x->shard = shard;
+}
+
+int fc_extract_stalled(const struct fc_extractor *x)
+{
+	return x->stalled;
+}
+
+void fc_extract_unblock(struct fc_extractor *x)
+{
+	x->block = false;
+}
+
+void fc_change_begin(struct fc_extractor *x)
+{
+	struct fc_staging_header *h = x->staging->header;
+	uint64_t *counters = (uint64_t *)x->counters;
+
+	h->journal_used = 0;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	h->journal_base = x->ring->header->tail;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	for (size_t i = 0; i < sizeof *x->counters / 8; i++)
+		fc_set(x, &counters[i], counters[i]);
+}
+
+/* Counters, then position, then the journal's end; without a new position the
+ * journal's end alone commits. */
+static void commit(struct fc_extractor *x, uint64_t tail)
+{
+	struct fc_ring_header *header = x->ring->header;
+	const int current = FC_COMMITTED(header->extract, header->tail) == &header->extract[1];
+	const bool moved = tail != header->tail;
+	struct fc_extract_commit *copy = &header->extract[moved ? 1 - current : current];
+
+	copy->counters = *x->counters;
+	copy->at_position = tail;
+	if (moved)
+		FC_STORE_RELEASE(&header->tail, tail); /* pairs with fc_ring_tail() */
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	FC_STORE_RELEASE(&x->staging->header->journal_used, 0);
+}
+
+void fc_change_end(struct fc_extractor *x)
+{
+	commit(x, x->ring->header->tail);
+}
+
+/* False where the source must wait before this slot. */
+static bool extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
+{
+	const struct fc_mark mark = slot->mark;
+	const struct fc_piece piece = {
+		.flow = mark.flow,
+		.psn = mark.psn,
+		.payload = slot->frame + mark.payload_at,
+		.payload_bytes = mark.payload_bytes,
+	};
+	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
+
+	if ((mark.verdict == FC_WRITE && mark.message) || mark.verdict == FC_ORPHAN) {
+		/* The parser is another process: its word is checked, not believed. */
+		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
+		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
+			x->counters->ignored_packets++;
+		else if (mark.verdict == FC_ORPHAN)
+			fc_hold_packet(x, &piece);
+		else if (!fc_home_packet(x, &mark, &piece))
+			return false;
+	}
+	x->counters->seen_frames++;
+	return true;
+}
+
+static void prefetch(const struct fc_extractor *x, uint64_t position)
+{
+	const uint8_t *slot = (const uint8_t *)fc_ring_slot(x->ring, position);
+
+	__builtin_prefetch(slot);
+	__builtin_prefetch(slot + 128);
+	__builtin_prefetch(slot + 192);
+}
+
+static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t count)
+{
+	uint64_t done = 0;
+
+	fc_change_begin(x);
+	/* Two packets' worth: one for its home, one for those that waited for it. */
+	while (done < count && fc_journal_left(x) > 2 * FC_JOURNAL_PACKET) {
+		prefetch(x, first + done + PREFETCH_SLOTS);
+		if (!extract_slot(x, fc_ring_slot(x->ring, first + done))) {
+			x->stalled = true;
+			break;
+		}
+		done++;
+	}
+	commit(x, first + done);
+	return done;
+}
+
+int64_t fc_extract_span(struct fc_extractor *x, uint64_t limit)
+{
+	/* pairs with the parser's release of parsed */
+	const uint64_t parsed = fc_ring_parsed(x->ring);
+	const uint64_t start = x->ring->header->tail;
+	const uint64_t stop = parsed - start < limit ? parsed : start + limit;
+	uint64_t at = start;
+
+	x->stalled = false;
+	while (at < stop && !x->stalled) {
+		const uint64_t count = stop - at < FC_SPAN_SLOTS ? stop - at : FC_SPAN_SLOTS;
+		at += extract_some(x, at, count);
+	}
+	return (int64_t)(at - start);
+}

@@ -1,0 +1,208 @@
+/* Every message gets one home, when its first packet comes; the choice is kept,
+ * so that all its packets go the same way. */
+#include "fc_roce.h"
+#include "fc_staging_ops.h"
+
+#define KIND_MASK 0xffu
+#define FLAG_SHIFT 32
+
+/* Will `step` never be filled again? */
+static bool is_past(const struct fc_extractor *x, uint64_t step)
+{
+	if (!x->shard)
+		return false;
+	if (fc_shard_applied(x->shard) >= step)
+		return true;
+	for (int i = 0; i < FC_GENERATIONS; i++) {
+		const struct fc_generation *g = &x->shard->header->generations[i];
+		if (g->state != FC_GENERATION_EMPTY &&
+		    (g->step > step || (g->step == step && g->state == FC_GENERATION_LOST)))
+			return true;
+	}
+	return false;
+}
+
+static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message *m, uint32_t *flag)
+{
+	if (plan->flag_offset != UINT64_MAX)
+		*flag = (uint32_t)(m->number + plan->flag_offset);
+	else if (m->flags & FC_MESSAGE_LINE_FLAG)
+		*flag = m->line_flag;
+	else
+		return m->length_bytes == 0;
+	return true;
+}
+
+static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
+			     const struct fc_message *m, struct fc_decision *d)
+{
+	uint64_t nth = m->number - plan->first_number;
+
+	if (nth < plan->first_sends) {
+		d->send = plan->first_at + nth;
+		d->step = plan->first_step;
+	} else if (plan->each_sends) {
+		nth -= plan->first_sends;
+		d->send = plan->each_at + nth % plan->each_sends;
+		d->step = plan->first_step + 1 + nth / plan->each_sends;
+	} else {
+		d->kind = FC_HOME_IGNORED;
+		return;
+	}
+	const struct fc_send *send = &x->staging->sends[d->send];
+	if (send->wire_bytes != m->length_bytes) {
+		d->deviates = true;
+		return;
+	}
+	d->of_step = true;
+	if (send->kind != FC_SEND_FINAL || is_past(x, d->step))
+		d->kind = FC_HOME_IGNORED;
+	else if (fc_place_generation(x, d->step) >= 0 &&
+		 (send->protocol != FC_PROTOCOL_LL || flag_known(plan, m, &d->flag)))
+		d->kind = FC_HOME_SHARD;
+}
+
+struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m)
+{
+	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
+	struct fc_decision d = { .kind = FC_HOME_STAGED };
+
+	if (plan->state == FC_PLAN_IGNORE)
+		d.kind = FC_HOME_IGNORED;
+	else if (plan->state == FC_PLAN_ACTIVE && m->number != FC_NUMBER_UNKNOWN) {
+		if (m->number < plan->first_number)
+			d.kind = FC_HOME_IGNORED;
+		else
+			decide_by_number(x, plan, m, &d);
+	}
+	return d;
+}
+
+void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
+		  const struct fc_decision *decision)
+{
+	struct fc_flow_plan *plan = &x->staging->plans[m->flow];
+
+	if (decision->of_step && decision->step > plan->last_step)
+		fc_set(x, &plan->last_step, decision->step);
+	if (decision->deviates) {
+		fc_set(x, &plan->deviating_number, m->number);
+		fc_set(x, &plan->state, FC_PLAN_SUSPENDED);
+		x->counters->deviating_messages++;
+	}
+}
+
+void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
+		 uint64_t step)
+{
+	struct fc_home *home = &x->staging->homes[position & x->staging->mask];
+
+	fc_set(x, &home->kind, kind);
+	fc_set(x, &home->where, where);
+	fc_set(x, &home->step, step);
+	fc_set(x, &home->position, position);
+}
+
+static void deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
+		    const struct fc_piece *piece)
+{
+	switch (home->kind & KIND_MASK) {
+	case FC_HOME_STAGED:
+		fc_stage_packet(x, home->where, piece);
+		break;
+	case FC_HOME_SHARD:
+		fc_place_packet(x, &x->staging->sends[home->where], home->step,
+				(uint32_t)(home->kind >> FLAG_SHIFT), offset_bytes, piece->payload,
+				piece->payload_bytes);
+		break;
+	case FC_HOME_DROPPED:
+		x->counters->staging_full_packets++;
+		break;
+	default:
+		x->counters->ignored_packets++;
+	}
+}
+
+/* Packets that came before their message was known. */
+static void deliver_held(struct fc_extractor *x, const struct fc_home *home,
+			 const struct fc_message *m)
+{
+	const uint64_t stop = m->first_psn + m->packets;
+	uint64_t i = 0;
+
+	while ((i = fc_held_find(x, i, m->flow, m->first_psn, stop)) != UINT64_MAX) {
+		const struct fc_held *held = &x->staging->held[i];
+		const struct fc_piece piece = {
+			.flow = held->flow,
+			.psn = held->psn,
+			.payload = x->staging->held_data + i * FC_HELD_BYTES,
+			.payload_bytes = (uint32_t)held->payload_bytes,
+		};
+		if (fc_journal_left(x) >= FC_JOURNAL_PACKET)
+			deliver(x, home, (held->psn - m->first_psn) * m->pmtu_bytes, &piece);
+		else
+			x->counters->orphan_dropped_packets++;
+		fc_held_release(x, i);
+	}
+}
+
+/* Chooses the home of the message in `mark`; false where its source must wait. */
+static bool settle(struct fc_extractor *x, const struct fc_mark *mark, const struct fc_home *home)
+{
+	struct fc_message m;
+	uint64_t where;
+
+	if (!fc_flows_message(x->flows, mark->message, &m) || m.flow >= FC_FLOWS_MAX) {
+		fc_home_set(x, mark->message, FC_HOME_IGNORED, 0, 0);
+		return true;
+	}
+	struct fc_decision d = fc_home_decide(x, &m);
+	where = d.send;
+	if (d.kind == FC_HOME_STAGED) {
+		where = fc_record_take(x, &m);
+		if (where == UINT64_MAX && x->block && !x->ring->header->live_source)
+			return false;
+		if (where == UINT64_MAX)
+			d.kind = FC_HOME_DROPPED;
+	}
+	fc_home_note(x, &m, &d);
+	fc_home_set(x, mark->message, d.kind | (uint64_t)d.flag << FLAG_SHIFT, where, d.step);
+	deliver_held(x, home, &m);
+	return true;
+}
+
+/* What the parser learned of a staged message with this packet. */
+static void follow(struct fc_extractor *x, const struct fc_mark *mark, const struct fc_home *home)
+{
+	const struct fc_message *kept = &x->staging->records[home->where].message;
+	struct fc_message m;
+
+	if (!fc_flows_message(x->flows, mark->message, &m))
+		return;
+	const bool moved = m.first_psn != kept->first_psn || m.packets != kept->packets;
+	/* A new shape is the work of a packet with RETH: any other read it half written. */
+	if (moved && !fc_has_reth(mark->opcode))
+		return;
+	fc_stage_follow(x, home->where, &m);
+	if (moved)
+		deliver_held(x, home, &m);
+}
+
+bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
+		    const struct fc_piece *piece)
+{
+	struct fc_home *home = &x->staging->homes[mark->message & x->staging->mask];
+
+	if (FC_UNLIKELY(home->position != mark->message)) {
+		if (x->staging->plans[mark->flow].state == FC_PLAN_IGNORE) {
+			x->counters->ignored_packets++;
+			return true;
+		}
+		if (!settle(x, mark, home))
+			return false;
+	} else if (home->kind == FC_HOME_STAGED && mark->opcode != FC_RC_WRITE_MIDDLE) {
+		follow(x, mark, home);
+	}
+	deliver(x, home, mark->offset_bytes, piece);
+	return true;
+}

@@ -1,0 +1,123 @@
+#include "fc_ll.h"
+
+#include <string.h>
+
+#include "fc_nccl.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+typedef size_t (*unpack_fn)(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
+
+static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+{
+	const size_t count = (data_bytes + 7) / 8;
+
+	for (size_t i = 0; i < count; i++) {
+		struct fc_ll_line line;
+		memcpy(&line, lines + i * sizeof line, sizeof line);
+		if (line.flag1 != flag || line.flag2 != flag)
+			return i;
+		const uint32_t words[2] = { line.data1, line.data2 };
+		const size_t left = data_bytes - i * 8;
+		memcpy(data + i * 8, words, left < 8 ? left : 8);
+	}
+	return count;
+}
+
+#if defined(__x86_64__)
+/* The vector twins take whole groups of lines; a group with a wrong flag, and
+ * what is left at the end, goes to the plain one. */
+static size_t unpack_rest(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
+			  size_t done)
+{
+	return done + unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag);
+}
+
+__attribute__((target("avx2"))) static size_t unpack_avx2(uint8_t *data, const uint8_t *lines,
+							  size_t data_bytes, uint32_t flag)
+{
+	const __m256i want = _mm256_set1_epi32((int)flag);
+	size_t done = 0;
+
+	for (; done + 4 <= data_bytes / 8; done += 4) {
+		const __m256i a = _mm256_loadu_si256((const __m256i *)(lines + done * 16));
+		const __m256i b = _mm256_loadu_si256((const __m256i *)(lines + done * 16 + 32));
+		const __m256i even = _mm256_castps_si256(
+			_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+		const __m256i odd = _mm256_castps_si256(
+			_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+		if (_mm256_movemask_epi8(_mm256_cmpeq_epi32(odd, want)) != -1)
+			break;
+		_mm256_storeu_si256((__m256i *)(data + done * 8),
+				    _mm256_permute4x64_epi64(even, 0xd8));
+	}
+	return unpack_rest(data, lines, data_bytes, flag, done);
+}
+
+__attribute__((target("avx512f"))) static size_t unpack_avx512(uint8_t *data, const uint8_t *lines,
+							       size_t data_bytes, uint32_t flag)
+{
+	const __m512i want = _mm512_set1_epi32((int)flag);
+	const __m512i even =
+		_mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+	size_t done = 0;
+
+	for (; done + 8 <= data_bytes / 8; done += 8) {
+		const __m512i a = _mm512_loadu_si512(lines + done * 16);
+		const __m512i b = _mm512_loadu_si512(lines + done * 16 + 64);
+		const unsigned right = _mm512_mask_cmpeq_epi32_mask(0xaaaa, a, want) &
+				       _mm512_mask_cmpeq_epi32_mask(0xaaaa, b, want);
+		if (right != 0xaaaa)
+			break;
+		_mm512_storeu_si512(data + done * 8, _mm512_permutex2var_epi32(a, even, b));
+	}
+	return unpack_rest(data, lines, data_bytes, flag, done);
+}
+#endif
+
+static unpack_fn twin_function(int twin)
+{
+#if defined(__x86_64__)
+	if (twin == 2)
+		return __builtin_cpu_supports("avx512f") ? unpack_avx512 : NULL;
+	if (twin == 1)
+		return __builtin_cpu_supports("avx2") ? unpack_avx2 : NULL;
+#endif
+	return twin == 0 ? unpack_plain : NULL;
+}
+
+static int best_twin(void)
+{
+	int twin = 2;
+
+	while (!twin_function(twin))
+		twin--;
+	return twin;
+}
+
+size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+{
+	/* Two threads that choose at once choose the same. */
+	static unpack_fn chosen;
+
+	if (!chosen)
+		chosen = twin_function(best_twin());
+	return chosen(data, lines, data_bytes, flag);
+}
+
+size_t fc_ll_unpack_by(int twin, uint8_t *data, const uint8_t *lines, size_t data_bytes,
+		       uint32_t flag)
+{
+	const unpack_fn function = twin_function(twin);
+
+	return function ? function(data, lines, data_bytes, flag) : SIZE_MAX;
+}
+
+const char *fc_ll_name(void)
+{
+	static const char *const names[] = { "plain", "avx2", "avx512" };
+
+	return names[best_twin()];
+}

@@ -1,0 +1,189 @@
+/* Bytes into the shard: what is there already is compared and never changed. */
+#include "fc_ll.h"
+#include "fc_nccl.h"
+#include "fc_staging_ops.h"
+
+#define WORD_UNITS 64
+
+/* A generation being written, and how its units lie. */
+struct target {
+	struct fc_extractor *x;
+	struct fc_generation *generation;
+	uint8_t *data;
+	uint64_t *coverage;
+	uint32_t shift; /* log2 of the bytes of a unit */
+};
+
+/* The LL lines of one packet, and where their data begins in the message. */
+struct lines {
+	const uint8_t *payload;
+	uint64_t data_from, data_stop;
+	uint32_t flag;
+};
+
+static uint64_t mask_of(uint64_t from, uint64_t stop, uint64_t word)
+{
+	uint64_t mask = ~0ull;
+
+	if (from > word * WORD_UNITS)
+		mask &= ~0ull << (from % WORD_UNITS);
+	if (stop < (word + 1) * WORD_UNITS)
+		mask &= ~(~0ull << (stop % WORD_UNITS));
+	return mask;
+}
+
+static uint64_t count_covered(const struct target *t, uint64_t from, uint64_t stop)
+{
+	uint64_t count = 0;
+
+	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
+		count += (uint64_t)__builtin_popcountll(t->coverage[word] &
+							mask_of(from, stop, word));
+	return count;
+}
+
+/* Units [from, stop) are there now; none of them was. */
+static void cover(const struct target *t, uint64_t from, uint64_t stop)
+{
+	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
+		fc_set(t->x, &t->coverage[word], t->coverage[word] | mask_of(from, stop, word));
+	fc_set(t->x, &t->generation->covered_units, t->generation->covered_units + stop - from);
+	t->x->counters->placed_bytes += (stop - from) << t->shift;
+}
+
+static void place_unit(const struct target *t, uint64_t unit, const uint8_t *bytes)
+{
+	uint8_t *home = t->data + (unit << t->shift);
+	const uint64_t size = 1ull << t->shift;
+
+	if (!(t->coverage[unit / WORD_UNITS] >> (unit % WORD_UNITS) & 1)) {
+		memcpy(home, bytes, size);
+		cover(t, unit, unit + 1);
+	} else if (!memcmp(home, bytes, size)) {
+		t->x->counters->duplicate_bytes += size;
+	} else {
+		t->x->counters->conflict_bytes += size;
+	}
+}
+
+/* `bytes` of finished data to `dst`, both multiples of a unit. */
+static void place_run(const struct target *t, uint64_t dst, const uint8_t *data, uint64_t bytes)
+{
+	const uint64_t from = dst >> t->shift, stop = (dst + bytes) >> t->shift;
+	const uint64_t covered = count_covered(t, from, stop);
+
+	if (covered == 0) {
+		if (from == stop)
+			return;
+		memcpy(t->data + dst, data, bytes);
+		cover(t, from, stop);
+	} else if (covered == stop - from && !memcmp(t->data + dst, data, bytes)) {
+		t->x->counters->duplicate_bytes += bytes;
+	} else {
+		for (uint64_t unit = from; unit < stop; unit++)
+			place_unit(t, unit, data + ((unit - from) << t->shift));
+	}
+}
+
+/* Data bytes [from, stop) of the message, which `lines` hold, to `dst`. `from`
+ * is where a line starts but for a segment that begins within one. */
+static void place_lines(const struct target *t, const struct lines *l, uint64_t from, uint64_t stop,
+			uint64_t dst)
+{
+	while (from < stop) {
+		const uint64_t skip = from % 8, line_start = from - skip;
+		const uint8_t *line = l->payload + (line_start - l->data_from) * 2;
+		uint64_t good;
+		if (!skip && !count_covered(t, dst >> t->shift, (dst + stop - from) >> t->shift)) {
+			good = fc_ll_unpack(t->data + dst, line, stop - from, l->flag) * 8;
+			good = good < stop - from ? good : stop - from;
+			if (good)
+				cover(t, dst >> t->shift, (dst + good) >> t->shift);
+		} else {
+			good = fc_ll_unpack(t->x->scratch, line, stop - line_start, l->flag) * 8;
+			good = good < stop - line_start ? good : stop - line_start;
+			if (good)
+				place_run(t, dst, t->x->scratch + skip, good - skip);
+			good = good ? good - skip : 0;
+		}
+		from += good;
+		dst += good;
+		if (from < stop) {
+			/* A line nobody wrote: its bytes stay missing. */
+			const uint64_t lost = 8 - from % 8;
+			t->x->counters->flag_mismatch_lines++;
+			from += lost;
+			dst += lost;
+		}
+	}
+}
+
+int fc_place_generation(const struct fc_extractor *x, uint64_t step)
+{
+	for (int i = 0; x->shard && i < FC_GENERATIONS; i++) {
+		const struct fc_generation *g = &x->shard->header->generations[i];
+		if (g->step == step &&
+		    (g->state == FC_GENERATION_OPEN || g->state == FC_GENERATION_COMPLETE))
+			return i;
+	}
+	return -1;
+}
+
+/* The first segment that reaches beyond data byte `from`. */
+static uint32_t find_segment(const struct fc_segment *segments, uint32_t count, uint64_t from)
+{
+	uint32_t low = 0, high = count;
+
+	while (low < high) {
+		const uint32_t mid = low + (high - low) / 2;
+		if ((uint64_t)segments[mid].data_byte + segments[mid].data_bytes > from)
+			high = mid;
+		else
+			low = mid + 1;
+	}
+	return low;
+}
+
+static void place_segments(const struct target *t, const struct fc_send *send,
+			   const struct lines *l)
+{
+	const struct fc_segment *segments = &t->x->staging->segments[send->first_segment];
+
+	for (uint32_t i = find_segment(segments, send->segments, l->data_from);
+	     i < send->segments && segments[i].data_byte < l->data_stop; i++) {
+		const struct fc_segment *s = &segments[i];
+		const uint64_t end = (uint64_t)s->data_byte + s->data_bytes;
+		const uint64_t from = s->data_byte > l->data_from ? s->data_byte : l->data_from;
+		const uint64_t stop = end < l->data_stop ? end : l->data_stop;
+		const uint64_t dst = s->dst_byte + (from - s->data_byte);
+		if (send->protocol == FC_PROTOCOL_LL)
+			place_lines(t, l, from, stop, dst);
+		else
+			place_run(t, dst, l->payload + (from - l->data_from), stop - from);
+	}
+}
+
+void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
+		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
+		     uint32_t payload_bytes)
+{
+	const int generation = fc_place_generation(x, step);
+
+	if (generation < 0) {
+		x->counters->ignored_packets++; /* of a step that was applied or lost */
+		return;
+	}
+	const struct target t = {
+		.x = x,
+		.generation = &x->shard->header->generations[generation],
+		.data = fc_shard_data(x->shard, (uint32_t)generation),
+		.coverage = fc_shard_coverage(x->shard, (uint32_t)generation),
+		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
+	};
+	const bool ll = send->protocol == FC_PROTOCOL_LL;
+	const uint64_t from = ll ? wire_offset / 2 : wire_offset;
+	const uint64_t bytes = ll ? payload_bytes / sizeof(struct fc_ll_line) * 8 : payload_bytes;
+	const struct lines l = { payload, from, from + bytes, flag };
+	x->counters->placed_packets++;
+	place_segments(&t, send, &l);
+}

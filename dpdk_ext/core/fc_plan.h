@@ -1,0 +1,55 @@
+/* What Python tells C to do with the messages of a flow. Tables only: computed
+ * by flowcheck.wire.plan, obeyed by fc_home.c. Read by the compiler and by cffi. */
+#ifndef FC_PLAN_H
+#define FC_PLAN_H
+
+#include <stdint.h>
+
+enum fc_plan_state {
+	FC_PLAN_UNKNOWN,   /* stage everything */
+	FC_PLAN_IGNORE,    /* nothing of this flow is placed */
+	FC_PLAN_ACTIVE,    /* messages have homes by their number */
+	FC_PLAN_SUSPENDED, /* a message was not as planned: stage everything again */
+};
+
+/* NCCL src/include/nccl_tuner.h, NCCL_PROTO_* */
+enum fc_protocol {
+	FC_PROTOCOL_LL,
+	FC_PROTOCOL_LL128,
+	FC_PROTOCOL_SIMPLE,
+};
+
+enum fc_send_kind {
+	FC_SEND_IGNORED, /* no gradient */
+	FC_SEND_PARTIAL, /* a partial sum: checked for size, placed nowhere */
+	FC_SEND_FINAL,   /* result bytes: placed by its segments */
+};
+
+/* A run of a message's unpacked bytes with one home in the flat gradient. */
+struct fc_segment {
+	uint32_t data_byte, data_bytes; /* in the message, after unpacking */
+	uint64_t dst_byte;              /* in the gradient, registration order */
+};
+
+struct fc_send {
+	uint32_t wire_bytes;    /* a message of another size is a deviation */
+	uint32_t first_segment; /* index of its first segment; ascending by data_byte */
+	uint32_t segments;
+	uint8_t protocol, kind;
+	uint16_t reserved;
+};
+
+/* Message `first_number` is the first send of step `first_step`. That step's
+ * table lists `first_sends`; every later step repeats `each_sends`. */
+struct fc_flow_plan {
+	uint64_t state; /* enum fc_plan_state; written last */
+	uint64_t first_number, first_step;
+	uint64_t first_sends, each_sends;
+	uint64_t first_at, each_at; /* index of their first send in the table */
+	uint64_t flag_offset;       /* LL line flag - message number, 32 bit; UINT64_MAX unknown */
+	uint64_t last_step;         /* of the furthest message that was given a home; 0: none */
+	uint64_t deviating_number;  /* of the message that suspended it */
+	uint64_t spare[6];
+};
+
+#endif

@@ -1,0 +1,178 @@
+/* What Python changes between spans: plans, and staged messages that by now have
+ * a plan. Each change is committed by itself. */
+#include <errno.h>
+
+#include "fc_error.h"
+#include "fc_extract.h"
+#include "fc_staging_ops.h"
+
+static int check_segments(const struct fc_extractor *x, const struct fc_send *send,
+			  const struct fc_segment *segments)
+{
+	const uint64_t room =
+		send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2 : send->wire_bytes;
+	const uint64_t unit = x->shard->header->unit_bytes;
+	const uint64_t gradient = x->shard->header->gradient_bytes;
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < send->segments; i++) {
+		const struct fc_segment *s = &segments[send->first_segment + i];
+		if (s->data_byte < end || s->data_byte % unit || s->data_bytes % unit ||
+		    s->dst_byte % unit || s->dst_byte > gradient ||
+		    s->data_bytes > gradient - s->dst_byte)
+			return fc_fail(EINVAL,
+				       "segment %u of a send lies outside the gradient, "
+				       "between elements or out of order",
+				       i);
+		end = (uint64_t)s->data_byte + s->data_bytes;
+	}
+	if (end > room)
+		return fc_fail(EINVAL, "segments reach byte %llu of %llu that the message holds",
+			       (unsigned long long)end, (unsigned long long)room);
+	return 0;
+}
+
+static int check_send(const struct fc_extractor *x, const struct fc_send *send,
+		      const struct fc_segment *segments, uint64_t segments_count)
+{
+	if (send->kind > FC_SEND_FINAL || send->protocol > FC_PROTOCOL_SIMPLE ||
+	    send->first_segment > segments_count ||
+	    send->segments > segments_count - send->first_segment)
+		return fc_fail(EINVAL, "a send names segments that are not there");
+	if (send->kind != FC_SEND_FINAL)
+		return 0;
+	if (send->protocol == FC_PROTOCOL_LL128)
+		return fc_fail(EOPNOTSUPP, "LL128 messages cannot be placed yet");
+	if (!x->shard)
+		return fc_fail(EINVAL, "a plan that places bytes needs a shard");
+	return check_segments(x, send, segments);
+}
+
+int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_plan *plan,
+		    const struct fc_send *sends, uint64_t sends_count,
+		    const struct fc_segment *segments, uint64_t segments_count)
+{
+	struct fc_staging_header *h = x->staging->header;
+	const uint64_t at = h->sends_used, first_segment = h->segments_used;
+
+	if (flow >= FC_FLOWS_MAX || plan->first_at > sends_count || plan->each_at > sends_count ||
+	    plan->first_sends > sends_count - plan->first_at ||
+	    plan->each_sends > sends_count - plan->each_at)
+		return fc_fail(EINVAL, "the plan of flow %u names sends that are not there", flow);
+	if (sends_count > h->sends_max - at || segments_count > h->segments_max - first_segment)
+		return fc_fail(ENOSPC,
+			       "no room for %llu sends of %llu segments in the staging file",
+			       (unsigned long long)sends_count, (unsigned long long)segments_count);
+	for (uint64_t i = 0; i < sends_count; i++) {
+		const int code = check_send(x, &sends[i], segments, segments_count);
+		if (code < 0)
+			return code;
+		x->staging->sends[at + i] = sends[i];
+		x->staging->sends[at + i].first_segment += (uint32_t)first_segment;
+	}
+	if (segments_count)
+		memcpy(&x->staging->segments[first_segment], segments,
+		       segments_count * sizeof *segments);
+	struct fc_flow_plan *kept = &x->staging->plans[flow];
+	fc_change_begin(x);
+	fc_set(x, &h->sends_used, at + sends_count);
+	fc_set(x, &h->segments_used, first_segment + segments_count);
+	fc_set(x, &kept->state, FC_PLAN_UNKNOWN);
+	fc_set(x, &kept->first_number, plan->first_number);
+	fc_set(x, &kept->first_step, plan->first_step);
+	fc_set(x, &kept->first_sends, plan->first_sends);
+	fc_set(x, &kept->each_sends, plan->each_sends);
+	fc_set(x, &kept->first_at, at + plan->first_at);
+	fc_set(x, &kept->each_at, at + plan->each_at);
+	fc_set(x, &kept->flag_offset, plan->flag_offset);
+	fc_set(x, &kept->last_step, 0);
+	fc_set(x, &kept->state, plan->state);
+	fc_change_end(x);
+	return 0;
+}
+
+int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
+{
+	if (flow >= FC_FLOWS_MAX || state > FC_PLAN_SUSPENDED || state == FC_PLAN_ACTIVE)
+		return fc_fail(EINVAL, "flow %u cannot be set to state %llu", flow,
+			       (unsigned long long)state);
+	fc_change_begin(x);
+	fc_set(x, &x->staging->plans[flow].state, state);
+	fc_change_end(x);
+	return 0;
+}
+
+/* The home word of a staged message, if the pool has not lost it. */
+static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
+		   uint64_t where, uint64_t step)
+{
+	if (x->staging->homes[m->position & x->staging->mask].position == m->position)
+		fc_home_set(x, m->position, kind, where, step);
+}
+
+/* Moves what came of the message into the shard. A packet's bit goes with it, so
+ * that a commit in between loses no count. */
+static void move_packets(struct fc_extractor *x, struct fc_staged *r, const struct fc_decision *d)
+{
+	uint64_t *bitmap = (uint64_t *)(x->staging->data + r->block_at);
+	const uint8_t *payload = (const uint8_t *)bitmap + r->bitmap_bytes;
+	const struct fc_message *m = &r->message;
+	const uint64_t pmtu = m->packets > 1 ? m->pmtu_bytes : m->length_bytes;
+
+	for (uint64_t nth = 0; nth < m->packets; nth++) {
+		if (!(bitmap[nth / 64] >> (nth % 64) & 1))
+			continue;
+		if (fc_journal_left(x) < FC_JOURNAL_PACKET) {
+			fc_change_end(x);
+			fc_change_begin(x);
+		}
+		const uint64_t offset = nth * pmtu;
+		const uint64_t left = m->length_bytes - offset;
+		fc_place_packet(x, &x->staging->sends[d->send], d->step, d->flag, offset,
+				payload + offset, (uint32_t)(left < pmtu ? left : pmtu));
+		fc_set(x, &bitmap[nth / 64], bitmap[nth / 64] & ~(1ull << (nth % 64)));
+	}
+}
+
+int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
+{
+	struct fc_staged *r = &x->staging->records[record];
+
+	fc_staged_refresh(x, record);
+	struct fc_message m = r->message;
+	if (m.number == FC_NUMBER_UNKNOWN)
+		m.number = number;
+	const struct fc_decision d = fc_home_decide(x, &m);
+	fc_change_begin(x);
+	fc_home_note(x, &m, &d);
+	if (d.kind == FC_HOME_SHARD)
+		move_packets(x, r, &d);
+	if (d.kind != FC_HOME_STAGED) {
+		rehome(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
+		fc_record_give(x, record);
+	}
+	fc_change_end(x);
+	return d.kind != FC_HOME_STAGED;
+}
+
+void fc_staged_release(struct fc_extractor *x, uint64_t record)
+{
+	fc_change_begin(x);
+	rehome(x, &x->staging->records[record].message, FC_HOME_IGNORED, 0, 0);
+	fc_record_give(x, record);
+	fc_change_end(x);
+}
+
+void fc_staged_refresh(struct fc_extractor *x, uint64_t record)
+{
+	struct fc_staged *r = &x->staging->records[record];
+	struct fc_message m;
+
+	if (!fc_flows_message(x->flows, r->message.position, &m) ||
+	    m.first_psn != r->message.first_psn || m.packets != r->message.packets ||
+	    m.length_bytes != r->message.length_bytes)
+		return;
+	fc_change_begin(x);
+	fc_record_describe(x, r, &m);
+	fc_change_end(x);
+}

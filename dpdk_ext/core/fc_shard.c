@@ -1,0 +1,205 @@
+#include "fc_shard.h"
+
+#include <errno.h>
+
+#include "fc_common.h"
+#include "fc_error.h"
+
+static const uint8_t shard_magic[8] = "FCSHARD";
+
+_Static_assert(sizeof(struct fc_shard_header) <= 4096, "the header fits its page");
+_Static_assert(offsetof(struct fc_shard_header, generations) % 128 == 0, "lines of their own");
+_Static_assert(offsetof(struct fc_shard_header, applied_step) % 128 == 0, "lines of its own");
+
+/* Larger than any model: keeps every product below 2^64. */
+#define GRADIENT_BYTES_MAX (1ull << 46)
+
+struct layout {
+	uint64_t coverage_bytes, data, data_bytes, end;
+};
+
+static uint64_t round_up(uint64_t bytes, uint64_t multiple)
+{
+	return (bytes + multiple - 1) / multiple * multiple;
+}
+
+static struct layout layout_for(uint64_t gradient_bytes, uint32_t unit_bytes)
+{
+	struct layout at;
+
+	at.coverage_bytes = round_up(gradient_bytes / unit_bytes, 512) / 8;
+	at.data = round_up(4096 + FC_GENERATIONS * at.coverage_bytes, FC_HUGE_PAGE_BYTES);
+	at.data_bytes = round_up(gradient_bytes, FC_HUGE_PAGE_BYTES);
+	at.end = at.data + FC_GENERATIONS * at.data_bytes;
+	return at;
+}
+
+static int check_geometry(uint64_t gradient_bytes, uint32_t unit_bytes)
+{
+	if (unit_bytes != 2 && unit_bytes != 4 && unit_bytes != 8)
+		return fc_fail(EINVAL, "elements of %u bytes: must be 2, 4 or 8", unit_bytes);
+	if (gradient_bytes == 0 || gradient_bytes % unit_bytes ||
+	    gradient_bytes > GRADIENT_BYTES_MAX)
+		return fc_fail(EINVAL, "a gradient of %llu bytes in elements of %u: not possible",
+			       (unsigned long long)gradient_bytes, unit_bytes);
+	return 0;
+}
+
+static void attach(struct fc_shard *shard)
+{
+	shard->header = (struct fc_shard_header *)shard->map.base;
+	shard->units = shard->header->gradient_bytes / shard->header->unit_bytes;
+}
+
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_bytes,
+		    struct fc_shard *out)
+{
+	memset(out, 0, sizeof *out);
+	int code = check_geometry(gradient_bytes, unit_bytes);
+	if (code < 0)
+		return code;
+	const struct layout at = layout_for(gradient_bytes, unit_bytes);
+	code = fc_map_create(path, at.end, &out->map);
+	if (code < 0)
+		return code;
+	struct fc_shard_header *header = (struct fc_shard_header *)out->map.base;
+	header->layout_version = FC_SHARD_VERSION;
+	header->unit_bytes = unit_bytes;
+	header->gradient_bytes = gradient_bytes;
+	header->file_bytes = out->map.bytes;
+	header->coverage_offset = 4096;
+	header->coverage_bytes = at.coverage_bytes;
+	header->data_offset = at.data;
+	header->data_bytes = at.data_bytes;
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	memcpy(header->magic, shard_magic, sizeof shard_magic);
+	attach(out);
+	return 0;
+}
+
+static int check_header(const struct fc_shard_header *header, uint64_t mapped, const char *path)
+{
+	if (mapped < 4096 || memcmp(header->magic, shard_magic, sizeof shard_magic))
+		return fc_fail(EINVAL, "%s is not a FlowCheck shard, or was never finished", path);
+	if (header->layout_version != FC_SHARD_VERSION)
+		return fc_fail(EPROTO,
+			       "%s has layout version %u, this program reads %u: "
+			       "stop all services and start them from one installation",
+			       path, header->layout_version, FC_SHARD_VERSION);
+	const int code = check_geometry(header->gradient_bytes, header->unit_bytes);
+	if (code < 0)
+		return code;
+	const struct layout at = layout_for(header->gradient_bytes, header->unit_bytes);
+	if (header->file_bytes != mapped || at.end > mapped || header->coverage_offset != 4096 ||
+	    header->coverage_bytes != at.coverage_bytes || header->data_offset != at.data ||
+	    header->data_bytes != at.data_bytes)
+		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
+			       path, (unsigned long long)mapped);
+	return 0;
+}
+
+int fc_shard_open(const char *path, struct fc_shard *out)
+{
+	memset(out, 0, sizeof *out);
+	int code = fc_map_open(path, 1, &out->map);
+	if (code < 0)
+		return code;
+	code = check_header((const struct fc_shard_header *)out->map.base, out->map.bytes, path);
+	if (code < 0) {
+		fc_map_close(&out->map);
+		return code;
+	}
+	attach(out);
+	return 0;
+}
+
+void fc_shard_close(struct fc_shard *shard)
+{
+	fc_map_close(&shard->map);
+	memset(shard, 0, sizeof *shard);
+}
+
+uint8_t *fc_shard_data(const struct fc_shard *shard, uint32_t generation)
+{
+	const struct fc_shard_header *header = shard->header;
+
+	return shard->map.base + header->data_offset + generation * header->data_bytes;
+}
+
+uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation)
+{
+	const struct fc_shard_header *header = shard->header;
+
+	return (uint64_t *)(shard->map.base + header->coverage_offset +
+			    generation * header->coverage_bytes);
+}
+
+uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].state);
+}
+
+uint64_t fc_shard_applied(const struct fc_shard *shard)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->applied_step);
+}
+
+void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
+{
+	struct fc_generation *g = &shard->header->generations[generation];
+
+	FC_STORE_RELEASE(&g->state, FC_GENERATION_EMPTY);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
+	g->covered_units = 0;
+	g->step = step;
+	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
+}
+
+int fc_shard_finish(struct fc_shard *shard, uint32_t generation)
+{
+	struct fc_generation *g = &shard->header->generations[generation];
+
+	if (g->state == FC_GENERATION_OPEN && g->covered_units == shard->units)
+		FC_STORE_RELEASE(&g->state, FC_GENERATION_COMPLETE);
+	return g->state == FC_GENERATION_COMPLETE;
+}
+
+void fc_shard_lose(struct fc_shard *shard, uint32_t generation)
+{
+	FC_STORE_RELEASE(&shard->header->generations[generation].state, FC_GENERATION_LOST);
+}
+
+void fc_shard_apply(struct fc_shard *shard, uint64_t step)
+{
+	FC_STORE_RELEASE(&shard->header->applied_step, step);
+}
+
+/* First unit at or after `from` whose bit is `value`, or `units`. */
+static uint64_t find_unit(const uint64_t *coverage, uint64_t from, uint64_t units, bool value)
+{
+	while (from < units) {
+		const uint64_t word = value ? coverage[from / 64] : ~coverage[from / 64];
+		const uint64_t rest = word >> (from % 64);
+		if (rest) {
+			const uint64_t found = from + (uint64_t)__builtin_ctzll(rest);
+			return found < units ? found : units;
+		}
+		from = (from / 64 + 1) * 64;
+	}
+	return units;
+}
+
+int fc_shard_next_missing(const struct fc_shard *shard, uint32_t generation, uint64_t from,
+			  uint64_t *start, uint64_t *stop)
+{
+	const uint64_t *coverage = fc_shard_coverage(shard, generation);
+	const uint64_t unit = shard->header->unit_bytes;
+	const uint64_t first = find_unit(coverage, (from + unit - 1) / unit, shard->units, false);
+
+	if (first == shard->units)
+		return 0;
+	*start = first * unit;
+	*stop = find_unit(coverage, first, shard->units, true) * unit;
+	return 1;
+}

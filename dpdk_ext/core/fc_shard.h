@@ -1,0 +1,83 @@
+/* The flat gradient in named shared memory: two generations, each with one bit
+ * per element that says whether it is there. Read by the compiler and by cffi.
+ *
+ *   0         struct fc_shard_header
+ *   4 KiB     coverage of generation 0, then 1 (64-byte multiples)
+ *   2 MiB ..  data of generation 0, then 1 (2 MiB multiples)
+ *
+ *   who        writes
+ *   extractor  generations, coverage, data
+ *   updater    applied_step
+ *
+ * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every
+ * unit is there and stays until the step is applied. LOST: it never will be. */
+#ifndef FC_SHARD_H
+#define FC_SHARD_H
+
+#include "fc_shm.h"
+
+enum {
+	FC_SHARD_VERSION = 1,
+	FC_GENERATIONS = 2,
+};
+
+enum fc_generation_state {
+	FC_GENERATION_EMPTY,
+	FC_GENERATION_OPEN,
+	FC_GENERATION_COMPLETE,
+	FC_GENERATION_LOST,
+};
+
+struct fc_generation {
+	uint64_t state; /* enum fc_generation_state */
+	uint64_t step;
+	uint64_t covered_units;
+	uint64_t spare[13];
+};
+
+struct fc_shard_header {
+	uint8_t magic[8]; /* "FCSHARD\0" */
+	uint32_t layout_version;
+	uint32_t unit_bytes; /* of one element: 2, 4 or 8 */
+	uint64_t gradient_bytes;
+	uint64_t file_bytes;
+	uint64_t coverage_offset, coverage_bytes; /* of generation 0; bytes of each */
+	uint64_t data_offset, data_bytes;         /* likewise */
+	uint8_t pad_identity[64];
+	struct fc_generation generations[FC_GENERATIONS];
+	uint64_t applied_step; /* the updater's word; 0: none yet */
+	uint8_t pad_applied[120];
+};
+
+struct fc_shard {
+	struct fc_map map;
+	struct fc_shard_header *header;
+	uint64_t units;
+};
+
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_bytes,
+		    struct fc_shard *out);
+/* Opens and checks magic, layout version and every size. */
+int fc_shard_open(const char *path, struct fc_shard *out);
+void fc_shard_close(struct fc_shard *shard);
+
+uint8_t *fc_shard_data(const struct fc_shard *shard, uint32_t generation);
+uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation);
+uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation);
+uint64_t fc_shard_applied(const struct fc_shard *shard);
+
+/* Extractor: forgets what the generation held and opens it for `step`. */
+void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);
+/* Extractor: COMPLETE if every unit is there. Returns 1 if it is complete now. */
+int fc_shard_finish(struct fc_shard *shard, uint32_t generation);
+/* Extractor: the step will never be whole. */
+void fc_shard_lose(struct fc_shard *shard, uint32_t generation);
+/* Updater: `step` and all before it are in the replica. */
+void fc_shard_apply(struct fc_shard *shard, uint64_t step);
+
+/* The next run of bytes from `from` on that are missing, as [*start, *stop);
+ * 0 if there is none. */
+int fc_shard_next_missing(const struct fc_shard *shard, uint32_t generation, uint64_t from,
+			  uint64_t *start, uint64_t *stop);
+
+#endif

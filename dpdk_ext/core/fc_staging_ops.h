@@ -1,0 +1,111 @@
+/* The journal, and what the extractor's files call of each other. Inlines for C,
+ * so cffi does not read this file. fc_blocks.c: room for staged messages;
+ * fc_stage.c: packets into it; fc_place.c: bytes into the shard; fc_home.c: which
+ * of them a message is for; fc_extract.c: spans;
+ * fc_replan.c: what Python changes between them. */
+#ifndef FC_STAGING_OPS_H
+#define FC_STAGING_OPS_H
+
+#include "fc_common.h"
+#include "fc_extract.h"
+#include "fc_ring_ops.h"
+
+/* Entries of the journal; a span ends before it has fewer left than one packet
+ * can need: a staged record, its block, and a word of coverage per element. */
+#define FC_JOURNAL_ENTRIES (1u << 16)
+#define FC_JOURNAL_PACKET (1u << 13)
+#define FC_IN_SHARD (1ull << 63)
+#define FC_NUMBER_UNKNOWN UINT64_MAX
+
+struct fc_extractor {
+	struct fc_ring *ring;
+	const struct fc_flows *flows;
+	struct fc_staging *staging;
+	struct fc_shard *shard;               /* NULL until there is one */
+	struct fc_extract_counters *counters; /* staging->header->counters */
+	bool block, stalled;
+	uint8_t scratch[FC_HELD_BYTES];
+};
+
+/* One packet's payload on its way to its home. */
+struct fc_piece {
+	uint64_t flow, psn;
+	const uint8_t *payload;
+	uint32_t payload_bytes;
+};
+
+static inline uint64_t fc_journal_left(const struct fc_extractor *x)
+{
+	return FC_JOURNAL_ENTRIES - x->staging->header->journal_used;
+}
+
+/* Old values leave in reverse order, so a word may be journalled twice. */
+static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value)
+{
+	struct fc_staging_header *h = x->staging->header;
+	const uint8_t *at = (const uint8_t *)word, *base = x->staging->map.base;
+	struct fc_journal_entry *entry = &x->staging->journal[h->journal_used];
+
+	if (at >= base && at < base + x->staging->map.bytes)
+		entry->where = (uint64_t)(at - base);
+	else
+		entry->where = FC_IN_SHARD | (uint64_t)(at - x->shard->map.base);
+	entry->before = *word;
+	/* A kill keeps program order, so the compiler is the only one to hold back. */
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	h->journal_used++;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	*word = value;
+}
+
+/* fc_extract.c: between the two all that fc_set() changes stands or falls together. */
+void fc_change_begin(struct fc_extractor *x);
+void fc_change_end(struct fc_extractor *x);
+
+/* fc_blocks.c: 0 and the block, or -ENOSPC. The bitmap comes out zeroed. */
+int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t *size_class);
+void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t size_class);
+/* A record with a block for `m`; UINT64_MAX where there is no room. */
+uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m);
+void fc_record_give(struct fc_extractor *x, uint64_t record);
+/* A zeroed block for `m`, noted in `r`; false where there is no room. */
+bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
+void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
+
+/* fc_stage.c */
+void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+/* Follows what the parser learned of the message since; may move it to a larger block. */
+void fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
+/* Keeps a packet whose message is not known. */
+void fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece);
+/* Next held packet of `flow` in [start, stop) at index >= from; UINT64_MAX: none. */
+uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
+		      uint64_t stop);
+void fc_held_release(struct fc_extractor *x, uint64_t index);
+
+/* fc_place.c: the packet's bytes into the generation of `step`, if it has one. */
+int fc_place_generation(const struct fc_extractor *x, uint64_t step);
+void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
+		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
+		     uint32_t payload_bytes);
+
+/* fc_home.c: the packet to where its message lives; false where the source must
+ * wait for room. */
+bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
+		    const struct fc_piece *piece);
+/* What the plan says of a message now. */
+struct fc_decision {
+	uint64_t kind; /* enum fc_home_kind: STAGED, SHARD or IGNORED */
+	uint64_t send, step;
+	uint32_t flag;
+	bool deviates; /* not as planned: suspends the flow */
+	bool of_step;  /* `step` holds something */
+};
+struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m);
+/* Notes the decision's traces in the plan and the counters. */
+void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
+		  const struct fc_decision *decision);
+void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
+		 uint64_t step);
+
+#endif

@@ -1,0 +1,178 @@
+"""The extractor of one ring: packets to their homes; the work is one C call per span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import ffi, lib
+from flowcheck.errors import RingError, check
+from flowcheck.plane.flows import FlowTable, flow_key
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import Shard
+from flowcheck.plane.staging import NUMBER_UNKNOWN, Staging
+from flowcheck.wire.plan import FlowPlan
+from flowcheck.wire.seen import FlowKey, MessageSeen
+
+PLAN_UNKNOWN = int(lib.FC_PLAN_UNKNOWN)
+PLAN_IGNORE = int(lib.FC_PLAN_IGNORE)
+PLAN_ACTIVE = int(lib.FC_PLAN_ACTIVE)
+PLAN_SUSPENDED = int(lib.FC_PLAN_SUSPENDED)
+
+FIRST_FLAG = 1
+"""LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
+
+
+class Extractor:
+    """Takes back what a killed extractor left half done, then goes on from `ring.tail`."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        flows: FlowTable,
+        staging: Staging,
+        shard: Shard | None = None,
+        *,
+        block: bool = True,
+    ) -> None:
+        """block: with a file source, stop where a message cannot be staged; else drop it.
+
+        Raises RingError when the files do not belong together.
+        """
+        self.ring, self.flows, self.staging, self.shard = ring, flows, staging, shard
+        self._keys: list[FlowKey] = []
+        self._told = 0
+        slot = ffi.new("struct fc_extractor **")
+        code = lib.fc_extractor_open(
+            ring.handle,
+            flows.handle,
+            staging.handle,
+            ffi.NULL if shard is None else shard.handle,
+            block,
+            slot,
+        )
+        check(code, f"open extractor of {ring.path.name}", RingError)
+        self.handle: Any = slot[0]
+
+    def extract(self, limit: int) -> int:
+        """Extracts up to `limit` slots; returns how many were released."""
+        return int(lib.fc_extract_span(self.handle, limit))
+
+    @property
+    def stalled(self) -> bool:
+        """The last call stopped because staging was full and the source can wait."""
+        return bool(lib.fc_extract_stalled(self.handle))
+
+    def unblock(self) -> None:
+        """From now on what cannot be staged is dropped and counted."""
+        lib.fc_extract_unblock(self.handle)
+
+    def use_shard(self, shard: Shard) -> None:
+        self.shard = shard
+        lib.fc_extractor_use_shard(self.handle, shard.handle)
+
+    def keys(self) -> list[FlowKey]:
+        """[flows] keys by flow index."""
+        records = self.flows.flows()
+        self._keys += [flow_key(record) for record in records[len(self._keys) :]]
+        return self._keys
+
+    def staged(self) -> Iterator[MessageSeen]:
+        """Every staged message, complete or not, in order of discovery."""
+        return self._messages(self._held())
+
+    def completed(self) -> list[MessageSeen]:
+        """Staged messages that became complete since the last call, in order of completion."""
+        if self.staging.completions == self._told:
+            return []
+        records = self.staging.records()
+        new = np.flatnonzero((records["state"] == 1) & (records["completed"] > self._told))
+        self._told = self.staging.completions
+        return list(self._messages(new[np.argsort(records["completed"][new])]))
+
+    def _held(self) -> NDArray[np.intp]:
+        records = self.staging.records()
+        held = np.flatnonzero(records["state"] == 1)
+        return held[np.argsort(records["message"]["position"][held], kind="stable")]
+
+    def _messages(self, records: NDArray[np.intp]) -> Iterator[MessageSeen]:
+        keys = self.keys()
+        for record in map(int, records):
+            lib.fc_staged_refresh(self.handle, record)
+            flow = int(self.staging.handle.records[record].message.flow)
+            yield self.staging.message(record, keys[flow])
+
+    def install(self, plan: FlowPlan, *, first_step: int = 1) -> bool:
+        """Sets the plan of one flow; False while this ring has not seen the flow.
+
+        first_step: the step `plan.first` fills. Raises RingError where the tables contradict
+        each other or the shard, or do not fit.
+        """
+        keys = self.keys()
+        if plan.flow not in keys:
+            return False
+        sends = np.concatenate([plan.first.sends, plan.each.sends])
+        sends["first_segment"][len(plan.first.sends) :] += len(plan.first.segments)
+        segments = np.concatenate([plan.first.segments, plan.each.segments])
+        fields = {
+            "state": PLAN_ACTIVE,
+            "first_number": plan.first_number,
+            "first_step": first_step,
+            "first_sends": len(plan.first.sends),
+            "each_sends": len(plan.each.sends),
+            "first_at": 0,
+            "each_at": len(plan.first.sends),
+            "flag_offset": FIRST_FLAG,
+        }
+        code = lib.fc_plan_install(
+            self.handle,
+            keys.index(plan.flow),
+            ffi.new("struct fc_flow_plan *", fields),
+            ffi.from_buffer("struct fc_send[]", sends) if len(sends) else ffi.NULL,
+            len(sends),
+            ffi.from_buffer("struct fc_segment[]", segments) if len(segments) else ffi.NULL,
+            len(segments),
+        )
+        check(code, f"install the plan of {plan.flow}", RingError)
+        return True
+
+    def ignore(self, flow: int) -> None:
+        """Nothing more of the flow with this index is staged or placed."""
+        check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), "ignore a flow", RingError)
+
+    def place_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
+        """Gives staged messages the homes their plans have by now; returns how many moved.
+
+        numbers: {(flow, first_psn): number} of messages the transport could not number.
+        """
+        moved = 0
+        keys = self.keys()
+        plans = self.staging.plans()
+        for record in map(int, self._held()):
+            m = self.staging.handle.records[record].message
+            if plans["state"][m.flow] not in (PLAN_IGNORE, PLAN_ACTIVE):
+                continue
+            named = (numbers or {}).get((keys[m.flow], int(m.first_psn)), NUMBER_UNKNOWN)
+            moved += int(lib.fc_staged_place(self.handle, record, named))
+        return moved
+
+    def close(self) -> None:
+        """Frees the extractor; ring, tables and files stay open and must be closed after it."""
+        if self.handle:
+            lib.fc_extractor_close(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,177 @@
+"""What several mirror points saw of the same flows and messages, as one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A packet whose message its own mirror point does not know."""
+
+    flow: FlowKey
+    psn: int
+    """Unwrapped."""
+    payload: NDArray[np.uint8] = field(repr=False)
+
+
+def merge(one: MessageSeen, other: MessageSeen) -> tuple[MessageSeen, int]:
+    """One message seen at two mirror points; and the bytes on which they differ.
+
+    A message whose start was seen is believed about its length before one whose was not.
+    """
+    kept, extra = (other, one) if one.inferred and not other.inferred else (one, other)
+    if kept.wire_bytes != extra.wire_bytes:
+        return kept, min(kept.wire_bytes, extra.wire_bytes)
+    here, there = _present(kept), _present(extra)
+    differ = int(np.count_nonzero(here & there & (kept.payload != extra.payload)))
+    payload = kept.payload
+    if kept.missing:
+        payload = np.where(here, kept.payload, extra.payload)
+    return (
+        replace(
+            kept,
+            payload=payload,
+            missing=_ranges(here | there),
+            number=extra.number if kept.number is None else kept.number,
+            counted=kept.counted or extra.counted,
+            immediate=extra.immediate if kept.immediate is None else kept.immediate,
+            line_flag=extra.line_flag if kept.line_flag is None else kept.line_flag,
+            first_ns=min(kept.first_ns, extra.first_ns),
+        ),
+        differ,
+    )
+
+
+def _present(message: MessageSeen) -> NDArray[np.bool_]:
+    present = np.ones(message.wire_bytes, bool)
+    for start, stop in message.missing:
+        present[start:stop] = False
+    return present
+
+
+def _ranges(present: NDArray[np.bool_]) -> tuple[Range, ...]:
+    """[start, stop) of every run of False."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], present, [True]]).astype(np.int8)))
+    return tuple((int(start), int(stop)) for start, stop in edges.reshape(-1, 2))
+
+
+def merge_messages(files: Sequence[list[MessageSeen]]) -> tuple[list[MessageSeen], int]:
+    if len(files) == 1:
+        return files[0], 0
+    merged: dict[tuple[FlowKey, int], MessageSeen] = {}
+    conflicts = 0
+    for messages in files:
+        for message in messages:
+            name = (message.flow, message.first_psn)
+            if name in merged:
+                merged[name], differ = merge(merged[name], message)
+                conflicts += differ
+            else:
+                merged[name] = message
+    in_order = sorted(merged.values(), key=lambda message: (message.first_ns, message.order))
+    return [replace(message, order=order) for order, message in enumerate(in_order, 1)], conflicts
+
+
+def adopt(
+    strays: Iterable[Stray], messages: Sequence[MessageSeen], pmtu_bytes: dict[FlowKey, int]
+) -> tuple[list[MessageSeen], int, int]:
+    """Gives strays to the messages another mirror point knows.
+
+    Returns the messages, the bytes on which a stray and a message differ, and how many strays
+    found none.
+    """
+    out = list(messages)
+    of_flow: dict[FlowKey, list[int]] = defaultdict(list)
+    for index, message in enumerate(out):
+        of_flow[message.flow].append(index)
+    for indices in of_flow.values():
+        indices.sort(key=lambda index: out[index].first_psn)
+    homeless = conflicts = 0
+    for stray in strays:
+        indices = of_flow.get(stray.flow, [])
+        nth = bisect_right(indices, stray.psn, key=lambda index: out[index].first_psn) - 1
+        found = out[indices[nth]] if nth >= 0 else None
+        start = (stray.psn - found.first_psn) * pmtu_bytes[stray.flow] if found else 0
+        stop = start + len(stray.payload)
+        if found is None or stop > found.wire_bytes:
+            homeless += 1
+            continue
+        payload = np.zeros_like(found.payload)
+        payload[start:stop] = stray.payload
+        around = tuple(r for r in ((0, start), (stop, found.wire_bytes)) if r[0] < r[1])
+        out[indices[nth]], differ = merge(
+            found, replace(found, payload=payload, missing=around)
+        )
+        conflicts += differ
+    return out, conflicts, homeless
+
+
+@dataclass(slots=True)
+class _Packets:
+    """PSNs of one flow, from the messages of all its mirror points."""
+
+    present: list[Range] = field(default_factory=list)
+
+    def add(self, message: MessageSeen, pmtu_bytes: int) -> None:
+        """`pmtu_bytes` turns missing bytes into missing packets; messages of one need none."""
+        at = message.first_psn
+        size = pmtu_bytes if message.packets > 1 else max(1, message.wire_bytes)
+        for start, stop in message.missing:
+            self.present.append((at, message.first_psn + start // size))
+            at = message.first_psn + -(-stop // size)
+        self.present.append((at, message.first_psn + message.packets))
+
+    def missing(self, known_stop: int) -> int:
+        """Packets between the first PSN seen and `known_stop` that nobody saw."""
+        runs = sorted(run for run in self.present if run[0] < run[1])
+        gaps, at = 0, runs[0][0] if runs else known_stop
+        for start, stop in runs:
+            gaps += max(0, start - at)
+            at = max(at, stop)
+        return gaps + max(0, known_stop - at)
+
+
+def merge_flows(files: Sequence[list[FlowSeen]], messages: Iterable[MessageSeen]) -> list[FlowSeen]:
+    seen: dict[FlowKey, list[FlowSeen]] = defaultdict(list)
+    for flows in files:
+        for flow in flows:
+            seen[flow.key].append(flow)
+    of_flow: dict[FlowKey, list[MessageSeen]] = defaultdict(list)
+    for message in messages:
+        of_flow[message.flow].append(message)
+    merged = [
+        views[0] if len(views) == 1 else _merge_flow(views, of_flow[key])
+        for key, views in seen.items()
+    ]
+    return merged if len(files) == 1 else sorted(merged, key=lambda flow: flow.first_ns)
+
+
+def _merge_flow(views: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> FlowSeen:
+    """Counts of frames add up; what is missing or carried is what all together saw."""
+    pmtu_bytes = max(view.pmtu_bytes for view in views)
+    packets = _Packets()
+    absent = 0
+    for message in messages:
+        packets.add(message, pmtu_bytes)
+        absent += sum(stop - start for start, stop in message.missing)
+    last = max(views, key=lambda view: view.last_ns)
+    return replace(
+        last,
+        pmtu_bytes=pmtu_bytes,
+        frames=sum(view.frames for view in views),
+        payload_bytes=sum(message.wire_bytes for message in messages) - absent,
+        psn_missing=packets.missing(max((m.first_psn + m.packets for m in messages), default=0)),
+        psn_duplicate=sum(view.psn_duplicate for view in views),
+        icrc_bad=sum(view.icrc_bad for view in views),
+        acks=sum(view.acks for view in views),
+        first_ns=min(view.first_ns for view in views),
+    )

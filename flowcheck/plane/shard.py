@@ -1,0 +1,126 @@
+"""The flat gradient in shared memory: two generations, and which bytes of each are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import ffi, lib
+from flowcheck.errors import RingError, check
+from flowcheck.wire.seen import Range
+
+
+class State(IntEnum):
+    """enum fc_generation_state."""
+
+    EMPTY = lib.FC_GENERATION_EMPTY
+    OPEN = lib.FC_GENERATION_OPEN
+    COMPLETE = lib.FC_GENERATION_COMPLETE
+    LOST = lib.FC_GENERATION_LOST
+
+
+GENERATIONS = int(lib.FC_GENERATIONS)
+
+
+class Shard:
+    """One shard file, mapped. Generations belong to the extractor, `apply` to the updater."""
+
+    def __init__(self, path: Path, handle: Any) -> None:
+        self.path = path
+        self.handle = handle
+
+    @classmethod
+    def create(cls, path: Path, *, gradient_bytes: int, unit_bytes: int = 4) -> Shard:
+        """A new shard; unit_bytes: of one element, 2, 4 or 8. Raises RingError."""
+        handle = ffi.new("struct fc_shard *")
+        code = lib.fc_shard_create(str(path).encode(), gradient_bytes, unit_bytes, handle)
+        check(code, f"create shard {path.name}", RingError)
+        return cls(path, handle)
+
+    @classmethod
+    def open(cls, path: Path) -> Shard:
+        """An existing shard. Raises RingError on another magic, layout version or size."""
+        handle = ffi.new("struct fc_shard *")
+        check(lib.fc_shard_open(str(path).encode(), handle), f"open shard {path.name}", RingError)
+        return cls(path, handle)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return int(self.handle.header.gradient_bytes)
+
+    @property
+    def unit_bytes(self) -> int:
+        return int(self.handle.header.unit_bytes)
+
+    @property
+    def applied_step(self) -> int:
+        """The last step the replica has taken; 0 for none."""
+        return int(lib.fc_shard_applied(self.handle))
+
+    def state(self, generation: int) -> State:
+        return State(lib.fc_shard_state(self.handle, generation))
+
+    def step(self, generation: int) -> int:
+        """The step a generation is for; meaningless while it is EMPTY."""
+        return int(self.handle.header.generations[generation].step)
+
+    def covered_bytes(self, generation: int) -> int:
+        return int(self.handle.header.generations[generation].covered_units) * self.unit_bytes
+
+    def generation_of(self, step: int) -> int | None:
+        """The generation that holds `step`, in any state but EMPTY."""
+        for generation in range(GENERATIONS):
+            if self.state(generation) != State.EMPTY and self.step(generation) == step:
+                return generation
+        return None
+
+    def gradient(self, generation: int) -> NDArray[np.uint8]:
+        """[gradient_bytes], registration order; a view, valid until `close()`."""
+        data = lib.fc_shard_data(self.handle, generation)
+        return np.frombuffer(ffi.buffer(data, self.gradient_bytes), np.uint8)
+
+    def missing(self, generation: int) -> tuple[Range, ...]:
+        """Byte ranges of the gradient that are not there, ascending."""
+        return tuple(self._missing(generation))
+
+    def _missing(self, generation: int) -> Iterator[Range]:
+        bounds = ffi.new("uint64_t[2]")
+        next_missing = lib.fc_shard_next_missing
+        while next_missing(self.handle, generation, bounds[1], bounds, bounds + 1):
+            yield int(bounds[0]), int(bounds[1])
+
+    def begin(self, generation: int, step: int) -> None:
+        """Forgets what the generation held and opens it for `step`."""
+        lib.fc_shard_begin(self.handle, generation, step)
+
+    def finish(self, generation: int) -> bool:
+        """Publishes an OPEN generation as COMPLETE if every byte is there; is it COMPLETE?"""
+        return bool(lib.fc_shard_finish(self.handle, generation))
+
+    def lose(self, generation: int) -> None:
+        """Says that the generation's step will never be whole."""
+        lib.fc_shard_lose(self.handle, generation)
+
+    def apply(self, step: int) -> None:
+        """The updater's word: `step` and all before it are in the replica."""
+        lib.fc_shard_apply(self.handle, step)
+
+    def close(self) -> None:
+        lib.fc_shard_close(self.handle)
+
+    def __enter__(self) -> Shard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

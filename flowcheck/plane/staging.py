@@ -1,0 +1,164 @@
+"""The extractor's own file: messages staged until their plan is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import ffi, lib
+from flowcheck.errors import RingError, check
+from flowcheck.plane.flows import record_dtype
+from flowcheck.wire.seen import FlowKey, MessageSeen, Range
+
+STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
+PLAN_DTYPE = record_dtype(ffi.typeof("struct fc_flow_plan"))
+NUMBER_UNKNOWN = 2**64 - 1
+
+
+class Staging:
+    """One staging file, mapped. `handle` is the `struct fc_staging *` C takes."""
+
+    def __init__(self, path: Path, handle: Any) -> None:
+        self.path = path
+        self.handle = handle
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        messages: int,
+        data_bytes: int,
+        records: int = 1 << 16,
+        held: int = 1024,
+        sends: int = 1 << 16,
+        segments: int = 1 << 18,
+    ) -> Staging:
+        """A new file, reserved in full.
+
+        messages: records of the flow table's pool; data_bytes: payload staged at once; records:
+        messages staged at once; held: packets without a message; sends, segments: room for plans.
+        """
+        sizes = ffi.new(
+            "struct fc_staging_sizes *",
+            {
+                "messages": messages,
+                "data_bytes": data_bytes,
+                "records": records,
+                "held": held,
+                "sends": sends,
+                "segments": segments,
+            },
+        )
+        handle = ffi.new("struct fc_staging *")
+        code = lib.fc_staging_create(str(path).encode(), sizes, handle)
+        check(code, f"create staging {path.name}", RingError)
+        return cls(path, handle)
+
+    @classmethod
+    def open(cls, path: Path) -> Staging:
+        """An existing file. Raises RingError on another magic, layout version or size."""
+        handle = ffi.new("struct fc_staging *")
+        code = lib.fc_staging_open(str(path).encode(), handle)
+        check(code, f"open staging {path.name}", RingError)
+        return cls(path, handle)
+
+    @property
+    def data_free_bytes(self) -> int:
+        """Of the data region; blocks freed in one size class serve that class alone."""
+        return int(self.handle.header.data_bytes - self.handle.header.data_held)
+
+    @property
+    def completions(self) -> int:
+        """Messages that became complete so far; `fc_staged.completed` counts along."""
+        return int(self.handle.header.completions)
+
+    @property
+    def held_packets(self) -> int:
+        """Packets kept now whose message is not known."""
+        return int(self.handle.header.held_used)
+
+    def records(self) -> NDArray[np.void]:
+        """[records ever used] STAGED_DTYPE, a read-only view; `state` 1 marks those in use."""
+        size = int(self.handle.header.records_used) * STAGED_DTYPE.itemsize
+        view = np.frombuffer(ffi.buffer(self.handle.records, size), dtype=STAGED_DTYPE)
+        view.flags.writeable = False
+        return view
+
+    def plans(self) -> NDArray[np.void]:
+        """[flows a table can hold] PLAN_DTYPE, index = flow; a read-only view."""
+        size = lib.FC_FLOWS_MAX * PLAN_DTYPE.itemsize
+        view = np.frombuffer(ffi.buffer(self.handle.plans, size), dtype=PLAN_DTYPE)
+        view.flags.writeable = False
+        return view
+
+    def held(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+        """(flow index, unwrapped PSN, payload) of every packet whose message is not known."""
+        left = self.held_packets
+        for index in range(int(self.handle.header.held_max)):
+            if left == 0:
+                return
+            entry = self.handle.held[index]
+            if entry.used:
+                left -= 1
+                at = self.handle.held_data + index * lib.FC_HELD_BYTES
+                payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
+                yield int(entry.flow), int(entry.psn), payload
+
+    def missing(self, record: int) -> tuple[Range, ...]:
+        """Wire bytes of a staged message that never came, ascending."""
+        return tuple(self._missing(record))
+
+    def _missing(self, record: int) -> Iterator[Range]:
+        bounds = ffi.new("uint64_t[2]")
+        while lib.fc_staged_next_missing(self.handle, record, bounds[1], bounds, bounds + 1):
+            yield int(bounds[0]), int(bounds[1])
+
+    def payload(self, record: int) -> NDArray[np.uint8]:
+        """A copy of what a staged message carried: [wire bytes], zero where nothing came."""
+        size = int(self.handle.records[record].message.length_bytes)
+        out = np.empty(size, np.uint8)
+        lib.fc_staged_read(self.handle, record, ffi.from_buffer("uint8_t[]", out))
+        return out
+
+    def message(self, record: int, flow: FlowKey) -> MessageSeen:
+        """One staged message, payload copied, as learning wants it."""
+        m = self.handle.records[record].message
+        flags = int(m.flags)
+        reth = bool(flags & lib.FC_MESSAGE_RETH)
+        return MessageSeen(
+            flow=flow,
+            first_psn=int(m.first_psn),
+            packets=int(m.packets),
+            number=None if m.number == NUMBER_UNKNOWN else int(m.number),
+            counted=bool(flags & lib.FC_MESSAGE_COUNTED),
+            va=int(m.va) if reth else None,
+            rkey=int(m.rkey) if reth else None,
+            immediate=int(m.immediate) if flags & lib.FC_MESSAGE_IMMEDIATE else None,
+            wire_bytes=int(m.length_bytes),
+            inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
+            line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
+            payload=self.payload(record),
+            missing=self.missing(record),
+            first_ns=int(m.first_ns),
+            order=int(m.position),
+        )
+
+    def close(self) -> None:
+        lib.fc_staging_close(self.handle)
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

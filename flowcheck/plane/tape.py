@@ -1,0 +1,159 @@
+"""Capture files read to their end: every flow and message, merged over mirror points.
+
+The same rings, parser and staging as the running chain, in one process, with everything staged.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flowcheck.plane.counters import by_verdict
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.flows import FlowTable, flow_key, psn_missing
+from flowcheck.plane.memory import SHM
+from flowcheck.plane.merge import Stray, adopt, merge_flows, merge_messages
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.staging import Staging
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+
+RING_SLOTS = 4096
+POOL_MESSAGES = 1 << 16
+RECORDS_MAX = 1 << 20
+HELD_MAX = 1 << 12
+FRAME_BYTES_MIN = 80
+"""No write of RoCE v2 is shorter, its record in a capture file included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """What some capture files hold."""
+
+    frames: dict[str, int]
+    """{verdict: frames}, every verdict; they add up to `total`."""
+    total: int
+    flows: list[FlowSeen]
+    """Every flow, in order of first sight; flows that carry acknowledgements alone too."""
+    messages: list[MessageSeen]
+    """Every RDMA write message, in order of first sight; (flow, first_psn) names one."""
+    conflicts: int = 0
+    """Bytes seen twice with different values; the first one seen is kept."""
+    dropped_packets: int = 0
+    """Packets with no room to stage them, or whose message never became known."""
+
+
+@dataclass(slots=True)
+class _File:
+    """One mirror point."""
+
+    frames: dict[str, int]
+    flows: list[FlowSeen]
+    messages: list[MessageSeen]
+    strays: list[Stray]
+    conflicts: int
+    dropped: int
+
+
+def read_tape(paths: Sequence[Path], *, icrc_every: int = 1) -> Tape:
+    """Reads capture files, several mirror points of one job.
+
+    icrc_every: check the ICRC of every n-th frame, 0 of none. Raises CaptureError for a file
+    that is no capture or is torn, RingError where memory is short.
+    """
+    files = [_read_file(path, icrc_every) for path in paths]
+    frames: Counter[str] = Counter()
+    for one in files:
+        frames.update(one.frames)
+    messages, conflicts = merge_messages([one.messages for one in files])
+    pmtu_bytes: Counter[FlowKey] = Counter()
+    for flow in (flow for one in files for flow in one.flows):
+        pmtu_bytes[flow.key] = max(pmtu_bytes[flow.key], flow.pmtu_bytes)
+    strays = [stray for one in files for stray in one.strays]
+    messages, differ, homeless = adopt(strays, messages, pmtu_bytes)
+    return Tape(
+        frames=dict(frames),
+        total=sum(frames.values()),
+        flows=merge_flows([one.flows for one in files], messages),
+        messages=messages,
+        conflicts=conflicts + differ + sum(one.conflicts for one in files),
+        dropped_packets=homeless + sum(one.dropped for one in files),
+    )
+
+
+@contextmanager
+def _scratch(need_bytes: int) -> Iterator[Path]:
+    """A folder that is removed afterwards: in memory where at least half stays free."""
+    in_memory = SHM.is_dir() and shutil.disk_usage(SHM).free > 2 * need_bytes
+    with tempfile.TemporaryDirectory(
+        prefix="flowcheck-tape-", dir=SHM if in_memory else None
+    ) as folder:
+        yield Path(folder)
+
+
+def _read_file(path: Path, icrc_every: int) -> _File:
+    with PcapSource(path) as source:
+        file_bytes = path.stat().st_size
+        frames_max = file_bytes // FRAME_BYTES_MIN + 64
+        data_bytes = 2 * file_bytes + (4 << 20)
+        with (
+            _scratch(data_bytes + (128 << 20)) as folder,
+            Ring.create(folder / "ring", slots=RING_SLOTS) as ring,
+            FlowTable.create(folder / "flows", messages=POOL_MESSAGES) as flows,
+            Staging.create(
+                folder / "staging",
+                messages=POOL_MESSAGES,
+                data_bytes=data_bytes,
+                records=min(RECORDS_MAX, frames_max),
+                held=min(HELD_MAX, frames_max),
+                sends=1,
+                segments=1,
+            ) as staging,
+            Parser(ring, flows, icrc_every=icrc_every) as parser,
+            Extractor(ring, flows, staging, block=False) as extractor,
+        ):
+            commit = ring.capture_commit()
+            while not (source.ended and ring.tail == ring.head):
+                source.read_into(ring, RING_SLOTS, commit)
+                parser.parse(RING_SLOTS)
+                extractor.extract(RING_SLOTS)
+            # cffi: a nested struct does not keep the one it lies in alive.
+            parsed, extracted = ring.parse_commit(), ring.extract_commit()
+            counters = extracted.counters
+            return _File(
+                frames=by_verdict(parsed.counters),
+                flows=[_flow(record) for record in flows.flows()],
+                messages=list(extractor.staged()),
+                strays=[
+                    Stray(extractor.keys()[flow], psn, payload)
+                    for flow, psn, payload in staging.held()
+                ],
+                conflicts=int(counters.conflict_bytes),
+                dropped=int(counters.staging_full_packets) + int(counters.orphan_dropped_packets),
+            )
+
+
+def _flow(record: np.void) -> FlowSeen:
+    return FlowSeen(
+        key=flow_key(record),
+        udp_source_port=int(record["udp_source_port"]),
+        pmtu_bytes=int(record["pmtu_bytes"]),
+        frames=int(record["write_packets"]) + int(record["ack_packets"]),
+        payload_bytes=int(record["payload_bytes"]),
+        psn_missing=psn_missing(record),
+        psn_duplicate=int(record["duplicate_packets"]),
+        icrc_bad=int(record["icrc_bad_frames"]),
+        acks=int(record["ack_packets"]),
+        first_ns=int(record["first_ns"]),
+        last_ns=int(record["last_ns"]),
+        last_ack_psn=int(record["last_ack_psn"]),
+        last_ack_msn=int(record["last_ack_msn"]),
+    )
