@@ -55,6 +55,9 @@ class Connection:
     psn: int = 0
     cts_psn: int = 0
     sent: int = 0
+    completed: int = 0
+    """RDMA messages the receiver has completed: the MSN of its ACKs (the adaptive form takes two
+    per send)."""
 
 
 class Fabric:
@@ -102,7 +105,7 @@ class Fabric:
         if split:
             self._write(connection, b"", 0, 0, immediate)
         connection.sent += 1
-        back = acknowledge(connection.reverse_qp, connection.psn - 1, connection.sent)
+        back = acknowledge(connection.reverse_qp, connection.psn - 1, connection.completed)
         self._emit(connection, back, kind="ack", message=connection.sent - 1, reverse=True)
 
     def _write(
@@ -118,6 +121,7 @@ class Fabric:
             immediate=immediate,
         )
         connection.psn += len(packets)
+        connection.completed += 1
         for packet in packets:
             self._emit(connection, packet, kind="data", message=connection.sent)
 
