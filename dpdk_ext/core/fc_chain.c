@@ -31,16 +31,20 @@ struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc
 	return near;
 }
 
-bool fc_chain_used_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey)
+bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey)
 {
 	const struct fc_message *message = fc_message_at(flows, flow->last_message);
+	bool any = false;
 
 	for (int hops = 0; message && hops < 256; hops++) {
-		if (message->flags & FC_MESSAGE_RETH && message->rkey == rkey)
-			return true;
+		if (message->flags & FC_MESSAGE_RETH && message->length_bytes) {
+			if (message->rkey == rkey)
+				return false;
+			any = true;
+		}
 		message = fc_message_at(flows, message->previous);
 	}
-	return false;
+	return any;
 }
 
 struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,

@@ -21,6 +21,9 @@
  * FC_RENUMBER_MAX after it. */
 #define FC_UNDO_PACKET_BYTES 16384
 #define FC_RENUMBER_MAX 64
+/* Slots decoded before the first of them is assembled: long enough to hide a
+ * miss of the flow index, short enough for the first cache. */
+#define FC_BATCH_SLOTS 32
 
 struct fc_parser {
 	struct fc_ring *ring;
@@ -31,8 +34,8 @@ struct fc_parser {
 	uint32_t epoch;
 	uint32_t *message_epochs;
 	uint32_t flow_epochs[FC_FLOWS_MAX], hole_epochs[FC_FLOWS_MAX];
-	uint64_t hashes[FC_SPAN_SLOTS];
-	struct fc_packet packets[FC_SPAN_SLOTS];
+	uint64_t hashes[FC_BATCH_SLOTS];
+	struct fc_packet packets[FC_BATCH_SLOTS];
 };
 
 /* A packet on its way into its flow. */
@@ -143,7 +146,8 @@ bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn);
-bool fc_chain_used_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey);
+/* Are keys of `flow` known, and `rkey` none of them? */
+bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey);
 /* A new record of a->flow between its neighbours, not yet numbered or published. */
 struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
 				   uint64_t first_psn, uint32_t packets);

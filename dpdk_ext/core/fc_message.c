@@ -40,8 +40,22 @@ static bool same_message(const struct fc_arrival *a, const struct fc_message *m)
 /* An empty write has no key of its own (NCCL: address and key 0). */
 static bool foreign_rkey(const struct fc_arrival *a)
 {
-	return a->packet->length_bytes && a->flow->messages &&
-	       !fc_chain_used_rkey(a->parser->flows, a->flow, a->packet->rkey);
+	return a->packet->length_bytes &&
+	       fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey);
+}
+
+/* Does this RETH packet contradict a message whose length was only inferred? What
+ * was marked by that length cannot be moved, so the packet has to give way. */
+static bool contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_packet *p = a->packet;
+
+	if (near->at)
+		return !(near->at->flags & FC_MESSAGE_RETH) &&
+		       (near->at->first_psn != a->psn ||
+			near->at->length_bytes != p->length_bytes ||
+			near->at->packets != packets_from_reth(p));
+	return near->after && a->psn + packets_from_reth(p) > near->after->first_psn;
 }
 
 /* Does this RETH packet say that the queue pair belongs to somebody new? A
@@ -53,6 +67,8 @@ static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours 
 
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
 		return !same_message(a, near->at);
+	if (near->at)
+		return contradicts_inferred(a, near) && foreign_rkey(a);
 	if (near->after && near->after->flags & FC_MESSAGE_RETH &&
 	    a->psn + packets_from_reth(p) > near->after->first_psn)
 		return true;
@@ -83,8 +99,6 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 	const struct fc_packet *p = a->packet;
 
 	m->flags = (uint8_t)((m->flags & ~FC_MESSAGE_INFERRED) | FC_MESSAGE_RETH);
-	m->first_psn = a->psn;
-	m->packets = packets_from_reth(p);
 	m->va = p->va;
 	m->rkey = p->rkey;
 	m->length_bytes = p->length_bytes;
@@ -93,8 +107,6 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 	m->head_bytes = head_bytes(p);
 	memcpy(m->head, a->frame + p->payload_at, m->head_bytes);
 	note_line_flag(m, p);
-	if (fc_message_stop(m) > a->flow->expected_psn)
-		a->flow->expected_psn = fc_message_stop(m);
 }
 
 /* Packets of [first_psn, stop) seen up to now, the one at hand included. */
@@ -106,15 +118,12 @@ static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message
 /* The record for a RETH packet that no record covers, or whose record was only inferred. */
 static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbours *near)
 {
-	const uint32_t packets = packets_from_reth(a->packet);
 	struct fc_message *m = near->at;
 
-	if (!m && near->after && a->psn + packets > near->after->first_psn)
-		m = near->after; /* inferred, and reaching further back than its end told */
 	if (m)
 		fc_touch_message(a->parser, m);
 	else
-		m = fc_chain_insert(a, near, a->psn, packets);
+		m = fc_chain_insert(a, near, a->psn, packets_from_reth(a->packet));
 	describe(a, m);
 	m->packets_seen = packets_seen(a->flow, m);
 	fc_chain_number(a, m);
@@ -230,6 +239,8 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		a->psn = fc_unwrap(a->flow, p->psn);
 		near = (struct fc_neighbours){ 0 };
 	}
+	if (contradicts_inferred(a, &near))
+		return FC_MALFORMED;
 	if (p->opcode == FC_RC_WRITE_FIRST && !a->flow->pmtu_bytes)
 		a->flow->pmtu_bytes = p->payload_bytes;
 	if (p->opcode == FC_RC_WRITE_FIRST

@@ -7,7 +7,7 @@
 #include "fc_flow_ops.h"
 
 /* Slots ahead whose headers are fetched: about one memory latency of parsing. */
-#define PREFETCH_SLOTS 12
+#define PREFETCH_SLOTS 24
 
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out)
@@ -46,7 +46,7 @@ void fc_parser_close(struct fc_parser *parser)
 	free(parser);
 }
 
-static void prefetch(const struct fc_ring *ring, uint64_t position)
+static void prefetch_headers(const struct fc_ring *ring, uint64_t position)
 {
 	const uint8_t *slot = (const uint8_t *)fc_ring_slot(ring, position);
 
@@ -88,7 +88,7 @@ static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t coun
 
 	for (uint64_t i = 0; i < count; i++) {
 		if (first + i + PREFETCH_SLOTS < head)
-			prefetch(parser->ring, first + i + PREFETCH_SLOTS);
+			prefetch_headers(parser->ring, first + i + PREFETCH_SLOTS);
 		const struct fc_slot *slot = fc_ring_slot(parser->ring, first + i);
 		struct fc_packet *p = &parser->packets[i];
 		fc_decode(slot->frame, frame_bytes(parser->ring, slot), slot->wire_bytes, p);
@@ -164,16 +164,24 @@ static void commit(struct fc_parser *parser, uint64_t parsed)
 	fc_undo_end(parser->flows);
 }
 
+static bool journal_full(const struct fc_parser *parser)
+{
+	return parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES;
+}
+
+/* One span, or as much of it as the journal holds. Returns the slots committed. */
 static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t count, uint64_t head)
 {
 	uint64_t done = 0;
 
-	decode_slots(parser, first, count, head);
 	fc_undo_begin(parser, first);
-	for (; done < count; done++) {
-		if (parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES)
-			break;
-		finish_slot(parser, fc_ring_slot(parser->ring, first + done), done);
+	while (done < count && !journal_full(parser)) {
+		const uint64_t left = count - done;
+		const uint64_t batch = left < FC_BATCH_SLOTS ? left : FC_BATCH_SLOTS;
+		const uint64_t base = first + done;
+		decode_slots(parser, base, batch, head);
+		for (uint64_t i = 0; i < batch && !journal_full(parser); i++, done++)
+			finish_slot(parser, fc_ring_slot(parser->ring, base + i), i);
 	}
 	commit(parser, first + done);
 	return done;

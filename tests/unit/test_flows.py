@@ -324,3 +324,22 @@ def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
     path.write_bytes(raw[:-4096])
     with pytest.raises(RingError, match="contradict"):
         FlowTable.open(path)
+
+
+def test_a_late_start_with_a_key_of_its_own_is_not_a_new_owner(shm: Path) -> None:
+    data = payload(1025, 6)
+    packets = write(data, psn=0, pmtu=512, immediate=little(1025))
+    with parsed(shm, frames([packets[1], packets[2], packets[0]])) as run:
+        assert run.counters()["incarnations"] == 0
+        assert run.table.message(1).packets_seen == 3
+        assert run.verdicts() == {"orphan": 1, "write": 2}
+
+
+def test_a_start_that_contradicts_an_inferred_length_gives_way(shm: Path) -> None:
+    before = write(payload(600), psn=0)
+    packets = write(payload(1500, 3), psn=3, immediate=little(1500))
+    wrong = Packet(FIRST, 4, payload(256), rkey=7, length=1244)
+    with parsed(shm, frames([*before, *packets[2:], wrong, packets[0]])) as run:
+        assert run.mark(6).said == "write" and run.mark(8).said == "write"
+        assert run.verdicts()["malformed"] == 1
+        assert run.counters()["incarnations"] == 0

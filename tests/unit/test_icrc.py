@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from scapy.contrib.roce import BTH
@@ -42,7 +43,8 @@ def test_every_twin_of_this_cpu_gives_the_same_crc(twin: str) -> None:
         "import test_icrc as t; from flowcheck._core import ffi, lib;"
         "t.all_lengths_agree(); print(ffi.string(lib.fc_crc32_name()).decode())"
     )
-    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
+    here = Path(__file__).resolve()
+    folders = [str(here.parent), str(here.parent.parent)]
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={

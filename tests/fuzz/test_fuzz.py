@@ -1,0 +1,35 @@
+"""libFuzzer on the transport: a minute in the suite, FLOWCHECK_FUZZ_S seconds by night."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "60"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 120)
+def test_the_fuzzer_finds_nothing_in_the_parser_and_assembler(tmp_path: Path) -> None:
+    if not shutil.which("clang"):
+        pytest.skip("clang, which brings libFuzzer, is not installed")
+    from conftest import captures_folder
+
+    folder = captures_folder()
+    seeds = sorted(folder.glob("captures/*.pcapng"))[:2] if folder else []
+    seeds += sorted(folder.glob("captures/rxe/v4_*.pcap"))[:8] if folder else []
+    done = subprocess.run(
+        [str(REPOSITORY / "scripts/fuzz"), str(SECONDS), *map(str, seeds)],
+        env={**os.environ, "FLOWCHECK_FUZZ_DIR": str(tmp_path), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    assert "stat::number_of_executed_units" in done.stderr
