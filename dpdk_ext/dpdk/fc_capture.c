@@ -1,0 +1,269 @@
+#include "fc_capture_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_prefetch.h>
+
+#include "fc_error.h"
+
+#define SECOND_NS 1000000000ull
+
+enum {
+	SPIN_POLLS = 64,             /* empty polls before the first pause */
+	END_POLLS = 1024,            /* empty polls after which a file is over */
+	PACE_SLEEP_NS_MAX = 1000000, /* so that a stop is heard */
+	HANG_S = 5,                  /* copy engines need microseconds */
+};
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static void rest_ns(uint64_t ns)
+{
+	const struct timespec pause = { (time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS) };
+
+	nanosleep(&pause, NULL);
+}
+
+int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *ring,
+		      struct fc_capture **out)
+{
+	*out = NULL;
+	struct fc_capture *capture = calloc(1, sizeof *capture);
+	if (!capture)
+		return fc_fail(ENOMEM, "no memory for a capture");
+	capture->want = *request;
+	capture->ring = ring;
+	const int code = fc_copies_create(&capture->copies, FC_FLIGHTS, request->engine);
+	if (code < 0) {
+		free(capture);
+		return code;
+	}
+	fc_ring_capture_counters(ring, &capture->commit);
+	capture->before = capture->commit.counters;
+	capture->missed = capture->before.interface_missed_frames;
+	capture->position = fc_ring_head(ring);
+	capture->source_frame = capture->commit.source_frames;
+	capture->skip = request->table ? capture->source_frame : 0;
+	if (request->queue == 0)
+		(void)rte_eth_stats_reset(request->port); /* we add to `before` */
+	*out = capture;
+	return 0;
+}
+
+void fc_capture_destroy(struct fc_capture *capture)
+{
+	if (!capture)
+		return;
+	fc_copies_destroy(&capture->copies);
+	free(capture);
+}
+
+void fc_capture_stop(struct fc_capture *capture)
+{
+	FC_STORE_RELEASE(&capture->stop, 1u); /* pairs with fc_capture_run() */
+}
+
+void fc_capture_note_missed(struct fc_capture *capture, uint64_t frames)
+{
+	FC_STORE_RELEASE(&capture->missed, frames); /* pairs with read_stats() */
+}
+
+/* The NIC counts per port, so the first queue's ring tells for all. */
+static void read_stats(struct fc_capture *capture)
+{
+	struct fc_capture_counters *counters = &capture->commit.counters;
+	struct rte_eth_stats stats;
+
+	counters->interface_missed_frames = FC_LOAD_ACQUIRE(&capture->missed);
+	if (capture->want.queue || rte_eth_stats_get(capture->want.port, &stats) < 0)
+		return;
+	counters->nic_missed_frames = capture->before.nic_missed_frames + stats.imissed;
+	counters->nic_no_mbuf_frames = capture->before.nic_no_mbuf_frames + stats.rx_nombuf;
+	counters->nic_error_frames = capture->before.nic_error_frames + stats.ierrors;
+}
+
+void fc_capture_settle(struct fc_capture *capture)
+{
+	read_stats(capture);
+	fc_ring_publish(capture->ring, 0, &capture->commit);
+}
+
+static void step_copies(struct fc_capture *capture)
+{
+	fc_copies_submit(&capture->copies);
+	fc_copies_complete(&capture->copies);
+	fc_retire(capture);
+}
+
+/* A full ring stops a file, never a live source; copies under way must have a place. */
+static uint32_t poll_limit(struct fc_capture *capture)
+{
+	uint64_t limit = FC_BURST_MAX;
+
+	if (fc_copies_room(&capture->copies) < FC_BURST_MAX)
+		return 0;
+	if (!capture->ring->header->live_source && !fc_ring_is_full(capture)) {
+		const uint64_t room = capture->ring->mask + 1 - (capture->position - capture->tail);
+
+		limit = room < limit ? room : limit;
+	} else if (!capture->ring->header->live_source) {
+		return 0;
+	}
+	return (uint32_t)limit;
+}
+
+/* Frames in hand, polled for when there are none. */
+static void take_frames(struct fc_capture *capture)
+{
+	if (capture->held_first < capture->held_count)
+		return;
+	capture->held_first = 0;
+	capture->held_count = 0;
+	const uint32_t limit = poll_limit(capture);
+	if (!limit)
+		return;
+	const uint16_t polled = rte_eth_rx_burst(capture->want.port, capture->want.queue,
+						 capture->held, (uint16_t)limit);
+	capture->held_count = polled;
+	capture->empty_polls = polled ? 0 : capture->empty_polls + 1;
+	if (capture->skip) {
+		const uint32_t passed = capture->skip < polled ? (uint32_t)capture->skip : polled;
+
+		rte_pktmbuf_free_bulk(capture->held, passed);
+		capture->held_first = passed;
+		capture->skip -= passed;
+	}
+}
+
+/* Nanoseconds until frame `source_frame` is due; time runs from the first one. */
+static uint64_t due_in_ns(struct fc_capture *capture, uint64_t now_ns)
+{
+	const struct fc_timetable *table = capture->want.table;
+
+	if (capture->want.speed <= 0 || !table || capture->source_frame >= table->frames)
+		return 0;
+	const uint64_t stamp_ns = table->stamps[capture->source_frame].timestamp_ns;
+	if (!capture->pace_start_ns) {
+		capture->pace_start_ns = now_ns;
+		capture->pace_stamp_ns = stamp_ns;
+	}
+	if (stamp_ns <= capture->pace_stamp_ns)
+		return 0;
+	const double after_ns = (double)(stamp_ns - capture->pace_stamp_ns) / capture->want.speed;
+	const double gone_ns = (double)(now_ns - capture->pace_start_ns);
+	return after_ns > gone_ns ? (uint64_t)(after_ns - gone_ns) : 0;
+}
+
+/* Takes in the frames that are due; returns how many. */
+static uint32_t accept_due(struct fc_capture *capture)
+{
+	const uint64_t now_ns = clock_ns(CLOCK_REALTIME);
+	const uint64_t pace_ns = capture->want.speed > 0 ? clock_ns(CLOCK_MONOTONIC) : 0;
+	const uint32_t begin = capture->held_first;
+
+	for (; capture->held_first < capture->held_count; capture->held_first++) {
+		const uint32_t ahead = capture->held_first + 4;
+
+		if (due_in_ns(capture, pace_ns))
+			break;
+		if (ahead < capture->held_count)
+			rte_prefetch0(rte_pktmbuf_mtod(capture->held[ahead], void *));
+		fc_admit(capture, capture->held[capture->held_first], now_ns);
+	}
+	if (now_ns >= capture->stats_due_ns) {
+		capture->stats_due_ns = now_ns + SECOND_NS;
+		read_stats(capture);
+		fc_ring_publish(capture->ring, 0, &capture->commit);
+	}
+	return capture->held_first - begin;
+}
+
+static void idle(struct fc_capture *capture)
+{
+	if (capture->held_first < capture->held_count) {
+		const uint64_t due_ns = due_in_ns(capture, clock_ns(CLOCK_MONOTONIC));
+
+		rest_ns(due_ns < PACE_SLEEP_NS_MAX ? due_ns : PACE_SLEEP_NS_MAX);
+	} else if (capture->want.idle_us &&
+		   (capture->empty_polls > SPIN_POLLS || !poll_limit(capture))) {
+		rest_ns(capture->want.idle_us * 1000ull);
+	}
+}
+
+static bool finished(const struct fc_capture *capture)
+{
+	const struct fc_timetable *table = capture->want.table;
+
+	if (table)
+		return capture->source_frame >= table->frames;
+	return capture->want.frames_max && capture->source_frame >= capture->want.frames_max;
+}
+
+/* Waits for the copies under way and gives back what was polled and not taken. */
+static int wind_up(struct fc_capture *capture)
+{
+	const uint64_t give_up_ns = clock_ns(CLOCK_MONOTONIC) + HANG_S * SECOND_NS;
+
+	rte_pktmbuf_free_bulk(capture->held + capture->held_first,
+			      capture->held_count - capture->held_first);
+	capture->held_first = capture->held_count = 0;
+	while (capture->copies.first != capture->copies.next) {
+		step_copies(capture);
+		if (clock_ns(CLOCK_MONOTONIC) > give_up_ns)
+			return fc_fail(
+				EIO, "a copy engine did not finish %llu copies within %d s",
+				(unsigned long long)(capture->copies.next - capture->copies.first),
+				HANG_S);
+	}
+	fc_capture_settle(capture);
+	return 0;
+}
+
+static int receive(struct fc_capture *capture)
+{
+	const struct fc_timetable *table = capture->want.table;
+
+	while (!FC_LOAD_ACQUIRE(&capture->stop) && !finished(capture)) {
+		take_frames(capture);
+		const uint32_t taken = accept_due(capture);
+		step_copies(capture);
+		if (taken)
+			continue;
+		if (table && capture->empty_polls >= END_POLLS &&
+		    capture->copies.first == capture->copies.next)
+			return fc_fail(ENODATA,
+				       "the file gave %llu of its %llu frames and then nothing",
+				       (unsigned long long)capture->source_frame,
+				       (unsigned long long)table->frames);
+		idle(capture);
+	}
+	return 0;
+}
+
+int fc_capture_run(struct fc_capture *capture)
+{
+	/* A thread DPDK does not know has no buffer cache and polls at half the rate. */
+	const bool foreign = rte_lcore_id() == LCORE_ID_ANY;
+
+	if (foreign && rte_thread_register() < 0)
+		return fc_fail(rte_errno, "the capture thread cannot be registered with DPDK: %s",
+			       rte_strerror(rte_errno));
+	int code = receive(capture);
+	const int wound_up = wind_up(capture);
+	if (code == 0)
+		code = wound_up;
+	if (foreign)
+		rte_thread_unregister();
+	return code;
+}

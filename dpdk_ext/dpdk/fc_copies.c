@@ -1,0 +1,88 @@
+#include "fc_copies.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fc_copy.h"
+#include "fc_dma_ops.h"
+#include "fc_error.h"
+
+enum { FREE_BATCH = 64 };
+
+int fc_copies_create(struct fc_copies *copies, uint64_t flights, struct fc_dma *engine)
+{
+	memset(copies, 0, sizeof *copies);
+	copies->flights = calloc(flights, sizeof *copies->flights);
+	if (!copies->flights)
+		return fc_fail(ENOMEM, "no memory for %llu frames under way",
+			       (unsigned long long)flights);
+	copies->mask = flights - 1;
+	copies->engine = engine;
+	return 0;
+}
+
+void fc_copies_destroy(struct fc_copies *copies)
+{
+	free(copies->flights);
+	memset(copies, 0, sizeof *copies);
+}
+
+static void gather(const struct fc_flight *flight)
+{
+	uint32_t left = flight->frame_bytes;
+	uint8_t *to = flight->to;
+
+	for (const struct rte_mbuf *part = flight->mbuf; part && left; part = part->next) {
+		const uint32_t bytes = part->data_len < left ? part->data_len : left;
+
+		memcpy(to, rte_pktmbuf_mtod(part, const void *), bytes);
+		to += bytes;
+		left -= bytes;
+	}
+}
+
+void fc_flight_copy(struct fc_flight *flight, enum fc_copied_by by)
+{
+	if (flight->mbuf->nb_segs == 1)
+		fc_copy_stream(flight->to, rte_pktmbuf_mtod(flight->mbuf, const void *),
+			       flight->frame_bytes);
+	else
+		gather(flight);
+	flight->copied_by = (uint8_t)by;
+	flight->done = 1;
+}
+
+static void submit_to_cpu(struct fc_copies *copies)
+{
+	struct rte_mbuf *finished[FREE_BATCH];
+	unsigned int count = 0;
+
+	for (; copies->submitted != copies->next; copies->submitted++) {
+		struct fc_flight *flight = fc_flight_at(copies, copies->submitted);
+
+		if (flight->outcome == FC_PUSHED)
+			fc_flight_copy(flight, FC_BY_CPU);
+		flight->done = 1;
+		finished[count++] = flight->mbuf;
+		flight->mbuf = NULL;
+		if (count == FREE_BATCH) {
+			rte_pktmbuf_free_bulk(finished, count);
+			count = 0;
+		}
+	}
+	rte_pktmbuf_free_bulk(finished, count);
+}
+
+void fc_copies_submit(struct fc_copies *copies)
+{
+	if (copies->engine)
+		fc_dma_submit(copies->engine, copies);
+	else
+		submit_to_cpu(copies);
+}
+
+void fc_copies_complete(struct fc_copies *copies)
+{
+	if (copies->engine)
+		fc_dma_complete(copies->engine, copies);
+}

@@ -1,0 +1,162 @@
+"""A port, its copy engines and the receive loop as Python sees them. No packet passes here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flowcheck.plane.dpdk import MBUF_ROOM_BYTES, Device, check, dpdk, pointer
+from flowcheck.plane.ring import Ring
+
+WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
+"""Files and test devices have no such mode; everything else is a mirror port and needs it."""
+
+RX_DESCRIPTORS = 1024
+ENGINE_DESCRIPTORS = 1024
+"""Per copy engine: a power of two; what it may have under way."""
+
+
+class Port:
+    """An Ethernet port, started, promiscuous where there is such a mode. Raises CaptureError."""
+
+    def __init__(self, device: Device, *, queues: int = 1, mbufs: int, frame_bytes: int) -> None:
+        """frame_bytes: the longest frame wanted, without FCS (a slot's room)."""
+        ffi, lib = dpdk()
+        name = ffi.new("char[]", device.name.encode())
+        request = ffi.new(
+            "struct fc_port_request *",
+            {
+                "name": name,
+                "queues": queues,
+                "rx_descriptors": RX_DESCRIPTORS,
+                "mbufs": mbufs,
+                "mbuf_room_bytes": MBUF_ROOM_BYTES,
+                "frame_bytes_max": frame_bytes,
+                "promiscuous": lib.FC_PROMISCUOUS_IF_POSSIBLE
+                if device.driver in WITHOUT_PROMISCUOUS
+                else lib.FC_PROMISCUOUS_REQUIRED,
+            },
+        )
+        self.device = device
+        self.queues = queues
+        self.handle: Any = ffi.new("struct fc_port *")
+        check(lib.fc_port_open(request, self.handle), "open port")
+        self.driver = ffi.string(self.handle.driver).decode()
+        self.promiscuous = bool(self.handle.promiscuous)
+        self.link_up = bool(self.handle.link_up)
+
+    def close(self) -> None:
+        dpdk()[1].fc_port_close(self.handle)
+
+
+def mbufs_needed(queues: int, engines: int) -> int:
+    """Packet buffers: descriptors, bursts, per-thread caches, and what engines hold."""
+    return queues * (RX_DESCRIPTORS + 2 * 512 + 64) + engines * ENGINE_DESCRIPTORS + 512
+
+
+class Engine:
+    """Copy engines that write into one ring. Raises CaptureError."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        ring: Ring,
+        *,
+        order: str = "forward",
+        by_iova: bool = False,
+    ) -> None:
+        """order ("forward", "reversed", "shuffled") and by_iova are for tests: see fc_dma.h."""
+        ffi, lib = dpdk()
+        names = [ffi.new("char[]", device.name.encode()) for device in devices]
+        request = ffi.new(
+            "struct fc_dma_request *",
+            {
+                "names": ffi.new("const char *[]", names),
+                "devices": len(names),
+                "descriptors": ENGINE_DESCRIPTORS,
+                "order": getattr(lib, f"FC_DMA_{order.upper()}"),
+                "by_iova": by_iova,
+            },
+        )
+        slot = ffi.new("struct fc_dma **")
+        check(lib.fc_dma_open(request, pointer(ring.handle), slot), "open copy engine")
+        self.handle: Any = slot[0]
+
+    @property
+    def overtaken(self) -> int:
+        """Copies that had ended while an older one had not."""
+        return int(dpdk()[1].fc_dma_overtaken(self.handle))
+
+    def close(self) -> None:
+        dpdk()[1].fc_dma_close(self.handle)
+        self.handle = None
+
+
+class Timetable:
+    """When each frame of a capture file was captured. Raises CaptureError where it is torn."""
+
+    def __init__(self, path: Path) -> None:
+        ffi, lib = dpdk()
+        self.handle: Any = ffi.new("struct fc_timetable *")
+        check(lib.fc_timetable_read(str(path).encode(), self.handle), "read capture")
+
+    @property
+    def frames(self) -> int:
+        return int(self.handle.frames)
+
+    def close(self) -> None:
+        dpdk()[1].fc_timetable_free(self.handle)
+
+
+class Capture:
+    """The receive loop of one queue into one ring."""
+
+    def __init__(
+        self,
+        port: Port,
+        queue: int,
+        ring: Ring,
+        *,
+        idle_us: int = 50,
+        table: Timetable | None = None,
+        speed: float = 0.0,
+        frames_max: int = 0,
+        engine: Engine | None = None,
+    ) -> None:
+        ffi, lib = dpdk()
+        self.ring, self.table, self.engine = ring, table, engine  # C keeps pointers to all three
+        request = ffi.new(
+            "struct fc_capture_request *",
+            {
+                "port": port.handle.id,
+                "queue": queue,
+                "idle_us": idle_us,
+                "table": table.handle if table else ffi.NULL,
+                "speed": speed,
+                "frames_max": frames_max,
+                "engine": engine.handle if engine else ffi.NULL,
+            },
+        )
+        slot = ffi.new("struct fc_capture **")
+        check(lib.fc_capture_create(request, pointer(ring.handle), slot), "open capture")
+        self.handle: Any = slot[0]
+
+    def run(self) -> None:
+        """Receives on the calling thread, without the GIL, until stopped or at the end."""
+        check(dpdk()[1].fc_capture_run(self.handle), "capture")
+
+    def stop(self) -> None:
+        """From any thread: `run` returns with nothing under way."""
+        dpdk()[1].fc_capture_stop(self.handle)
+
+    def note_missed(self, frames: int, *, settle: bool = False) -> None:
+        """Frames the interface saw and we did not; settle: commit now, the loop has ended."""
+        _, lib = dpdk()
+        lib.fc_capture_note_missed(self.handle, frames)
+        if settle:
+            lib.fc_capture_settle(self.handle)
+
+    def close(self) -> None:
+        dpdk()[1].fc_capture_destroy(self.handle)
+        self.handle = None

@@ -1,0 +1,172 @@
+"""DPDK as a process needs it once: which devices, how much memory, and the start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowcheck._core import ffi as core_ffi
+from flowcheck.errors import CaptureError
+from flowcheck.plane.memory import huge_bytes_free
+
+BLOCK_BYTES = 65536
+FRAME_ROOM_BYTES = 8192
+"""af_packet's own default of 2,048 cuts every longer frame to 1,982 bytes and calls it good."""
+
+MBUF_ROOM_BYTES = FRAME_ROOM_BYTES
+"""af_packet wants room for its whole frame; a frame of path MTU 4096 fits in one segment."""
+
+MBUF_OVERHEAD_BYTES = 128 + 128 + 64
+"""rte_mbuf, headroom, mempool header and padding."""
+
+EAL_BYTES = 96 << 20
+"""What the EAL, its drivers and a dmadev take beside the packet buffers."""
+
+PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A port or a copy engine as the EAL is told of it: `name,key=value,...`."""
+
+    name: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def is_pci(self) -> bool:
+        return PCI.fullmatch(self.name) is not None
+
+    @property
+    def driver(self) -> str:
+        """`net_af_packet` of `net_af_packet0`; empty for a PCI address."""
+        return "" if self.is_pci else self.name.rstrip("0123456789")
+
+    @property
+    def argument(self) -> str:
+        """What the EAL is given, after -a or --vdev=."""
+        return ",".join((self.name, *self.options))
+
+    def values(self, key: str) -> list[str]:
+        return [text.partition("=")[2] for text in self.options if text.startswith(f"{key}=")]
+
+    @property
+    def files(self) -> list[Path]:
+        """The capture files a net_pcap reads, one per queue; empty for live sources."""
+        return [Path(path) for path in self.values("rx_pcap")]
+
+    @property
+    def interface(self) -> str | None:
+        """The kernel interface an af_packet device listens on."""
+        named = self.values("iface") if self.driver == "net_af_packet" else []
+        return named[0] if named else None
+
+
+def parse_device(text: str) -> Device:
+    """A device as the operator writes it; what af_packet needs to keep frames whole is added."""
+    name, *options = text.strip().split(",")
+    matched = PCI.fullmatch(name.lower())
+    if matched:
+        return Device(f"{matched[1] or '0000'}:{matched[2]}", tuple(options))
+    device = Device(name, tuple(options))
+    if device.driver == "net_af_packet":
+        given = {option.partition("=")[0] for option in options}
+        wanted = {"blocksz": BLOCK_BYTES, "framesz": FRAME_ROOM_BYTES}
+        options += [f"{key}={value}" for key, value in wanted.items() if key not in given]
+    return Device(name, tuple(options))
+
+
+def file_device(path: Path) -> Device:
+    """The net_pcap that reads `path`. Raises CaptureError for a name the EAL cannot be told."""
+    if "," in str(path):
+        raise CaptureError(
+            errno.EINVAL, f"{path}: DPDK cannot read a file with a comma in its name; rename it"
+        )
+    return Device("net_pcap0", (f"rx_pcap={path}",))
+
+
+def dpdk() -> tuple[Any, Any]:
+    """(ffi, lib) of the capture module. Raises CaptureError where it was not built."""
+    try:
+        from flowcheck._dpdk import ffi, lib
+    except ImportError as error:
+        raise CaptureError(
+            errno.ENOENT,
+            f"captures through DPDK are not possible here ({error}): install libdpdk-dev and "
+            "build again, or read the capture file without DPDK (flowcheck doctor says more)",
+        ) from error
+    return ffi, lib
+
+
+def check(code: int, what: str) -> int:
+    """`code`, or CaptureError with the sentence the capture module left."""
+    if code >= 0:
+        return code
+    ffi, lib = dpdk()
+    sentence = ffi.string(lib.fc_last_error()).decode(errors="replace")
+    raise CaptureError(-code, f"{what}: {sentence or os.strerror(-code)}")
+
+
+def pointer(handle: Any) -> Any:
+    """A struct of the plain module as the capture module names it: the same bytes."""
+    ffi, _ = dpdk()
+    name = core_ffi.typeof(handle).item.cname
+    return ffi.cast(f"{name} *", int(core_ffi.cast("uintptr_t", handle)))
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How DPDK was started."""
+
+    arguments: tuple[str, ...]
+    huge_pages: bool
+    why: str
+    """One sentence for the operator when it is not as it should be, else empty."""
+
+
+def memory_need(mbufs: int) -> int:
+    """Bytes DPDK needs for `mbufs` packet buffers and itself."""
+    return mbufs * (MBUF_ROOM_BYTES + MBUF_OVERHEAD_BYTES) + EAL_BYTES
+
+
+def environment(devices: Sequence[Device], mbufs: int, extra: Sequence[str] = ()) -> Environment:
+    """The EAL's arguments: only the named devices, nothing left behind in the file system."""
+    need = memory_need(mbufs)
+    huge = huge_bytes_free() >= need
+    cpus = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
+    # One lcore floating over our CPUs: the loops run on threads of ours, and a
+    # pinned main thread would hand its single CPU down to every later thread.
+    arguments = ["flowcheck", f"--lcores=0@({cpus})", "--no-telemetry"]
+    if huge:
+        arguments += ["--in-memory"]
+    else:
+        arguments += ["--no-huge", "--no-shconf", "-m", str(need >> 20)]
+    if not any(device.is_pci for device in devices):
+        arguments += ["--no-pci"]
+    for device in devices:
+        arguments += ["-a", device.argument] if device.is_pci else [f"--vdev={device.argument}"]
+    why = (
+        ""
+        if huge
+        else (
+            f"DPDK runs without huge pages ({need >> 20} MiB of them are needed, "
+            f"{huge_bytes_free() >> 20} MiB are free): correct but slower "
+            "(scripts/hugepages reserve N)"
+        )
+    )
+    return Environment((*arguments, *extra), huge, why)
+
+
+def start(env: Environment) -> None:
+    """Starts DPDK in this process, once. The caller's CPU affinity is left as it was."""
+    ffi, lib = dpdk()
+    texts = [ffi.new("char[]", argument.encode()) for argument in env.arguments]
+    affinity = os.sched_getaffinity(0)
+    try:
+        check(lib.fc_eal_start(len(texts), ffi.new("char *[]", texts)), "start DPDK")
+    finally:
+        os.sched_setaffinity(0, affinity)
