@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Protocol
 
@@ -79,9 +80,12 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def run(service: Service, links: Links, *, parent: int | None = None) -> int:
+def run(
+    service: Service, links: Links, *, parent: int | None = None, until_drained: bool = False
+) -> int:
     """Drive `service` until Stop, a signal, or the end of its parent. The only loop there is.
 
+    parent: pid to end with; until_drained: leave as soon as the service says so.
     Returns the exit code: 0, 1 for a fault, 2 for what the operator can mend.
     """
     with Signals() as signals:
@@ -92,7 +96,8 @@ def run(service: Service, links: Links, *, parent: int | None = None) -> int:
             links.report(
                 Hello(stage=service.name, pid=os.getpid(), layout_version=lib.FC_LAYOUT_VERSION)
             )
-            _loop(service, links, signals, lambda: parent is None or os.getppid() == parent)
+            parent_lives = partial(_parent_lives, parent)
+            _loop(service, links, signals, parent_lives, draining=until_drained)
         except FlowCheckError as error:
             links.report(Fault(stage=service.name, sentence=str(error)))
             return 2
@@ -104,11 +109,19 @@ def run(service: Service, links: Links, *, parent: int | None = None) -> int:
     return 0
 
 
+def _parent_lives(parent: int | None) -> bool:
+    return parent is None or os.getppid() == parent
+
+
 def _loop(
-    service: Service, links: Links, signals: Signals, parent_lives: Callable[[], bool]
+    service: Service,
+    links: Links,
+    signals: Signals,
+    parent_lives: Callable[[], bool],
+    *,
+    draining: bool,
 ) -> None:
     idle = Idle()
-    draining = False
     while not signals.received and parent_lives():
         done = service.work()
         links.flush()

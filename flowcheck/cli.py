@@ -1,0 +1,196 @@
+"""The verbs. Each does its work elsewhere; here are only words, defaults and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck import __version__
+from flowcheck.errors import FlowCheckError
+
+OPERATOR_ERROR = 2
+
+app = typer.Typer(
+    name="flowcheck",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="""A checkpoint of every training step, taken from mirrored all-reduce traffic.
+
+A switch mirrors a training host's port to this machine; frames go through a ring, are parsed,
+their gradients reassembled, and applied to a replica of the model on the CPU. Training is
+launched unchanged and never waits.
+
+First steps:
+
+* `flowcheck doctor` - is this machine ready?
+
+* `flowcheck analyze capture.pcapng` - what is in a capture, with no job file
+
+* `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - the whole chain on a file
+
+* `flowcheck up job.toml` - the chain on a live mirror port
+""",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="pcap or pcapng files; several are several mirror points of one job.",
+        show_default=False,
+    ),
+]
+Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
+DEFAULT_RUN = Path("/run/flowcheck/job")
+
+
+@app.command()
+def analyze(files: Files, as_json: Json = False) -> None:
+    """Tell what captures hold: frames, flows, collectives in order, initial weights.
+
+    No job file is needed; what could not be contradicted by any frame is marked `assumed`.
+    """
+    from flowcheck.ops import analyze as verb
+
+    raise typer.Exit(verb.run(files, as_json=as_json))
+
+
+@app.command()
+def replay(
+    files: Files,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, adam or adamw: the trainer's.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(help="Job file with [optimizer], [ring], ...; its sources are replaced."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a safetensors checkpoint below this folder.")
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Pace by the time stamps: 1 as recorded, 10 ten times faster."),
+    ] = None,
+    source: Annotated[
+        str, typer.Option(help="dpdk: through net_pcap and a real EAL; file: our own reader; auto.")
+    ] = "auto",
+    digests: Annotated[
+        bool, typer.Option("--digests", help="sha256 of every gradient and parameters after it.")
+    ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--run", help="Keep the run directory here instead of a temporary one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send captures through the whole multi-process chain, to a replica and a checkpoint.
+
+    Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
+    """
+    from flowcheck.ops import replay as verb
+
+    request = verb.Request(
+        files=tuple(files),
+        optimizer=optimizer,
+        learning_rate=lr,
+        job=job,
+        out=out,
+        speed=speed,
+        source=source,
+        digests=digests,
+        run=keep,
+        as_json=as_json,
+    )
+    raise typer.Exit(verb.run(request))
+
+
+@app.command()
+def up(
+    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Run directory instead of the job file's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C."""
+    from flowcheck.ops import chain
+
+    raise typer.Exit(chain.up(job, run, as_json=as_json))
+
+
+@app.command()
+def status(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
+    """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss."""
+    from flowcheck.ops import status as verb
+
+    raise typer.Exit(verb.run(run, as_json=as_json))
+
+
+@app.command()
+def down(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
+    """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets."""
+    from flowcheck.ops import chain
+
+    raise typer.Exit(chain.down(run, as_json=as_json))
+
+
+@app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
+    run: Run = DEFAULT_RUN,
+    number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
+    parent: Annotated[
+        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
+    from flowcheck.stages import launch
+
+    code = launch.run_stage(name, run, number, parent)
+    if as_json:
+        print(json.dumps({"stage": name, "number": number, "exit_code": code}))
+    raise typer.Exit(code)
+
+
+@app.command()
+def doctor(
+    need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
+    from flowcheck.ops import doctor as verb
+
+    raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"flowcheck {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script: our own errors are one sentence and exit code 2."""
+    try:
+        app()
+    except FlowCheckError as error:
+        print(f"flowcheck: {error}", file=sys.stderr)
+        sys.exit(OPERATOR_ERROR)

@@ -1,0 +1,259 @@
+"""`flowcheck replay`: capture files through the whole multi-process chain, to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+    load_job,
+)
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops import chain
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.supervisor import Progress as ChainProgress
+
+STALL_LIMIT_S = 120.0
+"""No position moved for so long: the chain is stuck, and says where."""
+RING_SLOTS = 1 << 12
+STAGING_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The words of the command line."""
+
+    files: tuple[Path, ...]
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    job: Path | None = None
+    out: Path | None = None
+    speed: float | None = None
+    source: str = "auto"
+    digests: bool = False
+    run: Path | None = None
+    as_json: bool = False
+
+
+def run(request: Request) -> int:
+    """The exit code: 0 only if every whole step of the stream is in the replica."""
+    counts = [_count(path) for path in request.files]
+    config, assumed = _config(request, counts)
+    console = Console(stderr=True, quiet=request.as_json)
+    for sentence in assumed:
+        console.print(f"[yellow]assumed[/] {sentence}")
+    root = request.run or Path(tempfile.mkdtemp(prefix="flowcheck-"))
+    where, memory = chain.create(config, root)
+    console.print(memory)
+    try:
+        result = _replay(request, config, where, console, sum(counts))
+    finally:
+        where.remove()
+        if request.run is None:
+            shutil.rmtree(root, ignore_errors=True)
+    result["assumed"] = [*assumed, *result["assumed"]]
+    _print(request, console, result)
+    return 0 if result["steps"] and result["steps"] == result["complete_steps"] else 1
+
+
+def _count(path: Path) -> int:
+    with PcapSource(path) as source:
+        return source.count()
+
+
+def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
+    """The chain's settings, and what nobody stated."""
+    assumed: list[str] = []
+    sources = _sources(request, counts)
+    if request.job is not None:
+        if request.optimizer is not None or request.learning_rate is not None:
+            raise ConfigError(
+                "job", str(request.job), "states the optimizer: leave --optimizer out"
+            )
+        base = load_job(request.job)
+        return msgspec.structs.replace(
+            base, source=sources, digests=request.digests or base.digests
+        ), assumed
+    name, rate = request.optimizer, request.learning_rate
+    if name is None:
+        assumed.append("optimizer sgd: it never crosses the wire; state it with --optimizer")
+        name = "sgd"
+    if rate is None:
+        assumed.append("learning rate 0.01: it never crosses the wire; state it with --lr")
+        rate = 0.01
+    if name not in ("sgd", "adam", "adamw"):
+        raise ConfigError("--optimizer", name, "is one of sgd, adam, adamw")
+    optimizer = msgspec.convert({"name": name, "learning_rate": rate}, OptimizerConfig)
+    size = sum(path.stat().st_size for path in request.files)
+    staging = min(STAGING_BYTES_MAX, max(64 << 20, 2 * size))
+    return JobConfig(
+        source=sources,
+        optimizer=optimizer,
+        digests=request.digests,
+        ring=RingConfig(slots=RING_SLOTS),
+        staging=StagingConfig(size_bytes=staging),
+    ), assumed
+
+
+def _sources(request: Request, counts: list[int]) -> tuple[SourceConfig, ...]:
+    kind = request.source
+    if kind not in ("auto", "dpdk", "file"):
+        raise ConfigError("--source", kind, "is one of auto, dpdk, file")
+    if kind == "auto":
+        kind = "dpdk" if _dpdk_reads(request.files) else "file"
+    return tuple(
+        SourceConfig(
+            vdev=f"net_pcap0,rx_pcap={path.resolve()}" if kind == "dpdk" else None,
+            file=str(path.resolve()) if kind == "file" else None,
+            speed=request.speed,
+            frames=frames,
+        )
+        for path, frames in zip(request.files, counts, strict=True)
+    )
+
+
+def _dpdk_reads(files: tuple[Path, ...]) -> bool:
+    """Whether the DPDK path can be taken: the module is built; commas would split the vdev."""
+    try:
+        from flowcheck import _dpdk  # noqa: F401
+    except ImportError:
+        return False
+    return not any("," in str(path.resolve()) for path in files)
+
+
+class _Watch:
+    """Positions as progress bars, and the end of patience."""
+
+    def __init__(self, where: RunDir, config: JobConfig, console: Console, frames: int) -> None:
+        self._rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
+        self._frames = frames
+        self._bars = Progress(
+            TextColumn("{task.description:>9}"), BarColumn(), TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(), console=console, transient=True,
+        )  # fmt: skip
+        self._tasks: dict[str, TaskID] = {
+            name: self._bars.add_task(name, total=frames or 1, count="")
+            for name in ("captured", "parsed", "extracted", "applied")
+        }
+        self._last: tuple[int, ...] = ()
+        self._moved_s = time.monotonic()
+
+    def __enter__(self) -> _Watch:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        for ring in self._rings:
+            ring.close()
+
+    def __call__(self, progress: ChainProgress) -> None:
+        heads = sum(ring.head for ring in self._rings)
+        parsed = sum(ring.parsed for ring in self._rings)
+        tails = sum(ring.tail for ring in self._rings)
+        for name, value in (("captured", heads), ("parsed", parsed), ("extracted", tails)):
+            self._bars.update(self._tasks[name], completed=value, count=f"{value:,} frames")
+        total = progress.complete_steps
+        self._bars.update(
+            self._tasks["applied"],
+            total=total or None,
+            completed=progress.steps,
+            count=f"{progress.steps:,} steps",
+        )
+        self._patience((heads, parsed, tails, progress.steps, progress.restarts))
+
+    def _patience(self, now: tuple[int, ...]) -> None:
+        if now != self._last:
+            self._last, self._moved_s = now, time.monotonic()
+        elif time.monotonic() - self._moved_s > STALL_LIMIT_S:
+            heads, parsed, tails, steps, _ = now
+            stuck = (
+                "capture" if heads < self._frames else
+                "parse" if parsed < heads else
+                "extract" if tails < parsed else "update"
+            )  # fmt: skip
+            raise StateError(
+                f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stuck}: {heads} of "
+                f"{self._frames} frames captured, {parsed} parsed, {tails} extracted, "
+                f"{steps} steps applied"
+            )
+
+
+def _replay(
+    request: Request, config: JobConfig, where: RunDir, console: Console, frames: int
+) -> dict[str, Any]:
+    with _Watch(where, config, console, frames) as watch:
+        supervisor = chain.supervise(config, where, until_drained=True, watch=watch)
+    progress = supervisor.progress
+    rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
+    counters = [ring.counters() for ring in rings]
+    for ring in rings:
+        ring.close()
+    lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
+    steps = [msgspec.json.decode(line) for line in lines]
+    saved = chain.save_checkpoint(config, where, request.out) if request.out else None
+    lost = progress.lost
+    return {
+        "frames": frames,
+        "captured_frames": sum(c["capture"]["rx_frames"] for c in counters),
+        "steps": steps[-1]["step"] if steps else 0,
+        "complete_steps": progress.complete_steps or 0,
+        "digest": steps[-1]["digest"] if steps else None,
+        "digests": steps if config.digests else [],
+        "lost": msgspec.to_builtins(lost) if lost else None,
+        "why": progress.why,
+        "notes": progress.notes,
+        "restarts": progress.restarts,
+        "assumed": chain.assumed(where),
+        "checkpoint": str(saved) if saved else None,
+    }
+
+
+def _print(request: Request, console: Console, result: dict[str, Any]) -> None:
+    if request.as_json:
+        json.dump(result, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    out = Console()
+    for line in result["digests"]:
+        out.print(
+            f"step {line['step']:>4}  gradient {line['gradient_sha256']}  "
+            f"parameters {line['parameters_sha256']}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for sentence in result["notes"]:
+        console.print(sentence)
+    for sentence in result["assumed"]:
+        console.print(f"[yellow]assumed[/] {sentence}")
+    if result["lost"]:
+        lost = result["lost"]
+        ranges = ", ".join(f"[{a}, {b})" for a, b in lost["missing"][:8])
+        out.print(f"[red]step {lost['step']} cannot be rebuilt[/]: bytes {ranges} never came")
+    if result["why"]:
+        out.print(result["why"])
+    out.print(
+        f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
+        f"state digest {result['digest']}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if result["checkpoint"]:
+        out.print(f"checkpoint {result['checkpoint']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,106 @@
+"""`flowcheck status`: how far a running chain is, read from shared memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flowcheck.config import decode_config
+from flowcheck.errors import ConfigError
+from flowcheck.ops.chain import last_step
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.supervisor import stage_arguments
+
+
+def run(root: Path, *, as_json: bool) -> int:
+    """Prints the state of the chain in `root`. Raises ConfigError where there is none."""
+    where = RunDir(root)
+    if not where.config.exists():
+        raise ConfigError("run", str(root), "no chain was started there: flowcheck up JOB.toml")
+    state = read(where)
+    if as_json:
+        print(json.dumps(state, indent=1))
+    else:
+        _print(state)
+    return 0 if all(stage["alive"] for stage in state["stages"]) else 1
+
+
+def read(where: RunDir) -> dict[str, Any]:
+    """The chain's state as plain values."""
+    config = decode_config(where.config.read_bytes())
+    alive = where.stage_pids()
+    rings = []
+    for number in range(len(config.rings)):
+        with Ring.open(where.ring(number)) as ring:
+            rings.append(
+                {
+                    "ring": number,
+                    "slots": ring.slots,
+                    "huge_pages": ring.huge_pages,
+                    "head": ring.head,
+                    "parse_lag_slots": ring.head - ring.parsed,
+                    "extract_lag_slots": ring.parsed - ring.tail,
+                    "counters": ring.counters(),
+                }
+            )
+    return {
+        "run": str(where.root),
+        "stages": [
+            {"stage": name, "pid": alive.get(name), "alive": name in alive}
+            for name in ["supervisor", *stage_arguments(config)]
+        ],
+        "rings": rings,
+        "learned": where.learned_job.exists(),
+        "shard": _shard(where),
+        "last_step": last_step(where),
+    }
+
+
+def _shard(where: RunDir) -> dict[str, Any] | None:
+    if not where.shard.exists():
+        return None
+    with Shard.open(where.shard) as shard:
+        return {
+            "gradient_bytes": shard.gradient_bytes,
+            "applied_step": shard.applied_step,
+            "generations": [
+                {
+                    "state": shard.state(n).name.lower(),
+                    "step": shard.step(n),
+                    "covered_bytes": shard.covered_bytes(n),
+                }
+                for n in range(GENERATIONS)
+            ],
+        }
+
+
+def _print(state: dict[str, Any]) -> None:
+    console = Console()
+    stages = Table("stage", "pid", title=state["run"])
+    for stage in state["stages"]:
+        stages.add_row(stage["stage"], str(stage["pid"]) if stage["alive"] else "[red]gone[/]")
+    console.print(stages)
+    rings = Table("ring", "frames", "parse lag", "extract lag", "dropped", "memory")
+    for ring in state["rings"]:
+        capture = ring["counters"]["capture"]
+        dropped = capture["ring_full_frames"] + capture["oversize_frames"]
+        rings.add_row(
+            str(ring["ring"]),
+            f"{ring['head']:,}",
+            f"{ring['parse_lag_slots']:,}",
+            f"{ring['extract_lag_slots']:,}",
+            f"[red]{dropped:,}[/]" if dropped else "0",
+            "2 MiB pages" if ring["huge_pages"] else "/dev/shm",
+        )
+    console.print(rings)
+    step = state["last_step"]
+    if step:
+        console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
+    else:
+        console.print("no step taken yet" if state["learned"] else "the job is not learned yet")

@@ -1,0 +1,53 @@
+"""One stage as a process: `flowcheck stage NAME --run DIR`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flowcheck.config import JobConfig, decode_config
+from flowcheck.errors import ConfigError
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Service, run
+
+NAMES = ("capture", "parse", "extract", "update")
+
+
+def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
+    """Runs one stage to its end; its exit code. Raises ConfigError for a wrong name or run."""
+    where = RunDir(root)
+    if not where.config.exists():
+        raise ConfigError("run", str(root), "no chain was started there: flowcheck up JOB.toml")
+    config = decode_config(where.config.read_bytes())
+    service = _service(name, where, config, number)
+    code = run(service, Links(where.sockets, service.name), parent=parent)
+    sys.stdout.flush()
+    return code
+
+
+def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Service:
+    """Imports only what the stage needs: torch stays out of the packet path."""
+    if name == "capture":
+        from flowcheck.stages.capture import CaptureService
+
+        return CaptureService(where, config, _checked(number, len(config.source), "source"))
+    if name == "parse":
+        from flowcheck.stages.parse import ParseService
+
+        return ParseService(where, config, _checked(number, len(config.rings), "ring"))
+    if name == "extract":
+        from flowcheck.stages.extract import ExtractService
+
+        return ExtractService(where, config)
+    if name == "update":
+        from flowcheck.stages.update import UpdateService
+
+        return UpdateService(where, config)
+    raise ConfigError("stage", name, f"is one of {', '.join(NAMES)}")
+
+
+def _checked(number: int, count: int, what: str) -> int:
+    if not 0 <= number < count:
+        raise ConfigError("number", number, f"there are {count} {what}s, counted from 0")
+    return number

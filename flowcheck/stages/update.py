@@ -1,0 +1,168 @@
+"""Stage: applies finished steps to the replica, in order, each exactly once.
+
+The order that makes a kill harmless: the replica commits the step; its line is written to
+steps.jsonl while the gradient is still in the shard; only then is the generation given back.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.messages import Message, StepApplied
+from flowcheck.plane.shard import Shard, State
+from flowcheck.replica.digest import sha256
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job, decode_job
+
+DTYPES = {2: None, 4: "float32", 8: "float64"}
+"""What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of steps.jsonl."""
+
+    step: int
+    digest: str
+    """xxh3 of parameters and optimizer state (replica.digest)."""
+    seconds: float
+    gradient_sha256: str | None = None
+    """Of the mean gradient, flat in registration order."""
+    parameters_sha256: str | None = None
+    """Of the parameters after the step, flat in registration order."""
+
+
+def layout_of(job: Job, config: JobConfig) -> Layout:
+    """The replica's layout. Raises StateError where the dtype must be stated."""
+    sizes = {parameter.element_bytes for parameter in job.parameters}
+    told = {parameter.dtype for parameter in job.parameters} - {None}
+    if len(sizes) != 1 or len(told) > 1:
+        raise StateError("parameters of several dtypes: one dtype per replica is supported")
+    dtype = config.model.dtype or (told.pop() if told else DTYPES.get(sizes.pop()))
+    if dtype is None:
+        raise StateError(
+            "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: "
+            'state [model] dtype = "bfloat16" (or "float16")'
+        )
+    shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
+    return Layout.of(shapes, names=list(config.model.names) or None, dtype=dtype)
+
+
+class UpdateService:
+    """The only writer of the replica and of the shard's applied step."""
+
+    name = "update"
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        self._run, self._config = run, config
+        self._replica: Replica | None = None
+        self._shard: Shard | None = None
+
+    def start(self, links: Links) -> None:
+        self._links = links
+        self._open()
+
+    def _open(self) -> bool:
+        """Opens or creates the replica once the job is learned; False until then."""
+        if self._replica is not None:
+            return True
+        run = self._run
+        if not run.learned_job.exists() or not run.shard.exists():
+            return False
+        job = decode_job(run.learned_job.read_bytes())
+        assert self._config.optimizer is not None, "checked when the configuration was read"
+        if run.replica.exists():
+            self._replica = Replica.open(run.replica, self._config.optimizer)
+        else:
+            layout = layout_of(job, self._config)
+            weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
+            self._replica = Replica.create(run.replica, layout, self._config.optimizer, weights)
+        self._shard = Shard.open(run.shard)
+        if self._replica.step > self._shard.applied_step:
+            self._finish_interrupted(self._replica.step)
+        return True
+
+    def _finish_interrupted(self, step: int) -> None:
+        """A kill after the commit: the line and the release of the generation are still owed."""
+        lines = self._run.steps.read_text().splitlines() if self._run.steps.exists() else []
+        whole = [line for line in lines if line.endswith("}")]
+        if len(whole) != len(lines):
+            _replace(self._run.steps, "".join(f"{line}\n" for line in whole))
+        last = msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
+        self._release(step, 0.0, write=last < step)
+
+    def work(self) -> int:
+        if not self._open():
+            return 0
+        assert self._replica is not None and self._shard is not None
+        step = self._replica.step + 1
+        generation = _complete(self._shard, step)
+        if generation is None:
+            return 0
+        began = time.perf_counter()
+        self._replica.apply(step, self._shard.gradient(generation))
+        self._release(step, time.perf_counter() - began, write=True)
+        return 1
+
+    def _release(self, step: int, seconds: float, *, write: bool) -> None:
+        assert self._replica is not None and self._shard is not None
+        digest = self._replica.digest
+        if write:
+            with self._run.steps.open("ab") as file:
+                file.write(msgspec.json.encode(self._line(step, seconds, digest)) + b"\n")
+        self._shard.apply(step)
+        message = StepApplied(step=step, seconds=seconds, digest=digest)
+        self._links.send("extract", message)
+        self._links.report(message)
+
+    def _line(self, step: int, seconds: float, digest: str) -> StepLine:
+        assert self._replica is not None and self._shard is not None
+        gradient = parameters = None
+        generation = _complete(self._shard, step)
+        if self._config.digests and generation is not None:
+            gradient = sha256(self._shard.gradient(generation))
+            parameters = sha256(self._replica.parameters())
+        return StepLine(
+            step=step,
+            digest=digest,
+            seconds=round(seconds, 6),
+            gradient_sha256=gradient,
+            parameters_sha256=parameters,
+        )
+
+    def on_message(self, message: Message) -> None:
+        """Every message is a nudge: `work` looks at the shard itself."""
+
+    def drained(self) -> bool:
+        """No finished step waits."""
+        if self._replica is None or self._shard is None:
+            return True
+        return _complete(self._shard, self._replica.step + 1) is None
+
+    def stop(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+        if self._replica is not None:
+            self._replica.close()
+
+
+def _complete(shard: Shard, step: int) -> int | None:
+    """The generation that holds all of `step`."""
+    generation = shard.generation_of(step)
+    return (
+        generation if generation is not None and shard.state(generation) == State.COMPLETE else None
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    staging = path.with_suffix(".tmp")
+    staging.write_text(text)
+    staging.replace(path)
