@@ -67,6 +67,12 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	message->last_ns = a->now_ns;
 	message->opcode = a->packet->opcode;
 	message->previous = near->before ? near->before->position : 0;
+	if (!near->after && a->flow->messages && first_psn == a->flow->expected_psn) {
+		message->number = a->flow->next_number;
+		message->flags = a->flow->next_counted ? FC_MESSAGE_COUNTED : 0;
+	}
+	if (!near->before && !near->after)
+		message->previous = a->flow->last_message; /* long overwritten, or 0 */
 	if (near->after) {
 		fc_touch_message(a->parser, near->after);
 		near->after->previous = position;
@@ -137,7 +143,7 @@ static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 	return true;
 }
 
-void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
+static void number_from(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
 	struct fc_message *later[FC_RENUMBER_MAX];
@@ -158,4 +164,15 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 		if (!number_one(flows, a->flow, later[count]))
 			return;
 	}
+}
+
+void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
+{
+	number_from(a, message);
+	const struct fc_message *last = fc_message_at(a->parser->flows, a->flow->last_message);
+	if (!last || fc_message_stop(last) != a->flow->expected_psn)
+		return;
+	const bool known = last->number != FC_NUMBER_UNKNOWN;
+	a->flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
+	a->flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;
 }

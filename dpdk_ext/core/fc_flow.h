@@ -53,6 +53,9 @@ struct fc_flow {
 	uint64_t last_ack_psn; /* 24 bit, as in the BTH of the last ACK of this flow */
 	uint64_t last_ack_msn;
 	uint64_t first_ns, last_ns;
+	/* Of a message that would start at expected_psn: UINT64_MAX if not known, and
+	 * whether it would be a count. They outlive the records they come from. */
+	uint64_t next_number, next_counted;
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
 };

@@ -1,6 +1,7 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
  * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_message.c: packets into messages; fc_span.c: spans. */
+ * messages in PSN order; fc_owner.c: incarnations;
+ * fc_message.c: packets into messages; fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
 
@@ -126,6 +127,26 @@ static inline uint64_t fc_unwrap(const struct fc_flow *flow, uint32_t psn)
 	       (uint64_t)(int64_t)fc_psn_diff(psn, (uint32_t)flow->next_psn & 0xffffff);
 }
 
+static inline uint32_t fc_packets_of(uint32_t length_bytes, uint32_t pmtu_bytes)
+{
+	const uint32_t shift = (uint32_t)__builtin_ctz(pmtu_bytes);
+	const uint64_t packets = ((uint64_t)length_bytes + pmtu_bytes - 1) >> shift;
+
+	return packets ? (uint32_t)packets : 1;
+}
+
+/* PSNs the message that starts with this RETH packet spans. */
+static inline uint32_t fc_packets_from_reth(const struct fc_packet *p)
+{
+	return p->opcode == FC_RC_WRITE_FIRST ? fc_packets_of(p->length_bytes, p->payload_bytes)
+					      : 1;
+}
+
+static inline uint8_t fc_head_bytes(const struct fc_packet *p)
+{
+	return p->payload_bytes < 16 ? (uint8_t)p->payload_bytes : 16;
+}
+
 /* fc_flow.c */
 uint64_t fc_key_hash(const struct fc_flow_key *key);
 struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash);
@@ -153,6 +174,11 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 				   uint64_t first_psn, uint32_t packets);
 /* Numbers `message` and those behind it that can be numbered now. */
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
+
+/* fc_owner.c: does this RETH packet say that the queue pair belongs to somebody new? */
+bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* Does it contradict a message whose length was only inferred? */
+bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near);
 
 /* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);

@@ -7,82 +7,11 @@
 /* Reads of a flow whose path MTU is not known yet: what Ethernet of 1500 bytes gives. */
 #define PMTU_GUESS 1024
 
-static uint32_t packets_of(uint32_t length_bytes, uint32_t pmtu_bytes)
+/* Is the packet older than every record kept? What lies behind all messages known
+ * is not, even where the flow was quiet until the last of them had been overwritten. */
+static bool is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
-	const uint32_t shift = (uint32_t)__builtin_ctz(pmtu_bytes);
-	const uint64_t packets = ((uint64_t)length_bytes + pmtu_bytes - 1) >> shift;
-
-	return packets ? (uint32_t)packets : 1;
-}
-
-/* PSNs the message that starts with this RETH packet spans. */
-static uint32_t packets_from_reth(const struct fc_packet *p)
-{
-	return p->opcode == FC_RC_WRITE_FIRST ? packets_of(p->length_bytes, p->payload_bytes) : 1;
-}
-
-static uint8_t head_bytes(const struct fc_packet *p)
-{
-	return p->payload_bytes < 16 ? (uint8_t)p->payload_bytes : 16;
-}
-
-/* The First or Only packet of a message seen before says what that one said. */
-static bool same_message(const struct fc_arrival *a, const struct fc_message *m)
-{
-	const struct fc_packet *p = a->packet;
-
-	return m->first_psn == a->psn && m->rkey == p->rkey && m->va == p->va &&
-	       m->length_bytes == p->length_bytes && m->packets == packets_from_reth(p) &&
-	       m->head_bytes == head_bytes(p) &&
-	       !memcmp(m->head, a->frame + p->payload_at, m->head_bytes);
-}
-
-/* An empty write has no key of its own (NCCL: address and key 0). */
-static bool foreign_rkey(const struct fc_arrival *a)
-{
-	return a->packet->length_bytes &&
-	       fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey);
-}
-
-/* Does this RETH packet contradict a message whose length was only inferred? What
- * was marked by that length cannot be moved, so the packet has to give way. */
-static bool contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near)
-{
-	const struct fc_packet *p = a->packet;
-
-	if (near->at)
-		return !(near->at->flags & FC_MESSAGE_RETH) &&
-		       (near->at->first_psn != a->psn ||
-			near->at->length_bytes != p->length_bytes ||
-			near->at->packets != packets_from_reth(p));
-	return near->after && a->psn + packets_from_reth(p) > near->after->first_psn;
-}
-
-/* Does this RETH packet say that the queue pair belongs to somebody new? A
- * go-back-N retransmission repeats what was sent, so it never does. */
-static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
-{
-	const struct fc_flow *flow = a->flow;
-	const struct fc_packet *p = a->packet;
-
-	if (near->at && near->at->flags & FC_MESSAGE_RETH)
-		return !same_message(a, near->at);
-	if (near->at)
-		return contradicts_inferred(a, near) && foreign_rkey(a);
-	if (near->after && near->after->flags & FC_MESSAGE_RETH &&
-	    a->psn + packets_from_reth(p) > near->after->first_psn)
-		return true;
-	if (p->opcode == FC_RC_WRITE_FIRST && flow->pmtu_bytes &&
-	    p->payload_bytes != flow->pmtu_bytes)
-		return foreign_rkey(a);
-	if (flow->next_psn == 0 || a->psn == flow->next_psn)
-		return false;
-	const bool ahead =
-		a->psn > flow->next_psn + FC_PSN_FAR && a->psn > flow->expected_psn + FC_PSN_FAR;
-	const bool behind = a->psn < flow->next_psn &&
-			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
-			     !fc_holes_missing(flow, a->psn));
-	return (ahead || behind) && foreign_rkey(a);
+	return near->forgotten && !near->before && a->psn < a->flow->expected_psn;
 }
 
 static void note_line_flag(struct fc_message *m, const struct fc_packet *p)
@@ -104,7 +33,7 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 	m->length_bytes = p->length_bytes;
 	m->opcode = p->opcode;
 	m->pmtu_bytes = a->flow->pmtu_bytes;
-	m->head_bytes = head_bytes(p);
+	m->head_bytes = fc_head_bytes(p);
 	memcpy(m->head, a->frame + p->payload_at, m->head_bytes);
 	note_line_flag(m, p);
 }
@@ -123,7 +52,7 @@ static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbou
 	if (m)
 		fc_touch_message(a->parser, m);
 	else
-		m = fc_chain_insert(a, near, a->psn, packets_from_reth(a->packet));
+		m = fc_chain_insert(a, near, a->psn, fc_packets_from_reth(a->packet));
 	describe(a, m);
 	m->packets_seen = packets_seen(a->flow, m);
 	fc_chain_number(a, m);
@@ -142,11 +71,12 @@ static uint32_t length_if_possible(const struct fc_arrival *a, const struct fc_n
 
 	if (length <= pmtu || length > FC_MESSAGE_BYTES_MAX)
 		return 0;
-	const uint32_t packets = packets_of(length, pmtu);
+	const uint32_t packets = fc_packets_of(length, pmtu);
 	if (length - (packets - 1) * pmtu != a->packet->payload_bytes)
 		return 0;
 	const uint64_t start = a->psn + 1 - packets;
-	if (near->before ? start < fc_message_stop(near->before) : near->forgotten)
+	if (near->before ? start < fc_message_stop(near->before)
+			 : near->forgotten && start < flow->expected_psn)
 		return 0;
 	return flow->lost_holes || fc_holes_missing(flow, start) ? length : 0;
 }
@@ -164,7 +94,7 @@ static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_ne
 	if (!(big || little) || (big && little && big != little))
 		return NULL;
 	const uint32_t length = big ? big : little;
-	const uint32_t packets = packets_of(length, a->flow->pmtu_bytes);
+	const uint32_t packets = fc_packets_of(length, a->flow->pmtu_bytes);
 	struct fc_message *m = fc_chain_insert(a, near, a->psn + 1 - packets, packets);
 	m->flags |= FC_MESSAGE_INFERRED;
 	m->length_bytes = length;
@@ -232,14 +162,14 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	const struct fc_packet *p = a->packet;
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 
-	if (FC_UNLIKELY(is_new_owner(a, &near))) {
+	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
 		a->flow = fc_flow_reincarnate(a);
 		if (!a->flow)
 			return FC_STALE;
 		a->psn = fc_unwrap(a->flow, p->psn);
 		near = (struct fc_neighbours){ 0 };
 	}
-	if (contradicts_inferred(a, &near))
+	if (fc_contradicts_inferred(a, &near))
 		return FC_MALFORMED;
 	if (p->opcode == FC_RC_WRITE_FIRST && !a->flow->pmtu_bytes)
 		a->flow->pmtu_bytes = p->payload_bytes;
@@ -252,7 +182,7 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
 		return mark_message(a, near.at, false);
 	/* Older than anything kept: it cannot be told whether it is in order. */
-	if (!near.at && !near.before && near.forgotten)
+	if (!near.at && is_forgotten(a, &near))
 		return FC_STALE;
 	return mark_message(a, start_message(a, &near), true);
 }
@@ -280,7 +210,7 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	note_seen(a, again);
 	if (near.at)
 		return mark_message(a, near.at, false);
-	if (!near.before && near.forgotten)
+	if (is_forgotten(a, &near))
 		return FC_STALE;
 	struct fc_message *m = infer_message(a, &near);
 	return m ? mark_message(a, m, true) : FC_ORPHAN;
@@ -295,8 +225,11 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 	if (flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR)
 		return;
 	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
-	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn)
+	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn) {
 		a->flow->expected_psn = a->psn + packets;
+		a->flow->next_number = FC_NUMBER_UNKNOWN;
+		a->flow->next_counted = 0;
+	}
 }
 
 static void note_ack(struct fc_arrival *a, enum fc_verdict verdict)
@@ -331,8 +264,9 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 		note_ack(a, verdict);
 	} else if (is_request(p->opcode)) {
 		const uint32_t pmtu = a->flow->pmtu_bytes ? a->flow->pmtu_bytes : PMTU_GUESS;
-		note_request(a, p->opcode == FC_RC_READ_REQUEST ? packets_of(p->length_bytes, pmtu)
-								: 1);
+		note_request(a, p->opcode == FC_RC_READ_REQUEST
+					? fc_packets_of(p->length_bytes, pmtu)
+					: 1);
 	}
 	a->flow->last_ns = a->now_ns;
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);

@@ -294,11 +294,11 @@ def test_a_full_table_counts_what_it_cannot_keep(shm: Path) -> None:
 
 def test_records_pushed_out_of_the_pool_make_late_packets_stale(shm: Path) -> None:
     with parsing(shm, slots=4) as run:
-        commit = run.ring.header if hasattr(run.ring, "header") else run.ring.handle.header
+        header = run.ring.handle.header
         for n in range(40):
             run.put(frames(write(payload(8), psn=n)))
             run.parser.parse(8)
-            commit.tail = run.ring.parsed
+            header.tail = run.ring.parsed
         run.put(frames(write(payload(8), psn=2)))
         run.parser.parse(8)
         assert run.mark(run.ring.parsed - 1).said == "stale"
@@ -343,3 +343,21 @@ def test_a_start_that_contradicts_an_inferred_length_gives_way(shm: Path) -> Non
         assert run.mark(6).said == "write" and run.mark(8).said == "write"
         assert run.verdicts()["malformed"] == 1
         assert run.counters()["incarnations"] == 0
+
+
+def test_a_quiet_flow_goes_on_counting_when_its_last_record_is_gone(shm: Path) -> None:
+    with parsing(shm, slots=4) as run:
+        run.put(frames(write(payload(600), psn=0)))
+        run.parser.parse(4)
+        busy = Packet(0, 0, dest_qp=0x99)
+        for n in range(40):
+            run.ring.handle.header.tail = run.ring.parsed
+            run.put(frames(write(payload(8), psn=n, like=busy)))
+            run.parser.parse(8)
+        run.ring.handle.header.tail = run.ring.parsed
+        run.put(frames([*write(payload(600, 2), psn=3, va=9), Packet(MIDDLE, 1, payload(256))]))
+        run.parser.parse(8)
+        last = run.ring.parsed
+        assert [run.mark(last - back).said for back in (4, 3, 2, 1)] == [*["write"] * 3, "stale"]
+        record = run.table.message(run.mark(last - 2).message)
+        assert (record.number, bool(record.flags & COUNTED)) == (1, True)
