@@ -131,11 +131,11 @@ def down(root: Path, *, as_json: bool) -> int:
     _end(list(RunDir(root).stage_pids().values()), signal.SIGKILL)
     there = (root / "memory").is_symlink()
     run.remove()
-    result = {"ended": sorted([*pids, *(["supervisor"] if supervisor else [])]), "removed": there}
+    ended = sorted([*pids, *(["supervisor"] if supervisor else [])])
     if as_json:
-        print(json.dumps(result))
-    elif result["ended"] or there:
-        print(f"ended {', '.join(result['ended']) or 'no process'}; removed its shared memory")
+        print(json.dumps({"ended": ended, "removed": there}))
+    elif ended or there:
+        print(f"ended {', '.join(ended) or 'no process'}; removed its shared memory")
     else:
         print(f"nothing ran in {root}")
     return 0

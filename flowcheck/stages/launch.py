@@ -29,9 +29,9 @@ def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
 def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Service:
     """Imports only what the stage needs: torch stays out of the packet path."""
     if name == "capture":
-        from flowcheck.stages.capture import CaptureService
+        from flowcheck.stages.capture import capture_service
 
-        return CaptureService(where, config, _checked(number, len(config.source), "source"))
+        return capture_service(where, config, _checked(number, len(config.source), "source"))
     if name == "parse":
         from flowcheck.stages.parse import ParseService
 
