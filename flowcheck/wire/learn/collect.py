@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.doubt import assumptions, doubts_about
 from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel, completions
 from flowcheck.wire.learn.place import Canvas, paint, placements, ranges_of
 from flowcheck.wire.learn.reading import Collective, Placement
-from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.learn.streams import Stream
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.terms import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
         if i in proposed:
             proposed[i].put(canvas)
             sources.append(SOURCE)
-        assumed = _assumed(communicator, cut, canvas)
-        collectives.append(_collective(ring, cut, canvas, number, first_ns, sources, assumed))
+        collectives.append(_collective(communicator, cut, canvas, number, first_ns, sources))
     return Found(tuple(collectives), proposed)
 
 
@@ -56,14 +55,15 @@ def short(address: str) -> str:
 
 
 def _collective(
-    ring: Ring,
+    communicator: Communicator,
     cut: Cut,
     canvas: Canvas,
     number: int,
     first_ns: int,
     sources: Sequence[str],
-    assumed: Sequence[str],
 ) -> Collective:
+    ring = communicator.ring
+    doubts = doubts_about(cut, communicator)
     return Collective(
         index=0,
         kind=str(cut.op.kind),
@@ -77,23 +77,12 @@ def _collective(
         result=canvas.result,
         conflicts=canvas.conflicts,
         sources=tuple(dict.fromkeys(sources)),
-        assumed=tuple(assumed),
+        assumed=(*doubts, *assumptions(cut, communicator, canvas)),
         first_ns=first_ns,
         placements=placements(cut, ring),
         meaning=cut.op.meaning,
+        doubtful=bool(doubts),
     )
-
-
-def _assumed(communicator: Communicator, cut: Cut, canvas: Canvas) -> list[str]:
-    """What no byte seen could have contradicted."""
-    assumed: list[str] = []
-    if cut.op.slack_is_open and cut.op.kind is Kind.ALL_REDUCE:
-        tail = slice(max(0, canvas.size_bytes - 4), canvas.size_bytes)
-        if not (canvas.covered[tail].all() and canvas.result[tail].any()):
-            assumed.append("the last line is full: its last bytes are zero or were not seen")
-    if not cut.op.licensed and cut.op.kind is not Kind.ALL_REDUCE:
-        assumed.append(f"{cut.op.kind}: read from sizes alone")
-    return assumed
 
 
 def parcels_left(streams: Sequence[Stream], first_communicator: int) -> list[Collective]:

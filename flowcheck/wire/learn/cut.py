@@ -20,6 +20,8 @@ MOST_ASSIGNMENTS = 24
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
+UNSEEN_COST = 0.5
+"""For a collective of which not one send was seen."""
 OPEN_COST = 2.0
 """For a collective that may come at this point, of any size."""
 CUT_OFF_COST = 1.0
@@ -38,6 +40,8 @@ class Cut:
     matched: int
     lost: int
     """Sends of it that were not seen at all."""
+    doubt: str = ""
+    """Why another reading of the same sends is as good; empty: none is."""
 
     def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
         """(stream, number, what it carries) of every send on every mirrored connection."""
@@ -137,8 +141,11 @@ def _cost(ring: Ring, path: Sequence[Cut]) -> float:
     cost = CUT_OFF_COST * sum(_beyond_end(ring, cut) for cut in path)
     before: set[Op] = set()
     for cut in path:
-        if not cut.op.licensed:
-            cost += REPEAT_COST if cut.op in before else COST[cut.op.kind]
+        if not cut.matched:
+            cost += UNSEEN_COST
+        elif not cut.op.licensed:
+            repeats = cut.op in before and cut.op.kind is Kind.ALL_REDUCE
+            cost += REPEAT_COST if repeats else COST[cut.op.kind]
         elif cut.op.open_size:
             cost += REPEAT_COST if cut.op in before else OPEN_COST
         before.add(cut.op)
@@ -164,15 +171,18 @@ def _successors(
     for op in likely:
         if (op.kind, op.work_bytes) not in tried:
             tried.add((op.kind, op.work_bytes))
-            yield from apply(ring, state, op)
+            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     for op in generated(ring, state.positions, state.channels):
         if (op.kind, op.work_bytes) not in tried:
             tried.add((op.kind, op.work_bytes))
             yield from apply(ring, state, op)
 
 
-def apply(ring: Ring, state: State, op: Op) -> Iterator[tuple[State, Cut]]:
-    """Every way `op` fits at `state`; nothing if a size contradicts it or no send of it is seen."""
+def apply(
+    ring: Ring, state: State, op: Op, *, may_be_unseen: bool = False
+) -> Iterator[tuple[State, Cut]]:
+    """Every way `op` fits at `state`; nothing if a size contradicts it, or if no send of it was
+    seen, unless it may lie in a gap all of it."""
     alike: dict[tuple[Schedule, ...], list[Rule]] = {}
     for rule in state.rules:
         schedules = tuple(
@@ -183,9 +193,11 @@ def apply(ring: Ring, state: State, op: Op) -> Iterator[tuple[State, Cut]]:
     for schedules, rules in alike.items():
         for names in _assignments(ring, state, schedules):
             fit = _fit(ring, state, schedules, names)
-            if fit is None or not fit[0]:
+            if fit is None:
                 continue
             cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit)
+            if not cut.matched and not (may_be_unseen and cut.lost and not _beyond_end(ring, cut)):
+                continue
             positions = tuple(
                 tuple(
                     n + (len(schedule[c]) if c is not None else 0)

@@ -34,7 +34,9 @@ class Stage(Enum):
     STEPPED = 3
     ORDERED = 4
     PLANNED = 5
-    OFF = 6
+    UNPLANNED = 6
+    """The bucket plan was sent but not seen whole."""
+    OFF = 7
     """Something else than DDP, or its start-up was not seen whole."""
 
 
@@ -69,7 +71,9 @@ _OPEN_BROADCASTS = {
     Stage.COUNTED: SHAPES,
     Stage.SHAPED: WEIGHTS,
     Stage.STEPPED: BUFFERS,
+    Stage.ORDERED: SIZES,
     Stage.PLANNED: BUFFERS,
+    Stage.UNPLANNED: BUFFERS,
 }
 """Broadcasts whose size nothing but the wire tells."""
 
@@ -93,9 +97,10 @@ class Trainer:
     def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> list[Op]:
         """Collectives that would be in keeping with `path`, most likely first."""
         habits = self.habits(ring, path)
-        expected = [(*told, False) for told in _expected(habits, path)]
+        from_start = not any(n for at in state.positions for n in at)
+        expected = [(*told, False) for told in _expected(habits, from_start)]
         named = _OPEN_BROADCASTS.get(habits.stage)
-        if named is not None:
+        if named is not None and not (named == SIZES and habits.bucket_count):
             totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST)
             expected += [(Kind.BROADCAST, total, named, named == BUFFERS) for total in totals]
         return [
@@ -120,8 +125,8 @@ class Trainer:
         return content is None or _after(before, cut, ring).stage not in (before.stage, Stage.OFF)
 
 
-def _expected(habits: Habits, path: Sequence[Cut]) -> list[tuple[Kind, int, str]]:
-    if habits.stage is Stage.NOTHING and not path:
+def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
+    if habits.stage is Stage.NOTHING and from_start:
         return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]
@@ -133,7 +138,7 @@ def _expected(habits: Habits, path: Sequence[Cut]) -> list[tuple[Kind, int, str]
         size = habits.elements * habits.element_bytes
         order = (Kind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
         return [order, (Kind.ALL_REDUCE, size, BUCKET)]
-    if habits.stage is Stage.ORDERED:
+    if habits.stage is Stage.ORDERED and habits.bucket_count:
         return [(Kind.BROADCAST, 4 * habits.bucket_count, SIZES)]
     if habits.stage is Stage.PLANNED and habits.element_bytes:
         return [(Kind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
@@ -173,11 +178,7 @@ def _after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     if stage is Stage.SHAPED:
         return _weighed(habits, op)
     if stage is Stage.STEPPED and op.meaning == ORDER:
-        content = _content(cut, ring)
-        found = None if content is None else ddp.parse_bucket_indices(content, habits.parameters)
-        if found is None:
-            return habits
-        return replace(habits, stage=Stage.ORDERED, order=found[0], bucket_count=found[1])
+        return _ordered(habits, _content(cut, ring))
     if stage is Stage.ORDERED:
         return _planned(habits, cut, ring)
     if stage is Stage.PLANNED and op.meaning == BUCKET:
@@ -196,12 +197,25 @@ def _weighed(habits: Habits, op: Op) -> Habits:
     return replace(habits, element_bytes=fits[0].element_bytes) if fits else habits
 
 
+def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:
+    if content is None:
+        alone = habits.parameters == 1
+        order, count = ((0,), 1) if alone else ((), 0)
+        return replace(habits, stage=Stage.ORDERED, order=order, bucket_count=count)
+    found = ddp.parse_bucket_indices(content, habits.parameters)
+    if found is None:
+        return habits
+    return replace(habits, stage=Stage.ORDERED, order=found[0], bucket_count=found[1])
+
+
 def _planned(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     content = _content(cut, ring) if cut.op.meaning == SIZES else None
-    sizes = None
-    if content is not None:
+    sizes: tuple[int, ...] | None = None
+    if habits.bucket_count == 1:
+        sizes = (habits.parameters,)
+    elif content is not None and habits.bucket_count:
         sizes = ddp.parse_bucket_sizes(content, habits.bucket_count, habits.parameters)
-    if sizes is None:
-        return replace(habits, stage=Stage.STEPPED)
+    if sizes is None or not habits.order:
+        return replace(habits, stage=Stage.UNPLANNED)
     plan = ddp.buckets_of(habits.order, sizes)
     return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0)

@@ -68,6 +68,8 @@ class Collective:
     placements: tuple[Placement, ...] = field(repr=False)
     meaning: str = ""
     """What it is to the trainer, where that is known."""
+    doubtful: bool = False
+    """Sends may belong together otherwise: never complete, whatever the coverage."""
 
     @property
     def coverage(self) -> float:
@@ -76,7 +78,8 @@ class Collective:
     @property
     def complete(self) -> bool:
         """Every byte has a final copy and no two copies differ."""
-        return not self.missing and not self.conflicts and self.covered_bytes == self.bytes
+        whole = not self.missing and self.covered_bytes == self.bytes
+        return whole and not self.conflicts and not self.doubtful
 
     @property
     def sha256(self) -> str | None:

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.wire import nccl
-from flowcheck.wire.learn.candidates import Op
-from flowcheck.wire.learn.cut import HASTY, THOROUGH, Cuts, cut_stream
+from flowcheck.wire.learn.cut import HASTY, Cuts, cut_stream
 from flowcheck.wire.learn.grammar import Habits, Trainer
 from flowcheck.wire.learn.place import contradictions
+from flowcheck.wire.learn.resume import resumed
 from flowcheck.wire.learn.rings import Group, Ring, groupings, rings
 from flowcheck.wire.learn.roles import P2P_CAPACITY_BYTES, Grants, Sorted
 from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.learn.tighten import tightened
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
+FINALISTS = 5
+"""Guesses whose content is compared, and that are worked on where none fits at once."""
 UNREAD_COST = 4.0
 CONTRADICTION_COST = 50.0
 PENALTY_COST = 1.5
@@ -89,53 +91,46 @@ def find_communicators(
     return best[1] if best else []
 
 
+def plain_score(cuts: Cuts) -> float:
+    """What speaks against a reading, by sizes and hints alone."""
+    return UNREAD_COST * cuts.unread + cuts.cost + PENALTY_COST * cuts.ring.penalty
+
+
 def score_of(cuts: Cuts) -> float:
-    """What speaks against a reading."""
-    return (
-        UNREAD_COST * cuts.unread
-        + cuts.cost
-        + PENALTY_COST * cuts.ring.penalty
-        + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
-    )
+    """What speaks against a reading, content included."""
+    return plain_score(cuts) + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
 
 
 def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
-    """The likeliest ring of a group and what it carried; None if it forms no ring at all."""
-    scored: list[tuple[float, int, Cuts]] = []
-    for effort in (HASTY, THOROUGH):
-        # Most guesses fail at once; only if none reads everything is it worth to try harder.
-        scored = []
-        for ring in rings(group, rules):
-            if scored and PENALTY_COST * ring.penalty > min(scored)[0]:
-                break
-            cuts = _cut(ring, effort)
-            scored.append((score_of(cuts), len(scored), cuts))
-        if not scored:
-            return None
-        scored.sort(key=lambda item: item[:2])
-        if not scored[0][2].unread:
+    """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
+    guesses fail at once; only if none reads everything are the best of them worth more work."""
+    hasty: list[Cuts] = []
+    least = float("inf")
+    for ring in rings(group, rules):
+        if PENALTY_COST * ring.penalty > least:
             break
-    best = scored[0]
-    rivals = tuple(c for score, _, c in scored[1:] if score <= best[0] and _reads_alike(c, best[2]))
-    habits = Trainer().habits(best[2].ring, best[2].found)
-    return Communicator(tightened(best[2]), habits, rivals)
+        hasty.append(cut_stream(ring, Trainer(), effort=HASTY))
+        least = min(least, plain_score(hasty[-1]))
+    if not hasty:
+        return None
+    hasty.sort(key=plain_score)
+    best = sorted(hasty[:FINALISTS], key=score_of)
+    if best[0].unread:
+        best = sorted((_thorough(cuts) for cuts in best), key=score_of)
+    won = best[0]
+    rivals = tuple(c for c in best[1:] if c.unread == won.unread and score_of(c) <= score_of(won))
+    return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
 
 
-def _reads_alike(a: Cuts, b: Cuts) -> bool:
-    """Both explain as many sends."""
-    return a.unread == b.unread
-
-
-def _cut(ring: Ring, effort: tuple[int, int]) -> Cuts:
-    """Cut from the start; where that stops short, again with what was found, so that a
-    collective whose sizes were lost can be one that is known from elsewhere."""
-    first = cut_stream(ring, Trainer(), effort=effort)
+def _thorough(hasty: Cuts) -> Cuts:
+    """Cut from the start with patience; where that stops short, go on behind it, and again with
+    what was found there, so that a collective whose sizes were lost can be a known one."""
+    first = min(hasty, cut_stream(hasty.ring, Trainer()), key=lambda cuts: (cuts.unread, cuts.cost))
     if not first.unread:
         return first
-    known: list[Op] = list(
-        dict.fromkeys(c.op for c in first.found if c.op.kind is Kind.ALL_REDUCE and not c.lost)
-    )
+    longer = resumed(first)
+    known = list(dict.fromkeys(c.op for c in longer.found if c.op.kind is Kind.ALL_REDUCE))
     if not known:
-        return first
-    again = cut_stream(ring, Trainer(), effort=effort, known=known)
-    return min(first, again, key=lambda cuts: (cuts.unread, cuts.cost))
+        return longer
+    again = resumed(cut_stream(hasty.ring, Trainer(), known=known))
+    return min(longer, again, key=lambda cuts: (cuts.unread, cuts.cost))

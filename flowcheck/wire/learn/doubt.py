@@ -1,0 +1,103 @@
+"""What a reading rests on: doubts that forbid to call it complete, and what is only assumed."""
+
+from __future__ import annotations
+
+from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
+from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.place import Canvas
+from flowcheck.wire.learn.search import Communicator
+from flowcheck.wire.terms import Kind, Protocol
+
+LINE_BYTES = 8
+"""Data of an LL line: totals that differ by less may fit the same sizes."""
+
+
+def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
+    """Why the sends of `cut` may be another collective, or one of another size."""
+    if cut.doubt:
+        return [cut.doubt]
+    if cut.op.licensed:
+        return []
+    if cut.op.kind is Kind.ALL_REDUCE:
+        if cut.lost and not _seen_whole(cut, communicator) and not _only_total(cut, communicator):
+            return ["its size: sends of it were lost and other sizes fit what is left"]
+        return []
+    if not _clean(communicator):
+        return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
+    return []
+
+
+def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[str]:
+    """What no byte seen could have contradicted, and what other readings would change."""
+    assumed: list[str] = []
+    reduces = cut.op.kind is Kind.ALL_REDUCE
+    if cut.op.slack_is_open and reduces:
+        tail = slice(max(0, canvas.size_bytes - 4), canvas.size_bytes)
+        if not (canvas.covered[tail].all() and canvas.result[tail].any()):
+            assumed.append("the end of the tensor inside its last line")
+    if not cut.op.licensed and not reduces:
+        assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
+    ring = communicator.ring
+    for rival in communicator.rivals if reduces else ():
+        other = rival.ring
+        if other.ranks != ring.ranks:
+            assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
+        elif [e.sender for e in other.edges] != [e.sender for e in ring.edges]:
+            assumed.append("the ring index of the senders")
+        elif other.extra_sends != ring.extra_sends:
+            assumed.append("how many ring steps the trainer's NCCL makes")
+    if reduces and _channels_open(cut):
+        assumed.append("the order of channels is that of queue pair numbers")
+    return list(dict.fromkeys(assumed))
+
+
+def _seen_whole(cut: Cut, communicator: Communicator) -> bool:
+    """The same collective was seen elsewhere with all its sends."""
+    return any(c.op == cut.op and not c.lost for c in communicator.cuts.found)
+
+
+def _clean(communicator: Communicator) -> bool:
+    """Both directions from their start, and not one send lost or left unread."""
+    cuts = communicator.cuts
+    return (
+        not cuts.unread
+        and len(cuts.ring.edges) > 1
+        and not any(cut.lost or cut.doubt for cut in cuts.found)
+        and all(s.from_start for e in cuts.ring.edges for s in e.streams)
+    )
+
+
+def _only_total(cut: Cut, communicator: Communicator) -> bool:
+    """No other size fits the sends that were seen, ends of the last line aside."""
+    ring = communicator.ring
+    edges = []
+    for edge, at, names, schedule in zip(
+        ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        flows = []
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            count = len(schedule[channel]) if channel is not None else 0
+            seen = [stream.sends.get(number + i) for i in range(count)]
+            flows.append(tuple(None if s is None else s.wire_bytes for s in seen))
+        edges.append(EdgeSizes(sender=edge.sender, flows=tuple(flows)))
+    setting = Setting(
+        ranks=ring.ranks,
+        channels=ring.channels,
+        protocol=cut.op.protocol,
+        extra_sends=ring.extra_sends,
+    )
+    try:
+        fits = totals_fitting(edges, setting, rules=cut.rules)
+    except ValueError:
+        return False
+    slack = LINE_BYTES if cut.op.protocol is Protocol.LL else 1
+    return bool(fits) and all(abs(f.total_bytes - cut.op.work_bytes) < slack for f in fits)
+
+
+def _channels_open(cut: Cut) -> bool:
+    """Two connections of an edge carry the same sizes, so that nothing tells which is which."""
+    for schedule in cut.schedules:
+        sizes = [tuple(s.wire_bytes for s in sends) for sends in schedule if sends]
+        if len(set(sizes)) < len(sizes):
+            return True
+    return False
