@@ -101,6 +101,9 @@ def run(
         except FlowCheckError as error:
             links.report(Fault(stage=service.name, sentence=str(error)))
             return 2
+        except Exception as error:
+            links.report(Fault(stage=service.name, sentence=f"{type(error).__name__}: {error}"))
+            raise  # our own mistake: the traceback goes to the log, the exit code is 1
         finally:
             try:
                 service.stop()

@@ -1,0 +1,177 @@
+"""The one loop: busy stages do not wait, idle ones wait longer, every end closes the stage."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from flowcheck.errors import StateError
+from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
+from flowcheck.stages.links import Links
+from flowcheck.stages.service import IDLE_MAX_MS, Idle, run
+
+
+class FakeInbox:
+    """Hands out one prepared batch per drain; the last one for ever."""
+
+    def __init__(self, batches: Iterable[list[Message]]) -> None:
+        self.batches = list(batches)
+        self.waits_ms: list[int] = []
+
+    def drain(self, *, limit: int, wait_ms: int) -> list[Message]:
+        assert limit > 0
+        self.waits_ms.append(wait_ms)
+        return self.batches.pop(0) if len(self.batches) > 1 else self.batches[0]
+
+
+class FakeLinks:
+    def __init__(self, *batches: list[Message]) -> None:
+        self.inbox = FakeInbox(batches or [[Stop(reason="test")]])
+        self.reported: list[Message] = []
+        self.closed = 0
+
+    def report(self, message: Message) -> None:
+        self.reported.append(message)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FakeService:
+    name = "fake"
+
+    def __init__(self, work: Iterable[int] = ()) -> None:
+        self.amounts = list(work)
+        self.received: list[Message] = []
+        self.stopped = 0
+        self.empty = False
+
+    def start(self, links: Links) -> None:
+        pass
+
+    def work(self) -> int:
+        return self.amounts.pop(0) if self.amounts else 0
+
+    def on_message(self, message: Message) -> None:
+        self.received.append(message)
+
+    def drained(self) -> bool:
+        return self.empty
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def drive(service: FakeService, links: FakeLinks, **how: Any) -> int:
+    return run(service, cast(Links, links), **how)
+
+
+NOTHING: list[Message] = []
+LEAVE: list[Message] = [Stop(reason="test")]
+NUDGE = SpanReady(ring=0, parsed=1)
+
+
+def test_idle_waits_double_up_to_their_limit_and_start_over_after_work() -> None:
+    idle = Idle(10)
+    assert [idle.next_ms(done) for done in (0, 0, 0, 0, 0, 0, 7, 0)] == [1, 2, 4, 8, 10, 10, 0, 1]
+
+
+def test_a_busy_stage_never_waits_for_messages() -> None:
+    links = FakeLinks(NOTHING, NOTHING, NOTHING, LEAVE)
+    assert drive(FakeService([5, 5, 5, 5]), links) == 0
+    assert links.inbox.waits_ms == [0, 0, 0, 0]
+
+
+def test_no_wait_of_an_idle_stage_is_longer_than_the_limit() -> None:
+    links = FakeLinks(*[NOTHING] * 30, LEAVE)
+    drive(FakeService(), links)
+    assert max(links.inbox.waits_ms) == IDLE_MAX_MS
+
+
+def test_a_stage_says_hello_after_its_start_and_closes_once() -> None:
+    service, links = FakeService(), FakeLinks()
+    assert drive(service, links) == 0
+    hello = links.reported[0]
+    assert isinstance(hello, Hello)
+    assert (hello.stage, hello.pid) == ("fake", os.getpid())
+    assert (service.stopped, links.closed) == (1, 1)
+
+
+def test_messages_reach_the_stage_and_stop_does_not() -> None:
+    service = FakeService()
+    drive(service, FakeLinks([NUDGE, NUDGE], LEAVE))
+    assert service.received == [NUDGE, NUDGE]
+
+
+def test_a_draining_stage_leaves_only_when_nothing_is_left() -> None:
+    service = FakeService([0, 3, 3])
+    links = FakeLinks([Stop(reason="end", drain=True)], NOTHING)
+    service.empty = True
+    assert drive(service, links) == 0
+    assert service.amounts == [], "it worked off what there was before it left"
+
+
+def test_a_stage_that_leaves_by_itself_is_asked_for_nothing() -> None:
+    service = FakeService([2, 0])
+    service.empty = True
+    assert drive(service, FakeLinks(NOTHING), until_drained=True) == 0
+    assert service.amounts == []
+
+
+def test_what_the_operator_can_mend_is_told_in_one_sentence_with_exit_code_2() -> None:
+    class Broken(FakeService):
+        def start(self, links: Links) -> None:
+            raise StateError("no ring there")
+
+    service, links = Broken(), FakeLinks()
+    assert drive(service, links) == 2
+    assert links.reported == [Fault(stage="fake", sentence="no ring there")]
+    assert (service.stopped, links.closed) == (1, 1)
+
+
+def test_our_own_mistake_is_told_and_leaves_its_traceback() -> None:
+    class Wrong(FakeService):
+        def work(self) -> int:
+            raise AssertionError("parsed ran ahead of head")
+
+    service, links = Wrong(), FakeLinks()
+    with pytest.raises(AssertionError):
+        drive(service, links)
+    last = links.reported[-1]
+    assert isinstance(last, Fault)
+    assert "parsed ran ahead of head" in last.sentence
+    assert (service.stopped, links.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_loop_cleanly(number: signal.Signals) -> None:
+    class Signalled(FakeService):
+        def work(self) -> int:
+            os.kill(os.getpid(), number)
+            return 0
+
+    service, links = Signalled(), FakeLinks(NOTHING)
+    before = signal.getsignal(number)
+    assert drive(service, links) == 0
+    assert (service.stopped, links.closed) == (1, 1)
+    assert signal.getsignal(number) is before, "handlers are put back"
+
+
+def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:
+    # In a process of its own: the kernel's promise to end it with its parent cannot be taken back.
+    script = (
+        "import sys; sys.path.insert(0, 'tests/unit')\n"
+        "from test_service import FakeLinks, FakeService, drive\n"
+        "service, links = FakeService(), FakeLinks()\n"
+        "service.start = None\n"
+        "sys.exit(10 + drive(service, links, parent=1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert done.returncode == 10
