@@ -6,7 +6,7 @@
 #define KIND_MASK 0xffu
 #define FLAG_SHIFT 32
 
-/* Will `step` never be filled again? */
+/* Will `step`, which has no generation, never have one again? */
 static bool is_past(const struct fc_extractor *x, uint64_t step)
 {
 	if (!x->shard)
@@ -55,10 +55,11 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		return;
 	}
 	d->of_step = true;
-	if (send->kind != FC_SEND_FINAL || is_past(x, d->step))
+	if (send->kind != FC_SEND_FINAL)
 		d->kind = FC_HOME_IGNORED;
-	else if (fc_place_generation(x, d->step) >= 0 &&
-		 (send->protocol != FC_PROTOCOL_LL || flag_known(plan, m, &d->flag)))
+	else if (fc_place_generation(x, d->step) < 0)
+		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
+	else if (send->protocol != FC_PROTOCOL_LL || flag_known(plan, m, &d->flag))
 		d->kind = FC_HOME_SHARD;
 }
 
