@@ -165,6 +165,15 @@ static uint64_t due_in_ns(struct fc_capture *capture, uint64_t now_ns)
 	return after_ns > gone_ns ? (uint64_t)(after_ns - gone_ns) : 0;
 }
 
+static bool finished(const struct fc_capture *capture)
+{
+	const struct fc_capture_request *want = &capture->want;
+
+	if (want->frames_max && capture->source_frame >= want->frames_max)
+		return true;
+	return want->table && capture->source_frame >= want->table->frames;
+}
+
 /* Takes in the frames that are due; returns how many. */
 static uint32_t accept_due(struct fc_capture *capture)
 {
@@ -175,7 +184,7 @@ static uint32_t accept_due(struct fc_capture *capture)
 	for (; capture->held_first < capture->held_count; capture->held_first++) {
 		const uint32_t ahead = capture->held_first + 4;
 
-		if (due_in_ns(capture, pace_ns))
+		if (finished(capture) || due_in_ns(capture, pace_ns))
 			break;
 		if (ahead < capture->held_count)
 			rte_prefetch0(rte_pktmbuf_mtod(capture->held[ahead], void *));
@@ -199,15 +208,6 @@ static void idle(struct fc_capture *capture)
 		   (capture->empty_polls > SPIN_POLLS || !poll_limit(capture))) {
 		rest_ns(capture->want.idle_us * 1000ull);
 	}
-}
-
-static bool finished(const struct fc_capture *capture)
-{
-	const struct fc_timetable *table = capture->want.table;
-
-	if (table)
-		return capture->source_frame >= table->frames;
-	return capture->want.frames_max && capture->source_frame >= capture->want.frames_max;
 }
 
 /* Waits for the copies under way and gives back what was polled and not taken. */

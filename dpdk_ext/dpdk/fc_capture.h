@@ -23,7 +23,7 @@ struct fc_capture_request {
 	const struct fc_timetable *table;
 	/* 1.0: as fast as the time stamps say, 2.0 twice as fast, 0: as fast as may be. */
 	double speed;
-	/* Live sources: stop after so many frames; 0 goes on until stopped. */
+	/* End after so many frames of the source; 0 goes on to its end or until stopped. */
 	uint64_t frames_max;
 	struct fc_dma *engine; /* NULL: the CPU copies */
 };

@@ -68,11 +68,13 @@ class Engine:
     ) -> None:
         """order ("forward", "reversed", "shuffled") and by_iova are for tests: see fc_dma.h."""
         ffi, lib = dpdk()
+        # cffi keeps nothing alive that only a C struct points to
         names = [ffi.new("char[]", device.name.encode()) for device in devices]
+        array = ffi.new("const char *[]", names)
         request = ffi.new(
             "struct fc_dma_request *",
             {
-                "names": ffi.new("const char *[]", names),
+                "names": array,
                 "devices": len(names),
                 "descriptors": ENGINE_DESCRIPTORS,
                 "order": getattr(lib, f"FC_DMA_{order.upper()}"),

@@ -27,6 +27,9 @@ MBUF_OVERHEAD_BYTES = 128 + 128 + 64
 EAL_BYTES = 96 << 20
 """What the EAL, its drivers and a dmadev take beside the packet buffers."""
 
+FRAMES = 4096
+"""Room of the kernel's ring, per queue: 32 MiB, a few milliseconds at 100 Gb/s."""
+
 PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
@@ -75,7 +78,7 @@ def parse_device(text: str) -> Device:
     device = Device(name, tuple(options))
     if device.driver == "net_af_packet":
         given = {option.partition("=")[0] for option in options}
-        wanted = {"blocksz": BLOCK_BYTES, "framesz": FRAME_ROOM_BYTES}
+        wanted = {"blocksz": BLOCK_BYTES, "framesz": FRAME_ROOM_BYTES, "framecnt": FRAMES}
         options += [f"{key}={value}" for key, value in wanted.items() if key not in given]
     return Device(name, tuple(options))
 

@@ -1,0 +1,249 @@
+"""Stage: brings frames from one source into its rings, by DPDK or from a file without it.
+
+One process per source, since DPDK can be started once per process; one thread and one ring per
+queue. A file source goes on after a restart where its ring's last commit says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowcheck.config import JobConfig, SourceConfig
+from flowcheck.errors import FlowCheckError
+from flowcheck.messages import FramesReady, Message, Note, SourceEnded
+from flowcheck.plane import dpdk
+from flowcheck.plane.capture import Capture, Engine, Port, Timetable, mbufs_needed
+from flowcheck.plane.interface import Missed
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Service
+
+SPAN_FRAMES = 4096
+"""Frames per turn from a file: about a millisecond, so that messages are never kept waiting."""
+MISSED_EVERY_S = 1.0
+"""How often the interface's counters are compared with ours."""
+
+
+def capture_service(run: RunDir, config: JobConfig, number: int) -> Service:
+    """The stage for source `number` of the job: with DPDK, but for a plain file."""
+    if config.source[number].file is not None:
+        return FileCapture(run, config, number)
+    return DpdkCapture(run, config, number)
+
+
+def ring_numbers(config: JobConfig, number: int) -> list[int]:
+    """The rings source `number` feeds, by queue."""
+    return [ring for ring, (source, _) in enumerate(config.rings) if source == number]
+
+
+class FileCapture:
+    """Reads a capture file without DPDK; waits while the ring is full."""
+
+    def __init__(self, run: RunDir, config: JobConfig, number: int) -> None:
+        self.name = f"capture-{number}"
+        self._run, self._source = run, config.source[number]
+        self._number = ring_numbers(config, number)[0]
+        self._ring: Ring | None = None
+        self._file: PcapSource | None = None
+
+    def start(self, links: Links) -> None:
+        self._links = links
+        path = Path(self._source.file or "")
+        self._ring = Ring.open(self._run.ring(self._number))
+        self._commit = self._ring.capture_commit()
+        self._stamps = stamps_of(path) if self._source.speed is not None else None
+        self._file = PcapSource(path)
+        self._file.skip(self._commit.source_frames)
+        self._began_s = time.monotonic()
+        self._first = int(self._commit.source_frames)
+        self._ended = False
+
+    def work(self) -> int:
+        assert self._ring is not None and self._file is not None
+        if self._ended:
+            return 0
+        limit = self._due()
+        done = self._file.read_into(self._ring, limit, self._commit) if limit else 0
+        if done:
+            self._links.send(
+                f"parse-{self._number}", FramesReady(ring=self._number, head=self._ring.head)
+            )
+        taken = int(self._commit.source_frames)
+        if self._file.ended or taken == self._source.frames:
+            self._ended = True
+            end(self._ring, self._number, self._links)
+        return done
+
+    def _due(self) -> int:
+        """Frames that may be taken now: by the span, the stated end and the time stamps."""
+        taken = int(self._commit.source_frames)
+        limit = SPAN_FRAMES
+        if self._source.frames is not None:
+            limit = min(limit, self._source.frames - taken)
+        if self._stamps is not None and self._source.speed and taken < len(self._stamps):
+            gone_ns = (time.monotonic() - self._began_s) * 1e9 * self._source.speed
+            until = np.searchsorted(self._stamps, self._stamps[self._first] + gone_ns, "right")
+            limit = min(limit, max(0, int(until) - taken))
+        return limit
+
+    def on_message(self, message: Message) -> None:
+        """Nothing is sent to a source of frames but Stop, and the loop takes that."""
+
+    def drained(self) -> bool:
+        return self._ended
+
+    def stop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._ring is not None:
+            self._ring.close()
+
+
+class DpdkCapture:
+    """Receives through DPDK; the loops run in C on threads of their own."""
+
+    def __init__(self, run: RunDir, config: JobConfig, number: int) -> None:
+        self.name = f"capture-{number}"
+        self._run, self._config, self._source = run, config, config.source[number]
+        self._numbers = ring_numbers(config, number)
+        self._rings: list[Ring] = []
+        self._engines: list[Engine] = []
+        self._captures: list[Capture] = []
+        self._threads: list[threading.Thread] = []
+        self._failures: list[FlowCheckError] = []
+        self._ended: set[int] = set()
+        self._port: Port | None = None
+        self._missed: Missed | None = None
+
+    def start(self, links: Links) -> None:
+        self._links = links
+        self._rings = [Ring.open(self._run.ring(number)) for number in self._numbers]
+        self._heads = [ring.head for ring in self._rings]
+        if all(ring.source_end is not None for ring in self._rings):
+            return  # restarted after its end: `work` says so once more
+        device = device_of(self._source)
+        tables = [Timetable(path) for path in device.files]  # first: a torn file costs no start
+        engines = [dpdk.parse_device(name) for name in self._source.engines]
+        mbufs = mbufs_needed(self._source.queues, len(engines))
+        environment = dpdk.environment([device, *engines], mbufs)
+        dpdk.start(environment)
+        if environment.why:
+            links.report(Note(stage=self.name, sentence=environment.why))
+        room = self._config.ring.slot_bytes - 64
+        self._port = Port(device, queues=self._source.queues, mbufs=mbufs, frame_bytes=room)
+        if not self._port.link_up:
+            links.report(Note(stage=self.name, sentence=f"{device.name} has no link yet"))
+        for queue, ring in enumerate(self._rings):
+            own = engines[queue :: self._source.queues]
+            engine = Engine(own, ring) if own else None
+            self._engines += [engine] if engine else []
+            self._captures.append(
+                Capture(
+                    self._port,
+                    queue,
+                    ring,
+                    idle_us=self._source.idle_us,
+                    table=tables[queue] if queue < len(tables) else None,
+                    speed=self._source.speed or 0.0,
+                    frames_max=self._source.frames or 0,
+                    engine=engine,
+                )
+            )
+        if device.interface is not None:
+            self._missed = Missed(device.interface, self._rings)
+        self._compare_at_s = time.monotonic() + MISSED_EVERY_S
+        for capture in self._captures:
+            thread = threading.Thread(target=self._receive, args=(capture,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _receive(self, capture: Capture) -> None:
+        try:
+            capture.run()
+        except FlowCheckError as error:
+            self._failures.append(error)
+
+    def work(self) -> int:
+        done = 0
+        for index, (number, ring) in enumerate(zip(self._numbers, self._rings, strict=True)):
+            head = ring.head
+            if head != self._heads[index]:
+                done += head - self._heads[index]
+                self._heads[index] = head
+                self._links.send(f"parse-{number}", FramesReady(ring=number, head=head))
+        if self._missed is not None and time.monotonic() >= self._compare_at_s:
+            self._compare_at_s = time.monotonic() + MISSED_EVERY_S
+            self._captures[0].note_missed(self._missed.at_least())
+        self._look_for_end()
+        return done
+
+    def _look_for_end(self) -> None:
+        if self._failures:
+            raise self._failures[0]
+        for index, (number, ring) in enumerate(zip(self._numbers, self._rings, strict=True)):
+            running = index < len(self._threads) and self._threads[index].is_alive()
+            if not running and not self._failures and number not in self._ended:
+                self._ended.add(number)
+                end(ring, number, self._links)
+
+    def on_message(self, message: Message) -> None:
+        """Nothing is sent to a source of frames but Stop, and the loop takes that."""
+
+    def drained(self) -> bool:
+        """A live source has no end but the one we make: the loops are told to finish."""
+        if self._source.live:
+            self._halt()
+        return len(self._ended) == len(self._numbers)
+
+    def _halt(self) -> None:
+        """Ends the loops, with nothing under way, and settles what the interface saw."""
+        seen = self._missed.sample() if self._missed is not None else 0
+        for capture in self._captures:
+            capture.stop()
+        for thread in self._threads:
+            thread.join()
+        if self._missed is not None and self._captures:
+            self._captures[0].note_missed(self._missed.between(seen), settle=True)
+            self._missed = None
+
+    def stop(self) -> None:
+        self._halt()
+        for capture in self._captures:
+            capture.close()
+        for engine in self._engines:
+            engine.close()
+        if self._port is not None:
+            self._port.close()
+        for ring in self._rings:
+            ring.close()
+
+
+def end(ring: Ring, number: int, links: Links) -> None:
+    """Says in the ring and to the supervisor that nothing more will come."""
+    if ring.source_end is None:
+        ring.end_source()
+    commit = ring.capture_commit()
+    links.send(f"parse-{number}", FramesReady(ring=number, head=ring.head))
+    links.report(SourceEnded(ring=number, frames=int(commit.source_frames)))
+
+
+def device_of(source: SourceConfig) -> dpdk.Device:
+    """The port a source names, as DPDK is told of it."""
+    if source.interface is not None:
+        text = f"net_af_packet0,iface={source.interface}"
+        return dpdk.parse_device(f"{text},qpairs={source.queues}" if source.queues > 1 else text)
+    return dpdk.parse_device(source.pci or source.vdev or "")
+
+
+def stamps_of(path: Path) -> npt.NDArray[np.float64]:
+    """Time stamps of all frames in ns, [frames], never falling. Raises CaptureError if torn."""
+    with PcapSource(path) as source:
+        stamps = np.array([when for when, _, _ in source.frames()], dtype=np.float64)
+    return np.maximum.accumulate(stamps - stamps[:1]) if len(stamps) else stamps

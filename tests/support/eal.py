@@ -1,0 +1,174 @@
+"""One process per EAL: DPDK can be started once per process, so a test asks another one.
+
+Run as a script it opens what a JSON object on its command line names, says "ready", captures
+until the source ends or a line comes on stdin, and prints a JSON object of what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT_S = 40.0
+
+
+def why_not() -> str:
+    """Why captures through DPDK cannot be tried here, or an empty string."""
+    if os.geteuid() != 0:
+        return "captures through DPDK are tried as root"
+    try:
+        from flowcheck import _dpdk  # noqa: F401
+    except ImportError as error:
+        return f"flowcheck._dpdk is not there ({error}): install libdpdk-dev and build again"
+    return ""
+
+
+@dataclass
+class Setup:
+    """What one EAL process opens."""
+
+    device: str
+    rings: list[str]
+    engines: list[str] = field(default_factory=list)
+    order: str = "forward"
+    by_iova: bool = False
+    frames_max: int = 0
+    speed: float = 0.0
+    table: bool = True
+    idle_us: int = 20
+    mbuf_frame_bytes: int = 4288
+    extra: list[str] = field(default_factory=list)
+
+
+class Running:
+    """A capture in a process of its own, in network namespace `namespace` if one is named."""
+
+    def __init__(self, setup: Setup, namespace: str | None = None) -> None:
+        inside = ["ip", "netns", "exec", namespace] if namespace else []
+        command = [*inside, sys.executable, __file__, json.dumps(vars(setup))]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self._process.stdout is not None
+        self.first_line = self._process.stdout.readline().strip()
+
+    def finish(self) -> dict[str, Any]:
+        """Asks it to stop, and returns what it found; {"error": sentence} where it failed."""
+        if self.first_line != "ready":
+            self._process.communicate(timeout=LIMIT_S)
+            found: dict[str, Any] = json.loads(self.first_line)
+            return found
+        out, _ = self._process.communicate("stop\n", timeout=LIMIT_S)
+        assert self._process.returncode == 0, out
+        found = json.loads(out)
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def capture(setup: Setup) -> dict[str, Any]:
+    """Runs `setup` to the end of its source."""
+    running = Running(setup)
+    if running.first_line == "ready":
+        running._process.wait(LIMIT_S)
+        assert running._process.stdout is not None
+        text = running._process.stdout.read()
+        running._process.communicate()
+        found: dict[str, Any] = json.loads(text)
+        return found
+    return running.finish()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+    """Whether `condition` became true in time; for processes and kernels, not for our own code."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _main(setup: Setup) -> None:
+    from flowcheck.errors import FlowCheckError
+    from flowcheck.plane import dpdk
+    from flowcheck.plane.capture import Capture, Engine, Port, Timetable, mbufs_needed
+    from flowcheck.plane.interface import Missed
+    from flowcheck.plane.ring import Ring
+
+    before = sorted(os.sched_getaffinity(0))
+    failures: list[str] = []
+    try:
+        device = dpdk.parse_device(setup.device)
+        engines = [dpdk.parse_device(name) for name in setup.engines]
+        rings = [Ring.open(Path(path)) for path in setup.rings]
+        tables = [Timetable(path) for path in device.files] if setup.table else []
+        mbufs = mbufs_needed(len(rings), len(engines))
+        environment = dpdk.environment([device, *engines], mbufs, setup.extra)
+        dpdk.start(environment)
+        port = Port(device, queues=len(rings), mbufs=mbufs, frame_bytes=setup.mbuf_frame_bytes)
+        opened = [
+            Engine(own, ring, order=setup.order, by_iova=setup.by_iova) if own else None
+            for ring, own in ((r, engines[q :: len(rings)]) for q, r in enumerate(rings))
+        ]
+        captures = [
+            Capture(
+                port, queue, ring, idle_us=setup.idle_us, speed=setup.speed,
+                frames_max=setup.frames_max, engine=opened[queue],
+                table=tables[queue] if queue < len(tables) else None,
+            )
+            for queue, ring in enumerate(rings)
+        ]  # fmt: skip
+        missed = Missed(device.interface, rings) if device.interface else None
+    except FlowCheckError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+
+    def receive(one: Capture) -> None:
+        try:
+            one.run()
+        except FlowCheckError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=receive, args=(one,)) for one in captures]
+    for thread in threads:
+        thread.start()
+    print("ready", flush=True)
+    threading.Thread(target=_stop_on_line, args=(captures,), daemon=True).start()
+    began_s = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began_s
+    if missed is not None:
+        captures[0].note_missed(missed.between(missed.sample()), settle=True)
+    found = {
+        "driver": port.driver, "promiscuous": port.promiscuous, "failures": failures,
+        "overtaken": [one.overtaken for one in opened if one], "seconds": seconds,
+        "affinity_kept": before == sorted(os.sched_getaffinity(0)),
+        "huge_pages": environment.huge_pages,
+    }  # fmt: skip
+    for part in (*captures, *(one for one in opened if one), port, *rings):
+        part.close()
+    print(json.dumps(found), flush=True)
+
+
+def _stop_on_line(captures: Sequence[Any]) -> None:
+    if sys.stdin.readline():
+        for one in captures:
+            one.stop()
+
+
+if __name__ == "__main__":
+    _main(Setup(**json.loads(sys.argv[1])))

@@ -1,0 +1,33 @@
+"""What lies in a ring, read slot by slot for tests to judge."""
+
+from __future__ import annotations
+
+from flowcheck._core import ffi, lib
+from flowcheck.plane.counters import read
+from flowcheck.plane.ring import Ring
+
+
+def frames_in(ring: Ring) -> list[bytes]:
+    """The frames between tail and head, as bytes."""
+    found = []
+    for position in range(ring.tail, ring.head):
+        slot = lib.fc_ring_at(ring.handle, position)
+        found.append(bytes(ffi.buffer(slot.frame, slot.frame_bytes)))
+    return found
+
+
+def slots_in(ring: Ring) -> list[tuple[int, int, int, int]]:
+    """(timestamp_ns, frame_bytes, wire_bytes, source_frame) between tail and head."""
+    slots = (lib.fc_ring_at(ring.handle, position) for position in range(ring.tail, ring.head))
+    return [(s.timestamp_ns, s.frame_bytes, s.wire_bytes, s.source_frame) for s in slots]
+
+
+def counted(ring: Ring) -> dict[str, int]:
+    """Capture's counters that are not 0."""
+    commit = ring.capture_commit()
+    return {name: value for name, value in read(commit.counters).items() if value}
+
+
+def release(ring: Ring, position: int) -> None:
+    """Frees the slots below `position`, as the extractor does."""
+    ring.handle.header.tail = position
