@@ -93,10 +93,12 @@ class Ring:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """{stage: {counter: value}} for all three stages."""
+        # A struct inside another does not keep it alive: the commits need names.
+        capture, parse, extract = self.capture_commit(), self.parse_commit(), self.extract_commit()
         return {
-            "capture": read(self.capture_commit().counters),
-            "parse": read(self.parse_commit().counters),
-            "extract": read(self.extract_commit().counters),
+            "capture": read(capture.counters),
+            "parse": read(parse.counters),
+            "extract": read(extract.counters),
         }
 
     def end_source(self) -> None:
