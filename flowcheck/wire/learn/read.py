@@ -9,6 +9,7 @@ import numpy as np
 
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.grammar import WEIGHTS
+from flowcheck.wire.learn.jobs import learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.roles import sort_flows
 from flowcheck.wire.learn.search import (
@@ -20,8 +21,11 @@ from flowcheck.wire.learn.search import (
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 
 
-def read_stream(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> Reading:
-    """Everything these messages tell, without any job file."""
+def read_stream(
+    flows: Sequence[FlowSeen], messages: Sequence[MessageSeen], *, ended: bool = True
+) -> Reading:
+    """Everything these messages tell, without any job file. `ended`: nothing more will come; a
+    job is then learned from less, see `learn_job`."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     communicators = find_communicators(ring_streams, sorted_flows.grants, rules_told(sorted_flows))
@@ -30,12 +34,13 @@ def read_stream(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> R
     everything += parcels_left(p2p_streams, len(communicators))
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
+    job, why_not = learn_job(communicators, found, ended=ended)
     return Reading(
         flows=sorted_flows.readings,
         collectives=numbered,
         weights=_weights(communicators, found),
-        job=None,
-        why_not=tuple(s for c in communicators for s in _unread(c)),
+        job=job,
+        why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
     )
 
 

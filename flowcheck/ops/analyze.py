@@ -1,0 +1,100 @@
+"""`flowcheck analyze`: what is in a capture, without any job file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowcheck.ops.report import print_report
+from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
+
+
+def run(files: Sequence[Path], *, as_json: bool = False) -> int:
+    """Read `files` as mirror points of one job and print what they hold; the exit code. What
+    does not belong to the result, like a file cut by a snap length, goes to stderr as well."""
+    tape = read_tape(files)
+    reading = read_stream(tape.flows, tape.messages)
+    notes = _notes(tape)
+    for note in notes:
+        print(note, file=sys.stderr)
+    if as_json:
+        json.dump(as_dict(tape.frames, reading, notes), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        print_report(tape.frames, reading)
+    return 0
+
+
+def _notes(tape: Tape) -> list[str]:
+    """What the reader must know about the files themselves."""
+    notes: list[str] = []
+    cut = tape.frames.get("snapped", 0)
+    if cut:
+        notes.append(f"{cut} frames were cut by the capture's snap length: their payload is lost")
+    if tape.conflicts:
+        notes.append(f"{tape.conflicts} bytes were seen twice with different values")
+    if tape.dropped_packets:
+        notes.append(f"{tape.dropped_packets} packets could not be given to any message")
+    return notes
+
+
+def as_dict(
+    frames: Mapping[str, int], reading: Reading, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The reading for programs."""
+    weights = reading.weights
+    return {
+        "frames": {"total": sum(frames.values()), **frames},
+        "flows": [_flow(flow) for flow in reading.flows],
+        "collectives": [_collective(c) for c in reading.collectives],
+        "weights": weights
+        and {
+            "shapes": [list(shape) for shape in weights.shapes],
+            "bytes": weights.bytes,
+            "sha256": weights.sha256,
+            "missing": [list(part) for part in weights.missing],
+        },
+        "notes": [*notes, *reading.why_not],
+    }
+
+
+def _flow(flow: FlowReading) -> dict[str, Any]:
+    seen = flow.seen
+    return {
+        "src": seen.key.source,
+        "dst": seen.key.destination,
+        "dest_qp": seen.key.dest_qp,
+        "incarnation": seen.key.incarnation,
+        "peer_dest_qp": flow.peer.dest_qp if flow.peer else None,
+        "role": flow.role,
+        "protocol": None if flow.protocol is None else str(flow.protocol),
+        "messages": flow.messages,
+        "bytes": flow.bytes,
+        "psn_missing": seen.psn_missing,
+        "psn_duplicate": seen.psn_duplicate,
+        "icrc_bad": seen.icrc_bad,
+        "numbered_by": list(flow.numbered_by),
+        "problems": list(flow.problems),
+    }
+
+
+def _collective(collective: Collective) -> dict[str, Any]:
+    return {
+        "index": collective.index,
+        "kind": collective.kind,
+        "communicator": collective.communicator,
+        "protocol": str(collective.protocol),
+        "channels": collective.channels,
+        "bytes": collective.bytes,
+        "coverage": collective.coverage,
+        "missing": [list(part) for part in collective.missing],
+        "sha256": collective.sha256,
+        "sources": list(collective.sources),
+        "assumed": list(collective.assumed),
+        "conflicting_bytes": collective.conflicts,
+        "meaning": collective.meaning,
+    }

@@ -1,0 +1,210 @@
+"""From what a trainer was seen to do to the job it will go on doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flowcheck.wire import ddp, job
+from flowcheck.wire.learn.collect import Found
+from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
+from flowcheck.wire.learn.p2p import Completion
+from flowcheck.wire.learn.search import Communicator
+from flowcheck.wire.terms import Kind, Protocol
+
+NO_START = "DDP's start-up messages were not seen: parameters and their order are unknown"
+NO_PLAN = "the trainer's bucket plan was not seen yet"
+NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
+NO_FIRST = "iteration 0 is no set of buckets this release knows"
+NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The pieces a job is made of."""
+
+    parameters: tuple[job.Parameter, ...]
+    first_buckets: ddp.Buckets
+    first: list[job.Op] = field(default_factory=list)
+    each: list[job.Op] = field(default_factory=list)
+    start: Cut | None = None
+
+
+def learn_job(
+    communicators: Sequence[Communicator], found: Sequence[Found], *, ended: bool
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    """The job, or why there is none yet. `ended`: nothing more will come, so what was seen of
+    the first iteration after the bucket plan is all there is."""
+    for communicator, collected in zip(communicators, found, strict=True):
+        if communicator.habits.shapes and communicator.habits.element_bytes:
+            return _of(communicator, collected.completions, ended)
+    reduces = any(c.op.kind is Kind.ALL_REDUCE for x in communicators for c in x.cuts.found)
+    return None, (NO_START,) if reduces else ()
+
+
+def _of(
+    communicator: Communicator, completions: dict[int, Completion], ended: bool
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    habits, cuts = communicator.habits, communicator.cuts.found
+    if habits.stage is not Stage.PLANNED:
+        return None, (NO_PLAN,)
+    begin = next(i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE)
+    plan_at = next(i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES) + 1
+    stop = _period(cuts, plan_at, len(habits.buckets), ended)
+    if stop is None:
+        return None, (NO_ITERATION,)
+    parameters = _parameters(habits)
+    totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.kind is Kind.ALL_REDUCE]
+    first_buckets = _first_buckets(parameters, totals)
+    if first_buckets is None:
+        return None, (NO_FIRST,)
+    plan = _Plan(parameters, first_buckets, start=cuts[begin])
+    lacking = False
+    for part, at, until in ((plan.first, begin, plan_at), (plan.each, plan_at, stop)):
+        bucket = 0
+        for i in range(at, until):
+            gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning == BUCKET
+            part.append(_ring_op(cuts[i], gradient, bucket))
+            if gradient and completions:
+                sent = completions.get(i)
+                lacking |= sent is None
+                part.extend([_p2p_op(sent, bucket)] if sent else [])
+            bucket += gradient
+    if lacking:
+        return None, (NO_COMPLETION,)
+    return _assembled(communicator, completions, plan), ()
+
+
+def _period(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> int | None:
+    """Where the first iteration that repeats ends; None if that is not seen yet."""
+    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning == BUCKET]
+    if len(gradients) > buckets:
+        return start + gradients[buckets] - gradients[0]
+    if ended and len(gradients) == buckets:
+        return gradients[-1] + 1
+    return None
+
+
+def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
+    return tuple(
+        job.Parameter(sizes=sizes, strides=strides, element_bytes=habits.element_bytes)
+        for sizes, strides in habits.shapes[0].shapes
+    )
+
+
+def _first_buckets(
+    parameters: Sequence[job.Parameter], totals: Sequence[int]
+) -> ddp.Buckets | None:
+    """Iteration 0's buckets, by the rule of torch that gives the sizes seen."""
+    for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
+        sizes = [sum(parameters[i].nbytes for i in bucket) for bucket in buckets]
+        if sizes == list(totals[: len(sizes)]):
+            return buckets
+    return None
+
+
+def _ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
+    return job.Op(
+        communicator=0,
+        protocol=cut.op.protocol,
+        role=job.Role.BUCKET if gradient else job.Role.IGNORED,
+        bucket=bucket if gradient else 0,
+        kind=cut.op.kind,
+        work_bytes=cut.op.work_bytes,
+        element_bytes=cut.op.element_bytes,
+    )
+
+
+def _p2p_op(sent: Completion, bucket: int) -> job.Op:
+    """The sends of one parcel; each carries one run of the tensor, or a run for each range."""
+    messages: list[job.PointToPoint] = []
+    left = [list(r) for r in sent.ranges]
+    for send in sent.parcel.sends:
+        start, stop = left[0]
+        size = send.wire_bytes
+        messages.append(job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
+        left[0][0] = start + size
+        if left[0][0] >= stop:
+            left.pop(0)
+    return job.Op(
+        communicator=1,
+        protocol=Protocol.SIMPLE,
+        role=job.Role.BUCKET,
+        bucket=bucket,
+        kind=None,
+        messages=tuple(messages),
+    )
+
+
+def _assembled(
+    communicator: Communicator, completions: dict[int, Completion], plan: _Plan
+) -> job.Job:
+    ring, habits, start = communicator.ring, communicator.habits, plan.start
+    assert start is not None
+    edges: list[job.Edge] = []
+    for edge, at, names in zip(
+        ring.edges, start.starts, communicator.cuts.state.channels, strict=True
+    ):
+        place = {name: i for i, name in enumerate(names) if name is not None}
+        edges.append(
+            job.Edge(
+                communicator=0,
+                sender=edge.sender,
+                flows=tuple(
+                    edge.streams[place[c]].key if c in place else None for c in range(ring.channels)
+                ),
+                first_numbers=tuple(
+                    at[place[c]] if c in place else 0 for c in range(ring.channels)
+                ),
+            )
+        )
+    communicators = [
+        job.Communicator(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends)
+    ]
+    if completions:
+        parcel = completions[min(completions)].parcel
+        communicators.append(job.Communicator(ranks=2, channels=1))
+        edges.append(
+            job.Edge(
+                communicator=1,
+                sender=0,
+                flows=(parcel.stream.key,),
+                first_numbers=(parcel.sends[0].number,),
+            )
+        )
+    return job.Job(
+        rule=communicator.cuts.state.rules[0],
+        communicators=tuple(communicators),
+        edges=tuple(edges),
+        parameters=plan.parameters,
+        first_buckets=plan.first_buckets,
+        buckets=habits.buckets,
+        first=tuple(plan.first),
+        each=tuple(plan.each),
+        evidence=_evidence(communicator, completions),
+        assumed=_assumed(habits, completions),
+    )
+
+
+def _evidence(communicator: Communicator, completions: dict[int, Completion]) -> tuple[str, ...]:
+    ring, habits = communicator.ring, communicator.habits
+    told = [
+        f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
+        f"{habits.element_bytes} bytes an element: size of the initial weights",
+        f"{len(habits.buckets)} buckets: the {ORDER} and {SIZES} broadcasts",
+        f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
+    ]
+    if completions:
+        told.append("point-to-point sends complete the all-reduces: exactly the size missing")
+    return tuple(told)
+
+
+def _assumed(habits: Habits, completions: dict[int, Completion]) -> tuple[str, ...]:
+    told: list[str] = []
+    alike = [s for s in habits.shapes[1:] if s.cost == habits.shapes[0].cost]
+    if alike:
+        told.append(f"where parameters begin: {len(alike)} other cuts of the shapes fit as well")
+    if completions:
+        told.append("the point-to-point sends hold the chunk that is missing")
+    return tuple(told)
