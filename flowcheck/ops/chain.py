@@ -7,22 +7,20 @@ import os
 import select
 import signal
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from flowcheck.config import JobConfig, encode_config, load_job
-from flowcheck.errors import StateError
 from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.memory import choose
+from flowcheck.plane.memory import SHM, choose, huge_mounts
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.service import run as run_service
+from flowcheck.stages.rundir import RunDir, remove_stale_memory
+from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Progress, Supervisor
 from flowcheck.wire.job import decode_job
 
@@ -42,7 +40,7 @@ def memory_need(config: JobConfig) -> int:
 def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
     """The run directory with its shared memory, and a sentence about where that lies."""
     place = choose(memory_need(config))
-    run = RunDir.create(root, place.folder / f"flowcheck-{os.getpid()}-{time.time_ns() % 10**9}")
+    run = RunDir.create(root, place.folder)
     try:
         run.config.write_bytes(encode_config(config))
         for number, (source, _) in enumerate(config.rings):
@@ -72,11 +70,11 @@ def supervise(
     until_drained: bool,
     watch: Callable[[Progress], None] | None = None,
 ) -> Supervisor:
-    """Runs the chain to its end. Raises the fault that ended it, if one did."""
-    supervisor = Supervisor(run, config, watch=watch)
-    code = run_service(supervisor, Links(run.sockets, Links.EVENTS), until_drained=until_drained)
-    if code:
-        raise StateError(supervisor.sentence or f"the chain failed; its logs: {run.root}/*.log")
+    """Runs the chain to its end. Raises what ended it, if something did."""
+    signals = Signals()
+    supervisor = Supervisor(run, config, watch=watch, hurried=lambda: signals.hard)
+    links = Links(run.sockets, Links.EVENTS)
+    drive(supervisor, links, until_drained=until_drained, signals=signals)
     return supervisor
 
 
@@ -101,20 +99,29 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     run, memory = create(config, root or Path(config.run))
     print(f"flowcheck: {memory}", file=sys.stderr)
     print(f"flowcheck: running in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
-    try:
+    with removed(run):
         supervisor = supervise(config, run, until_drained=False)
         saved = None
         if config.checkpoint is not None:
             saved = save_checkpoint(config, run, Path(config.checkpoint))
-        result = {
-            "steps": supervisor.progress.steps,
-            "digest": supervisor.progress.digest,
-            "checkpoint": str(saved) if saved else None,
-        }
-        print(json.dumps(result) if as_json else _ended(result))
-    finally:
-        run.remove()
+    result = {
+        "steps": supervisor.progress.steps,
+        "digest": supervisor.progress.digest,
+        "checkpoint": str(saved) if saved else None,
+    }
+    print(json.dumps(result) if as_json else _ended(result))
     return 0
+
+
+@contextmanager
+def removed(run: RunDir) -> Iterator[None]:
+    """Takes the run away afterwards; after a failure its logs stay, for the sentence names them."""
+    try:
+        yield
+    except BaseException:
+        run.remove(keep_logs=True)
+        raise
+    run.remove()
 
 
 def _ended(result: dict[str, object]) -> str:
@@ -123,21 +130,25 @@ def _ended(result: dict[str, object]) -> str:
 
 
 def down(root: Path, *, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there and removes what it left."""
+    """`flowcheck down`: ends what runs there, removes what it left, and the shared memory of any
+    chain whose supervisor was killed."""
     run = RunDir(root)
     pids = run.stage_pids()
-    supervisor = pids.pop("supervisor", None)
-    _end([supervisor] if supervisor else [], signal.SIGTERM)
-    _end(list(RunDir(root).stage_pids().values()), signal.SIGKILL)
+    _end([pids[name] for name in pids if name == "supervisor"], signal.SIGTERM)
+    _end(list(run.stage_pids().values()), signal.SIGKILL)
     there = (root / "memory").is_symlink()
     run.remove()
-    ended = sorted([*pids, *(["supervisor"] if supervisor else [])])
+    stale = remove_stale_memory([SHM, *huge_mounts()])
+    result = {"ended": sorted(pids), "removed": there, "stale": [str(path) for path in stale]}
     if as_json:
-        print(json.dumps({"ended": ended, "removed": there}))
-    elif ended or there:
-        print(f"ended {', '.join(ended) or 'no process'}; removed its shared memory")
+        print(json.dumps(result))
+        return 0
+    if pids or there:
+        print(f"ended {', '.join(sorted(pids)) or 'no process'}; removed its shared memory")
     else:
         print(f"nothing ran in {root}")
+    for path in stale:
+        print(f"removed {path}: its supervisor was killed")
     return 0
 
 

@@ -62,12 +62,10 @@ def run(request: Request) -> int:
     root = request.run or Path(tempfile.mkdtemp(prefix="flowcheck-"))
     where, memory = chain.create(config, root)
     console.print(memory)
-    try:
+    with chain.removed(where):
         result = _replay(request, config, where, console, sum(counts))
-    finally:
-        where.remove()
-        if request.run is None:
-            shutil.rmtree(root, ignore_errors=True)
+    if request.run is None:
+        shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
     _print(request, console, result)
     return 0 if result["steps"] and result["steps"] == result["complete_steps"] else 1

@@ -14,8 +14,8 @@ from flowcheck.errors import ConfigError
 from flowcheck.ops.chain import last_step
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import stage_arguments
 
 
 def run(root: Path, *, as_json: bool) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
+
+_RUNS = itertools.count()
+PREFIX = "flowcheck-"
+"""Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
 
 
 class RunDir:
@@ -16,18 +22,23 @@ class RunDir:
         self.root = root
 
     @classmethod
-    def create(cls, root: Path, memory: Path) -> RunDir:
-        """A fresh run directory, mode 0700. Raises ConfigError when another run lives there."""
+    def create(cls, root: Path, mount: Path) -> RunDir:
+        """A fresh run directory, mode 0700, with a folder for shared memory below `mount`.
+
+        Raises ConfigError when another run lives there.
+        """
         run = cls(root)
-        if run.owner_lives():
+        owner = run._pid_of("supervisor")
+        if owner is not None and owner != os.getpid():
             raise ConfigError(
-                "run", str(root), f"is in use by process {run.owner()}: flowcheck down --run {root}"
+                "run", str(root), f"is in use by process {owner}: flowcheck down --run {root}"
             )
         run.remove()
+        memory = mount / f"{PREFIX}{_identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
         for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / "memory").symlink_to(memory)
-        run.pid_file("supervisor").write_text(str(os.getpid()))
+        run.note_pid("supervisor", os.getpid())
         return run
 
     @property
@@ -54,7 +65,7 @@ class RunDir:
 
     @property
     def learned_job(self) -> Path:
-        """JSON of wire.job.Job; appears whole, after the weights."""
+        """JSON of wire.job.Job; appears whole, after the weights and the shard."""
         return self.learned_folder / "job.json"
 
     @property
@@ -89,45 +100,57 @@ class RunDir:
     def staging(self, number: int) -> Path:
         return self.memory / f"staging-{number}"
 
-    def pid_file(self, stage: str) -> Path:
-        return self.pids / stage
-
     def log(self, stage: str) -> Path:
         return self.root / f"{stage}.log"
 
+    def note_pid(self, stage: str, pid: int) -> None:
+        """Writes who runs `stage`, so that a reused process number is not taken for it."""
+        (self.pids / stage).write_text(_identity(pid))
+
     def stage_pids(self) -> dict[str, int]:
-        """{stage: pid} of the processes that run and are ours, by their command line."""
-        found = {}
-        for file in self.pids.glob("*"):
-            pid = int(file.read_text() or 0)
-            if _is_ours(pid):
-                found[file.name] = pid
-        return found
+        """{stage: pid} of the processes of this run that live, the supervisor among them."""
+        found = {file.name: self._pid_of(file.name) for file in self.pids.glob("*")}
+        return {stage: pid for stage, pid in found.items() if pid is not None}
 
-    def owner(self) -> int | None:
-        """The supervisor's pid as written; None without a run."""
-        file = self.pid_file("supervisor")
-        return int(file.read_text() or 0) if file.exists() else None
+    def _pid_of(self, stage: str) -> int | None:
+        file = self.pids / stage
+        return _living(file.read_text()) if file.exists() else None
 
-    def owner_lives(self) -> bool:
-        owner = self.owner()
-        return owner is not None and owner != os.getpid() and _is_ours(owner)
-
-    def remove(self) -> None:
+    def remove(self, *, keep_logs: bool = False) -> None:
         """Takes shared memory and small files away; nothing of another run is touched."""
         link = self.root / "memory"
         if link.is_symlink():
             shutil.rmtree(link.resolve(), ignore_errors=True)
-        for item in (link, self.config, self.steps, self.events, *self.root.glob("*.log")):
+        logs = [] if keep_logs else [self.events, *self.root.glob("*.log")]
+        for item in (link, self.config, self.steps, *logs):
             item.unlink(missing_ok=True)
         for folder in (self.sockets, self.pids, self.learned_folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_ours(pid: int) -> bool:
-    """Whether `pid` runs and is a FlowCheck process: a reused number is another's."""
+def remove_stale_memory(mounts: Iterable[Path]) -> list[Path]:
+    """Removes shared memory whose owner died without its run directory; what was removed."""
+    removed = []
+    for folder in (folder for mount in mounts for folder in mount.glob(f"{PREFIX}*-*-*")):
+        pid, start, *_ = folder.name.removeprefix(PREFIX).split("-")
+        if pid.isdigit() and start.isdigit() and _living(f"{pid} {start}") is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def _identity(pid: int) -> str:
+    """ "<pid> <clock tick it was started at>", field 22 of /proc/<pid>/stat (proc(5)); "0 0" for
+    a process that is gone."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return b"flowcheck" in command or pid == os.getpid()
+        return "0 0"
+    state, *fields = stat.rpartition(")")[2].split()
+    return "0 0" if state in "ZX" else f"{pid} {fields[18]}"
+
+
+def _living(identity: str) -> int | None:
+    """The pid of exactly this process, or None when it is gone or its number is another's."""
+    pid = identity.partition(" ")[0]
+    return int(pid) if pid.isdigit() and pid != "0" and _identity(int(pid)) == identity else None

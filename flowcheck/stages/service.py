@@ -80,36 +80,48 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def run(
-    service: Service, links: Links, *, parent: int | None = None, until_drained: bool = False
-) -> int:
-    """Drive `service` until Stop, a signal, or the end of its parent. The only loop there is.
+def run(service: Service, links: Links, *, parent: int | None = None) -> int:
+    """A stage's whole life. The exit code: 0, or 2 for what the operator can mend."""
+    try:
+        drive(service, links, parent=parent)
+    except FlowCheckError:
+        return 2
+    return 0
 
-    parent: pid to end with; until_drained: leave as soon as the service says so.
-    Returns the exit code: 0, 1 for a fault, 2 for what the operator can mend.
+
+def drive(
+    service: Service,
+    links: Links,
+    *,
+    parent: int | None = None,
+    until_drained: bool = False,
+    signals: Signals | None = None,
+) -> None:
+    """Runs `service` until Stop, a signal, or the end of its parent. The only loop there is.
+
+    parent: pid to end with; until_drained: leave as soon as the service says so. Whatever the
+    service raises is reported as its Fault before it is raised again.
     """
-    with Signals() as signals:
+    with signals or Signals() as heard:
         try:
             if parent is not None and not die_with_parent(parent):
-                return 0
+                return
             service.start(links)
             links.report(
                 Hello(stage=service.name, pid=os.getpid(), layout_version=lib.FC_LAYOUT_VERSION)
             )
-            parent_lives = partial(_parent_lives, parent)
-            _loop(service, links, signals, parent_lives, draining=until_drained)
+            _loop(service, links, heard, partial(_parent_lives, parent), draining=until_drained)
         except FlowCheckError as error:
             links.report(Fault(stage=service.name, sentence=str(error)))
-            return 2
+            raise
         except Exception as error:
             links.report(Fault(stage=service.name, sentence=f"{type(error).__name__}: {error}"))
-            raise  # our own mistake: the traceback goes to the log, the exit code is 1
+            raise
         finally:
             try:
                 service.stop()
             finally:
                 links.close()
-    return 0
 
 
 def _parent_lives(parent: int | None) -> bool:

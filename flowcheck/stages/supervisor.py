@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import msgspec
 
+from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import (
@@ -24,7 +22,9 @@ from flowcheck.messages import (
     StepApplied,
     StepLost,
 )
-from flowcheck.plane.shard import Shard
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.stages.child import Child, stage_arguments
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 
@@ -32,23 +32,8 @@ HELLO_LIMIT_S = 60.0
 """Loading torch on a busy machine takes seconds."""
 GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
-RESTARTS_MAX, RESTARTS_WITHIN_S = 8, 10.0
-"""A stage that dies faster than this is not restarted: the chain stops with its sentence."""
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
-
-
-@dataclass
-class Child:
-    """One stage's process."""
-
-    stage: str
-    arguments: tuple[str, ...]
-    process: subprocess.Popen[bytes] | None = None
-    greeted: bool = False
-    started_s: float = 0.0
-    restarts: int = 0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS_MAX))
 
 
 @dataclass
@@ -79,48 +64,39 @@ class Supervisor:
         config: JobConfig,
         *,
         watch: Callable[[Progress], None] | None = None,
+        hurried: Callable[[], bool] = lambda: False,
     ) -> None:
+        """watch: called every turn; hurried: whether stopping must not wait for anything."""
         self.run, self.config = run, config
         self.progress = Progress()
         self.fault: Fault | None = None
-        self._watch = watch
+        self._watch, self._hurried = watch, hurried
         self._children = [
             Child(name, arguments) for name, arguments in stage_arguments(config).items()
         ]
-        self._ended = False
-        self._failure = ""
+        self._healthy = True
 
     def start(self, links: Links) -> None:
         self._links = links
         for child in self._consumers():
-            self._spawn(child)
+            child.spawn(self.run)
 
     def _consumers(self) -> list[Child]:
-        return [child for child in self._children if not child.stage.startswith("capture")]
-
-    def _spawn(self, child: Child) -> None:
-        command = [sys.executable, "-m", "flowcheck", "stage", *child.arguments]
-        command += ["--run", str(self.run.root), "--parent", str(os.getpid())]
-        with self.run.log(child.stage).open("ab") as log:
-            child.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        child.greeted, child.started_s = False, time.monotonic()
-        self.run.pid_file(child.stage).write_text(str(child.process.pid))
+        return [child for child in self._children if not child.is_capture]
 
     def work(self) -> int:
         try:
             for child in self._children:
                 self._look_after(child)
-        except StateError as error:
-            self._failure = str(error)
+            if self._watch is not None:
+                self._watch(self.progress)
+        except StateError:
+            self._healthy = False
             raise
         if all(child.greeted for child in self._consumers()):
             for child in self._children:
                 if child.process is None:
-                    self._spawn(child)
-        if self._watch is not None:
-            self._watch(self.progress)
+                    child.spawn(self.run)
         return 0
 
     def _look_after(self, child: Child) -> None:
@@ -130,8 +106,8 @@ class Supervisor:
         waited_s = time.monotonic() - child.started_s
         if code is None and not child.greeted and waited_s > HELLO_LIMIT_S:
             raise StateError(
-                f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s; "
-                f"its log: {self.run.log(child.stage)}"
+                f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
+                f"{child.last_words(self.run)}"
             )
         if code is None or (code == 0 and self._finished(child)):
             return
@@ -140,32 +116,20 @@ class Supervisor:
         self._restart(child, code)
 
     def _finished(self, child: Child) -> bool:
-        return child.stage.startswith("capture") and child.stage in self.progress.ended
-
-    @property
-    def sentence(self) -> str:
-        """What ended the chain, for the operator; empty if nothing did."""
-        return self._failure
+        return child.is_capture and child.stage in self.progress.ended
 
     def _sentence_of(self, child: Child) -> str:
         for message in self._links.inbox.drain(limit=64, wait_ms=200):
             self.on_message(message)
         if self.fault is not None and self.fault.stage == child.stage:
             return f"{child.stage}: {self.fault.sentence}"
-        return f"stage {child.stage} gave up; its log: {self.run.log(child.stage)}"
+        return f"stage {child.stage} gave up{child.last_words(self.run)}"
 
     def _restart(self, child: Child, code: int) -> None:
-        now = time.monotonic()
-        if len(child.recent) == RESTARTS_MAX and now - child.recent[0] < RESTARTS_WITHIN_S:
-            raise StateError(
-                f"stage {child.stage} died {RESTARTS_MAX} times within {RESTARTS_WITHIN_S:.0f} s "
-                f"(last exit code {code}); its log: {self.run.log(child.stage)}"
-            )
-        child.recent.append(now)
-        child.restarts += 1
+        self.progress.notes.append(child.note_death(self.run, code))
         self.progress.restarts += 1
         self._record({"event": "restart", "stage": child.stage, "exit_code": code})
-        self._spawn(child)
+        child.spawn(self.run)
 
     def on_message(self, message: Message) -> None:
         assert self._links.broadcast is not None
@@ -173,7 +137,12 @@ class Supervisor:
         self._record(msgspec.to_builtins(message))
         progress = self.progress
         match message:
-            case Hello(stage=stage):
+            case Hello(stage=stage, layout_version=version):
+                if version != lib.FC_LAYOUT_VERSION:
+                    raise StateError(
+                        f"stage {stage} speaks layout version {version}, this supervisor "
+                        f"{lib.FC_LAYOUT_VERSION}: two installations are mixed"
+                    )
                 for child in self._children:
                     child.greeted |= child.stage == stage
             case StepApplied(step=step, digest=digest):
@@ -209,32 +178,50 @@ class Supervisor:
             return shard.applied_step >= whole
 
     def stop(self) -> None:
-        """Capture first, so that nothing new comes; then along the flow of data."""
-        if self._ended:
+        """Capture first, so that nothing new comes; then along the flow of data, each after what
+        it has in hand. Done within GRACE_S and a little, at once when hurried."""
+        until_s = time.monotonic() + GRACE_S
+        if self._healthy:
+            self._drain(until_s - GRACE_S / 2)
+        running = [c.process for c in self._in_flow_order() if c.process is not None]
+        for process in running:
+            process.terminate()
+        self._wait(lambda: all(process.poll() is not None for process in running), until_s)
+        for process in running:
+            process.kill()
+            process.wait()
+
+    def _drain(self, until_s: float) -> None:
+        captures = [c.process for c in self._children if c.is_capture and c.process]
+        for process in captures:
+            process.terminate()
+        if not self._wait(lambda: all(p.poll() is not None for p in captures), until_s):
             return
-        self._ended = True
-        for child in self._in_flow_order():
-            if child.process is not None and child.process.poll() is None:
-                child.process.terminate()
-        deadline = time.monotonic() + GRACE_S
-        for child in self._in_flow_order():
-            if child.process is None:
-                continue
-            try:
-                child.process.wait(max(0.05, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+        with ExitStack() as stack:
+            numbers = range(len(self.config.rings))
+            rings = [stack.enter_context(Ring.open(self.run.ring(n))) for n in numbers]
+            for ring in rings:
+                if ring.source_end is None:
+                    ring.end_source()  # its one writer is gone, and we were the ones to end it
+            if self._wait(lambda: all(ring.drained for ring in rings), until_s):
+                self._wait(self._nothing_to_apply, until_s)
+
+    def _nothing_to_apply(self) -> bool:
+        if not self.run.shard.exists():
+            return True
+        with Shard.open(self.run.shard) as shard:
+            states = [shard.state(n) for n in range(GENERATIONS)]
+            steps = [shard.step(n) for n in range(GENERATIONS) if states[n] == State.COMPLETE]
+            return all(step <= shard.applied_step for step in steps)
+
+    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Hears events until `done`, the time, or a second signal; whether it was `done`."""
+        while not done():
+            if self._hurried() or time.monotonic() >= until_s:
+                return False
+            for message in self._links.inbox.drain(limit=64, wait_ms=20):
+                self.on_message(message)
+        return True
 
     def _in_flow_order(self) -> list[Child]:
         return list(reversed(self._children))
-
-
-def stage_arguments(config: JobConfig) -> dict[str, tuple[str, ...]]:
-    """{stage name: words after `flowcheck stage`}, in the order they are started."""
-    stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
-    for ring in range(len(config.rings)):
-        stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
-    for source in range(len(config.source)):
-        stages[f"capture-{source}"] = ("capture", "--number", str(source))
-    return stages

@@ -92,10 +92,11 @@ class UpdateService:
 
     def _finish_interrupted(self, step: int) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
-        lines = self._run.steps.read_text().splitlines() if self._run.steps.exists() else []
-        whole = [line for line in lines if line.endswith("}")]
-        if len(whole) != len(lines):
-            _replace(self._run.steps, "".join(f"{line}\n" for line in whole))
+        text = self._run.steps.read_text() if self._run.steps.exists() else ""
+        whole = [line for line in text.split("\n") if line.endswith("}")]
+        kept = "".join(f"{line}\n" for line in whole)
+        if kept != text:
+            _replace(self._run.steps, kept)
         last = msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
         self._release(step, 0.0, write=last < step)
 

@@ -12,7 +12,7 @@ import pytest
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.links import Links
-from flowcheck.stages.service import IDLE_MAX_MS, Idle, run
+from flowcheck.stages.service import IDLE_MAX_MS, Idle, drive, run
 
 
 class FakeInbox:
@@ -69,7 +69,7 @@ class FakeService:
         self.stopped += 1
 
 
-def drive(service: FakeService, links: FakeLinks, **how: Any) -> int:
+def lives(service: FakeService, links: FakeLinks, **how: Any) -> int:
     return run(service, cast(Links, links), **how)
 
 
@@ -85,19 +85,19 @@ def test_idle_waits_double_up_to_their_limit_and_start_over_after_work() -> None
 
 def test_a_busy_stage_never_waits_for_messages() -> None:
     links = FakeLinks(NOTHING, NOTHING, NOTHING, LEAVE)
-    assert drive(FakeService([5, 5, 5, 5]), links) == 0
+    assert lives(FakeService([5, 5, 5, 5]), links) == 0
     assert links.inbox.waits_ms == [0, 0, 0, 0]
 
 
 def test_no_wait_of_an_idle_stage_is_longer_than_the_limit() -> None:
     links = FakeLinks(*[NOTHING] * 30, LEAVE)
-    drive(FakeService(), links)
+    lives(FakeService(), links)
     assert max(links.inbox.waits_ms) == IDLE_MAX_MS
 
 
 def test_a_stage_says_hello_after_its_start_and_closes_once() -> None:
     service, links = FakeService(), FakeLinks()
-    assert drive(service, links) == 0
+    assert lives(service, links) == 0
     hello = links.reported[0]
     assert isinstance(hello, Hello)
     assert (hello.stage, hello.pid) == ("fake", os.getpid())
@@ -106,7 +106,7 @@ def test_a_stage_says_hello_after_its_start_and_closes_once() -> None:
 
 def test_messages_reach_the_stage_and_stop_does_not() -> None:
     service = FakeService()
-    drive(service, FakeLinks([NUDGE, NUDGE], LEAVE))
+    lives(service, FakeLinks([NUDGE, NUDGE], LEAVE))
     assert service.received == [NUDGE, NUDGE]
 
 
@@ -114,14 +114,14 @@ def test_a_draining_stage_leaves_only_when_nothing_is_left() -> None:
     service = FakeService([0, 3, 3])
     links = FakeLinks([Stop(reason="end", drain=True)], NOTHING)
     service.empty = True
-    assert drive(service, links) == 0
+    assert lives(service, links) == 0
     assert service.amounts == [], "it worked off what there was before it left"
 
 
 def test_a_stage_that_leaves_by_itself_is_asked_for_nothing() -> None:
     service = FakeService([2, 0])
     service.empty = True
-    assert drive(service, FakeLinks(NOTHING), until_drained=True) == 0
+    drive(service, cast(Links, FakeLinks(NOTHING)), until_drained=True)
     assert service.amounts == []
 
 
@@ -131,7 +131,7 @@ def test_what_the_operator_can_mend_is_told_in_one_sentence_with_exit_code_2() -
             raise StateError("no ring there")
 
     service, links = Broken(), FakeLinks()
-    assert drive(service, links) == 2
+    assert lives(service, links) == 2
     assert links.reported == [Fault(stage="fake", sentence="no ring there")]
     assert (service.stopped, links.closed) == (1, 1)
 
@@ -143,7 +143,7 @@ def test_our_own_mistake_is_told_and_leaves_its_traceback() -> None:
 
     service, links = Wrong(), FakeLinks()
     with pytest.raises(AssertionError):
-        drive(service, links)
+        lives(service, links)
     last = links.reported[-1]
     assert isinstance(last, Fault)
     assert "parsed ran ahead of head" in last.sentence
@@ -159,7 +159,7 @@ def test_a_signal_ends_the_loop_cleanly(number: signal.Signals) -> None:
 
     service, links = Signalled(), FakeLinks(NOTHING)
     before = signal.getsignal(number)
-    assert drive(service, links) == 0
+    assert lives(service, links) == 0
     assert (service.stopped, links.closed) == (1, 1)
     assert signal.getsignal(number) is before, "handlers are put back"
 
@@ -168,10 +168,10 @@ def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:
     # In a process of its own: the kernel's promise to end it with its parent cannot be taken back.
     script = (
         "import sys; sys.path.insert(0, 'tests/unit')\n"
-        "from test_service import FakeLinks, FakeService, drive\n"
+        "from test_service import FakeLinks, FakeService, lives\n"
         "service, links = FakeService(), FakeLinks()\n"
         "service.start = None\n"
-        "sys.exit(10 + drive(service, links, parent=1))\n"
+        "sys.exit(10 + lives(service, links, parent=1))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert done.returncode == 10

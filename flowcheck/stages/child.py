@@ -1,0 +1,74 @@
+"""One stage as the supervisor sees it: a process, how it is started, how often it died."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.stages.rundir import RunDir
+
+RESTARTS_MAX, RESTARTS_WITHIN_S = 8, 10.0
+"""A stage that dies faster than this is not restarted: the chain stops with its sentence."""
+
+
+@dataclass
+class Child:
+    """One stage's process."""
+
+    stage: str
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    greeted: bool = False
+    """Whether this process has said Hello."""
+    started_s: float = 0.0
+    deaths_s: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS_MAX))
+
+    @property
+    def is_capture(self) -> bool:
+        return self.stage.startswith("capture")
+
+    def spawn(self, run: RunDir) -> None:
+        """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
+        command = [sys.executable, "-m", "flowcheck", "stage", *self.arguments]
+        command += ["--run", str(run.root), "--parent", str(os.getpid())]
+        with run.log(self.stage).open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.greeted, self.started_s = False, time.monotonic()
+        run.note_pid(self.stage, self.process.pid)
+
+    def note_death(self, run: RunDir, code: int) -> str:
+        """How it ended, as a sentence. Raises StateError when it died too often."""
+        now = time.monotonic()
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if len(self.deaths_s) == RESTARTS_MAX and now - self.deaths_s[0] < RESTARTS_WITHIN_S:
+            raise StateError(
+                f"stage {self.stage} died {RESTARTS_MAX} times within {RESTARTS_WITHIN_S:.0f} s; "
+                f"the last time it {ended}{self.last_words(run)}"
+            )
+        self.deaths_s.append(now)
+        return f"{self.stage} {ended} and was restarted"
+
+    def last_words(self, run: RunDir) -> str:
+        """The last line of its log, to end a sentence with."""
+        log = run.log(self.stage)
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        said = [line.strip() for line in lines if line.strip()]
+        return f": {said[-1]} (log: {log})" if said else f" without a word (log: {log})"
+
+
+def stage_arguments(config: JobConfig) -> dict[str, tuple[str, ...]]:
+    """{stage name: words after `flowcheck stage`}, in the order they are started."""
+    stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
+    for ring in range(len(config.rings)):
+        stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
+    for source in range(len(config.source)):
+        stages[f"capture-{source}"] = ("capture", "--number", str(source))
+    return stages
