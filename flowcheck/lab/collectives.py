@@ -260,11 +260,8 @@ def _interleaved_pieces(
         if total - start < used * LL_CHUNK_BYTES:
             size = _up(_ceil(total % (used * LL_CHUNK_BYTES), used), align)
         for channel in range(used):
-            begin, end = (
-                min(start + channel * size, total),
-                min(start + (channel + 1) * size, total),
-            )
-            if begin < end:
-                pieces[channel].append((begin, end))
+            begin = min(start + channel * size, total)
+            # A channel with nothing left still takes its turn: an empty message.
+            pieces[channel].append((begin, min(begin + size, total)))
         start += used * size
     return pieces
