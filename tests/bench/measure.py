@@ -1,0 +1,176 @@
+"""What every stage's bench needs: figures, medians, working sets out of cache, bare copies."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cffi import FFI
+
+from flowcheck._core import ffi, lib
+from flowcheck.plane.memory import choose
+from flowcheck.plane.ring import Ring
+
+HERE = Path(__file__).resolve().parent
+FRAME_BYTES = {1024: 1102, 4096: 4174}
+"""{path MTU: frame of a Middle packet over IPv6, without FCS}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    stage: str
+    what: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    against: str = ""
+    target: float | None = None
+    """Least value where `ratio` is None, else least ratio."""
+    note: str = ""
+    ns_per_frame: float = 0.0
+    """Where the chain's bound needs it."""
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return ""
+        reached = self.value if self.ratio is None else self.ratio
+        return "ok" if reached >= self.target else "below"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work a run does."""
+
+    quick: bool
+    repeats: int
+    bytes: int
+    """Working set of a memory-bound stage."""
+
+    def frames(self, pmtu_bytes: int) -> int:
+        """Frames whose slots hold about `bytes`: a power of two, as rings want."""
+        wanted = self.bytes // FRAME_BYTES[pmtu_bytes]
+        return 1 << (wanted.bit_length() - 1)
+
+
+def last_level_cache_bytes() -> int:
+    """Of the first CPU, by sysfs; 32 MiB where it does not tell."""
+    sizes = [32 << 20]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        sizes.append(int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]])
+    return max(sizes[1:] or sizes)
+
+
+def scale(quick: bool) -> Scale:
+    """At least eight last-level caches, at most an eighth of free memory; quick: 96 MiB."""
+    if quick:
+        return Scale(True, 3, 96 << 20)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Scale(False, 5, min(max(8 * last_level_cache_bytes(), 512 << 20), free // 8))
+
+
+def seconds(work: Callable[[], object], repeats: int, before: Callable[[], object] = int) -> float:
+    """Median wall time of `work`, after one run that is not counted; `before` is not timed."""
+    taken = []
+    for _ in range(repeats + 1):
+        before()
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+@contextmanager
+def memory(need_bytes: int) -> Iterator[Path]:
+    """A folder for shared files, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=choose(need_bytes).folder) as d:
+        yield Path(d)
+
+
+def rewind(ring: Ring, *positions: str) -> None:
+    """Sets positions back to 0, as if the stages behind them had not run."""
+    header = ring.handle.header
+    for position, commits in (("head", "capture"), ("parsed", "parse"), ("tail", "extract")):
+        if position in positions:
+            setattr(header, position, 0)
+            copies = getattr(header, commits)
+            ffi.memmove(copies, bytes(ffi.sizeof(copies)), ffi.sizeof(copies))
+
+
+def loops() -> Any:
+    """The compiled loops.c."""
+    build = FFI()
+    build.cdef(
+        "void bench_copy(void *, void *, uint64_t, uint64_t, void *, uint64_t, uint64_t, uint64_t,"
+        " uint64_t);"
+        "uint64_t bench_put(void *, void *, void *, void *, void *, uint64_t, uint32_t, uint64_t);"
+    )
+    with tempfile.TemporaryDirectory(prefix="flowcheck-bench-") as scratch:
+        target = Path(scratch) / "loops.so"
+        command = ["cc", "-O3", "-std=gnu11", "-shared", "-fPIC", "-o", target, HERE / "loops.c"]
+        subprocess.run(command, check=True, timeout=60)
+        library = build.dlopen(str(target))
+    return build, library
+
+
+def address(thing: Any) -> int:
+    """Of a C object or function of _core, or of an array's memory."""
+    if isinstance(thing, np.ndarray):
+        return int(thing.ctypes.data)
+    return int(ffi.cast("uintptr_t", thing))
+
+
+class Copies:
+    """Bare copies of the same bytes: libc's memcpy and the non-temporal one."""
+
+    def __init__(self) -> None:
+        self.build, self.library = loops()
+        libc = self.build.dlopen(None)
+        self.build.cdef("void *memcpy(void *, const void *, size_t);")
+        self.functions = {
+            "memcpy": int(self.build.cast("uintptr_t", self.build.addressof(libc, "memcpy"))),
+            "stream": address(ffi.addressof(lib, "fc_copy_stream")),
+        }
+
+    def pointer(self, value: int) -> Any:
+        return self.build.cast("void *", value)
+
+    def copy(
+        self,
+        name: str,
+        to: tuple[int, int, int],
+        source: tuple[int, int, int],
+        size: int,
+        items: int,
+    ) -> None:
+        """`items` copies of `size` bytes; to, source: (address, stride, items per 2 MiB page)."""
+        self.library.bench_copy(
+            self.pointer(self.functions[name]),
+            self.pointer(to[0]),
+            to[1],
+            to[2],
+            self.pointer(source[0]),
+            source[1],
+            source[2],
+            size,
+            items,
+        )
+        lib.fc_copy_fence()
+
+
+def slots_of(ring: Ring, offset: int = 64) -> tuple[int, int, int]:
+    """(address, stride, per page) of byte `offset` of every slot; 64 is the frame's first."""
+    handle = ring.handle
+    return address(handle.slots_base) + offset, int(handle.slot_bytes), int(handle.slots_per_page)

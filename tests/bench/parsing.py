@@ -1,0 +1,67 @@
+"""Parse: frames in a ring to marks and flow table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.load import Load, fill
+from bench.measure import FRAME_BYTES, Figure, Scale, memory, rewind, seconds
+from flowcheck._core import ffi, lib
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.ring import Ring
+
+TARGETS = {0: 20.0, 1: 6.0}
+"""{icrc_every: million frames/s at 1,102 bytes}"""
+FLOWS = (10, 100, 1000)
+
+
+def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
+    crc = ffi.string(lib.fc_crc32_name()).decode()
+    for pmtu_bytes, size in FRAME_BYTES.items():
+        slots = scale.frames(pmtu_bytes)
+        for flows in FLOWS:
+            # 16 packets a message, so that a thousand flows have whole messages in a ring.
+            load = Load(slots, flows, pmtu_bytes, wire_bytes=16 * pmtu_bytes)
+            if load.rounds == 0:
+                continue
+            with memory(slots * 4352) as folder, Ring.create(folder / "r", slots=slots) as ring:
+                count = fill(ring, load)
+                for every, target in TARGETS.items():
+                    taken = _parse(scale, ring, folder, count, every)
+                    rate = count / taken / 1e6
+                    name = f"ICRC {'by ' + crc if every else 'off'}, {flows} flows"
+                    yield Figure(
+                        f"parse, {size} B",
+                        name,
+                        rate,
+                        "M frames/s",
+                        target=target if pmtu_bytes == 1024 else None,
+                        note=f"{1e3 / rate:.0f} ns a frame",
+                        ns_per_frame=1e3 / rate,
+                    )
+
+
+def _parse(scale: Scale, ring: Ring, folder: Path, count: int, icrc_every: int) -> float:
+    """Median seconds for all frames of the ring."""
+    path = folder / "flows"
+    parsers: list[Parser] = []
+
+    def again() -> None:
+        for parser in parsers:
+            parser.close()
+            parser.flows.close()
+        parsers.clear()
+        path.unlink(missing_ok=True)
+        rewind(ring, "parsed")
+        table = FlowTable.create(path, messages=2 * ring.slots)
+        parsers.append(Parser(ring, table, icrc_every=icrc_every))
+
+    taken = seconds(lambda: parsers[0].parse(count), scale.repeats, again)
+    verdicts = ring.counters()["parse"]
+    assert verdicts["write_frames"] == count, verdicts
+    parsers[0].close()
+    parsers[0].flows.close()
+    path.unlink()
+    return taken
