@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.flows import flow_key, psn_missing
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
 
 
@@ -108,11 +110,70 @@ def adopt(
         payload = np.zeros_like(found.payload)
         payload[start:stop] = stray.payload
         around = tuple(r for r in ((0, start), (stop, found.wire_bytes)) if r[0] < r[1])
-        out[indices[nth]], differ = merge(
-            found, replace(found, payload=payload, missing=around)
-        )
+        out[indices[nth]], differ = merge(found, replace(found, payload=payload, missing=around))
         conflicts += differ
     return out, conflicts, homeless
+
+
+def flow_seen(record: np.void) -> FlowSeen:
+    return FlowSeen(
+        key=flow_key(record),
+        udp_source_port=int(record["udp_source_port"]),
+        pmtu_bytes=int(record["pmtu_bytes"]),
+        frames=int(record["write_packets"]) + int(record["ack_packets"]),
+        payload_bytes=int(record["payload_bytes"]),
+        psn_missing=psn_missing(record),
+        psn_duplicate=int(record["duplicate_packets"]),
+        icrc_bad=int(record["icrc_bad_frames"]),
+        acks=int(record["ack_packets"]),
+        first_ns=int(record["first_ns"]),
+        last_ns=int(record["last_ns"]),
+        last_ack_psn=int(record["last_ack_psn"]),
+        last_ack_msn=int(record["last_ack_msn"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one mirror point saw."""
+
+    flows: list[FlowSeen]
+    messages: list[MessageSeen]
+    strays: list[Stray]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What all mirror points saw, as one."""
+
+    flows: list[FlowSeen]
+    messages: list[MessageSeen]
+    conflicts: int
+    """Bytes on which two mirror points differ; the first one is kept."""
+    homeless: int
+    """Packets whose message nobody knows."""
+
+
+def view_of(extractor: Extractor) -> View:
+    """Everything one extractor has staged and held, payloads copied."""
+    keys = extractor.keys()
+    return View(
+        flows=[flow_seen(record) for record in extractor.flows.flows()],
+        messages=list(extractor.staged()),
+        strays=[Stray(keys[flow], psn, data) for flow, psn, data in extractor.staging.held()],
+    )
+
+
+def join(views: Sequence[View]) -> Joined:
+    """Merges mirror points of one job: the same flow and first PSN name the same message."""
+    messages, conflicts = merge_messages([view.messages for view in views])
+    pmtu_bytes: dict[FlowKey, int] = defaultdict(int)
+    for flow in (flow for view in views for flow in view.flows):
+        pmtu_bytes[flow.key] = max(pmtu_bytes[flow.key], flow.pmtu_bytes)
+    strays = [stray for view in views for stray in view.strays]
+    messages, differ, homeless = adopt(strays, messages, pmtu_bytes)
+    flows = merge_flows([view.flows for view in views], messages)
+    return Joined(flows, messages, conflicts + differ, homeless)
 
 
 @dataclass(slots=True)

@@ -13,18 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from flowcheck.plane.counters import by_verdict
 from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable, flow_key, psn_missing
+from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM
-from flowcheck.plane.merge import Stray, adopt, merge_flows, merge_messages
+from flowcheck.plane.merge import View, join, view_of
 from flowcheck.plane.parser import Parser
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.seen import FlowSeen, MessageSeen
 
 RING_SLOTS = 4096
 POOL_MESSAGES = 1 << 16
@@ -56,9 +54,7 @@ class _File:
     """One mirror point."""
 
     frames: dict[str, int]
-    flows: list[FlowSeen]
-    messages: list[MessageSeen]
-    strays: list[Stray]
+    view: View
     conflicts: int
     dropped: int
 
@@ -73,19 +69,14 @@ def read_tape(paths: Sequence[Path], *, icrc_every: int = 1) -> Tape:
     frames: Counter[str] = Counter()
     for one in files:
         frames.update(one.frames)
-    messages, conflicts = merge_messages([one.messages for one in files])
-    pmtu_bytes: Counter[FlowKey] = Counter()
-    for flow in (flow for one in files for flow in one.flows):
-        pmtu_bytes[flow.key] = max(pmtu_bytes[flow.key], flow.pmtu_bytes)
-    strays = [stray for one in files for stray in one.strays]
-    messages, differ, homeless = adopt(strays, messages, pmtu_bytes)
+    together = join([one.view for one in files])
     return Tape(
         frames=dict(frames),
         total=sum(frames.values()),
-        flows=merge_flows([one.flows for one in files], messages),
-        messages=messages,
-        conflicts=conflicts + differ + sum(one.conflicts for one in files),
-        dropped_packets=homeless + sum(one.dropped for one in files),
+        flows=together.flows,
+        messages=together.messages,
+        conflicts=together.conflicts + sum(one.conflicts for one in files),
+        dropped_packets=together.homeless + sum(one.dropped for one in files),
     )
 
 
@@ -130,30 +121,7 @@ def _read_file(path: Path, icrc_every: int) -> _File:
             counters = extracted.counters
             return _File(
                 frames=by_verdict(parsed.counters),
-                flows=[_flow(record) for record in flows.flows()],
-                messages=list(extractor.staged()),
-                strays=[
-                    Stray(extractor.keys()[flow], psn, payload)
-                    for flow, psn, payload in staging.held()
-                ],
+                view=view_of(extractor),
                 conflicts=int(counters.conflict_bytes),
                 dropped=int(counters.staging_full_packets) + int(counters.orphan_dropped_packets),
             )
-
-
-def _flow(record: np.void) -> FlowSeen:
-    return FlowSeen(
-        key=flow_key(record),
-        udp_source_port=int(record["udp_source_port"]),
-        pmtu_bytes=int(record["pmtu_bytes"]),
-        frames=int(record["write_packets"]) + int(record["ack_packets"]),
-        payload_bytes=int(record["payload_bytes"]),
-        psn_missing=psn_missing(record),
-        psn_duplicate=int(record["duplicate_packets"]),
-        icrc_bad=int(record["icrc_bad_frames"]),
-        acks=int(record["ack_packets"]),
-        first_ns=int(record["first_ns"]),
-        last_ns=int(record["last_ns"]),
-        last_ack_psn=int(record["last_ack_psn"]),
-        last_ack_msn=int(record["last_ack_msn"]),
-    )

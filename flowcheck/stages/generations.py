@@ -1,0 +1,83 @@
+"""Which step each generation of the shard is for: two are open ahead of the replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowcheck.plane.shard import GENERATIONS, Shard, State
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """The first step that is not whole."""
+
+    step: int
+    generation: int
+    covered_bytes: int
+    lost: bool
+
+
+class Generations:
+    """The extractor's hand on the shard; all its state is in the shard itself."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._told: set[int] = set()
+
+    def open_free(self) -> bool:
+        """Opens generations for the steps after the replica's; were there any to open?"""
+        applied = self.shard.applied_step
+        opened = False
+        for step in range(applied + 1, applied + 1 + GENERATIONS):
+            free = self._free(applied)
+            if self.shard.generation_of(step) is None and free is not None:
+                self.shard.begin(free, step)
+                opened = True
+        return opened
+
+    def _free(self, applied: int) -> int | None:
+        for generation in range(GENERATIONS):
+            state = self.shard.state(generation)
+            if state == State.EMPTY or self.shard.step(generation) <= applied:
+                return generation
+        return None
+
+    def finished(self) -> list[tuple[int, int]]:
+        """(step, generation) of every step that became whole since the last call, ascending."""
+        new = []
+        for generation in range(GENERATIONS):
+            step = self.shard.step(generation)
+            if step not in self._told and self.shard.finish(generation):
+                self._told.add(step)
+                new.append((step, generation))
+        return sorted(new)
+
+    @property
+    def waiting(self) -> bool:
+        """A whole step is not applied yet."""
+        applied = self.shard.applied_step
+        return any(
+            self.shard.state(generation) == State.COMPLETE and self.shard.step(generation) > applied
+            for generation in range(GENERATIONS)
+        )
+
+    def short(self) -> Short | None:
+        """The first step after the whole ones, if a generation is open for it."""
+        step = self.shard.applied_step + 1
+        while (generation := self.shard.generation_of(step)) is not None:
+            state = self.shard.state(generation)
+            if state != State.COMPLETE:
+                covered = self.shard.covered_bytes(generation)
+                return Short(step, generation, covered, state == State.LOST)
+            step += 1
+        return None
+
+    @property
+    def whole_steps(self) -> int:
+        """Steps that are whole, the applied ones included."""
+        step = self.shard.applied_step
+        while (generation := self.shard.generation_of(step + 1)) is not None and self.shard.state(
+            generation
+        ) == State.COMPLETE:
+            step += 1
+        return step
