@@ -1,0 +1,342 @@
+"""The supervisor's decisions, with processes that are only said to live and die."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flowcheck._core import lib
+from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.messages import (
+    Drained,
+    Fault,
+    Hello,
+    Message,
+    SourceEnded,
+    StepApplied,
+    StepLost,
+)
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import Shard
+from flowcheck.stages import child, supervisor
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir, remove_stale_memory
+from flowcheck.stages.supervisor import Supervisor
+
+CONFIG = JobConfig(
+    source=(SourceConfig(file="a"), SourceConfig(vdev="net_null0", queues=2)),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+)
+STAGES = ["update", "extract", "parse-0", "parse-1", "parse-2", "capture-0", "capture-1"]
+
+
+class FakeProcess:
+    """What subprocess.Popen gives, without a process."""
+
+    started: list["FakeProcess"]
+    said: list[tuple[str, str]]
+    pid = 1  # lives, and is none of ours
+
+    def __init__(self, command: list[str], **_: object) -> None:
+        words = command[command.index("stage") + 1 :]
+        number = f"-{words[2]}" if words[1] == "--number" else ""
+        self.stage, self.command = words[0] + number, command
+        self.code: int | None = None
+        self.obeys = True
+        FakeProcess.started.append(self)
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        if self.code is None:
+            FakeProcess.said.append(("terminate", self.stage))
+            self.code = 0 if self.obeys else None
+
+    def kill(self) -> None:
+        if self.code is None:
+            FakeProcess.said.append(("kill", self.stage))
+            self.code = -signal.SIGKILL
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert self.code is not None, "would wait for ever"
+        return self.code
+
+
+class FakeInbox:
+    def __init__(self) -> None:
+        self.waiting: list[Message] = []
+
+    def drain(self, *, limit: int, wait_ms: int) -> list[Message]:
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return taken
+
+
+class FakeLinks:
+    def __init__(self) -> None:
+        self.inbox = FakeInbox()
+        self.broadcast = self
+        self.sent: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+class Clock:
+    """Seconds that pass when told to, and a little with every look."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """A supervisor whose world is fake but for its run directory."""
+
+    def __init__(self, run: RunDir, clock: Clock) -> None:
+        self.run, self.clock, self.hurry = run, clock, False
+        self.links = FakeLinks()
+        self.supervisor = Supervisor(run, CONFIG, hurried=lambda: self.hurry)
+        self.supervisor.start(cast(Links, self.links))
+
+    def hello(self, *stages: str, version: int = lib.FC_LAYOUT_VERSION) -> None:
+        for stage in stages:
+            self.supervisor.on_message(Hello(stage=stage, pid=1, layout_version=version))
+
+    def up(self) -> None:
+        self.hello(*STAGES[:5])
+        self.supervisor.work()
+        self.hello(*STAGES[5:])
+        self.supervisor.work()
+
+    def process(self, stage: str) -> FakeProcess:
+        return [p for p in FakeProcess.started if p.stage == stage][-1]
+
+    def die(self, stage: str, code: int) -> None:
+        self.process(stage).code = code
+        self.supervisor.work()
+
+    def rings(self) -> list[Ring]:
+        return [Ring.create(self.run.ring(n), slots=2, slot_bytes=128) for n in range(3)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    FakeProcess.started, FakeProcess.said = [], []
+    clock = Clock()
+    monkeypatch.setattr(child.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(child, "time", clock)
+    monkeypatch.setattr(supervisor, "time", clock)
+    run = RunDir.create(tmp_path / "run", shm)
+    yield Bench(run, clock)
+    run.remove()
+
+
+def started() -> list[str]:
+    return [p.stage for p in FakeProcess.started]
+
+
+def test_consumers_are_up_before_any_frame_can_come(bench: Bench) -> None:
+    bench.supervisor.work()
+    assert started() == STAGES[:5]
+    bench.hello("update", "extract", "parse-0", "parse-2")
+    bench.supervisor.work()
+    assert started() == STAGES[:5], "parse-1 has not said hello"
+    bench.hello("parse-1")
+    bench.supervisor.work()
+    assert started() == STAGES
+
+
+def test_every_stage_is_told_its_run_and_whose_child_it_is(bench: Bench) -> None:
+    for process in FakeProcess.started:
+        assert process.command[1:4] == ["-m", "flowcheck", "stage"]
+        assert process.command[-4:-1] == ["--run", str(bench.run.root), "--parent"]
+
+
+def test_a_stage_that_never_says_hello_ends_the_wait_with_its_name(bench: Bench) -> None:
+    bench.hello("update")
+    bench.run.log("extract").write_text("loading\ncannot find the moon\n")
+    bench.clock.now_s += supervisor.HELLO_LIMIT_S + 1
+    with pytest.raises(StateError, match=r"extract did not come up .*cannot find the moon"):
+        bench.supervisor.work()
+
+
+def test_a_stage_of_another_layout_is_refused(bench: Bench) -> None:
+    with pytest.raises(StateError, match="extract speaks layout version 99"):
+        bench.hello("extract", version=99)
+
+
+@pytest.mark.parametrize(("code", "how"), [(-9, "killed by signal 9"), (1, "exit code 1")])
+def test_a_dead_stage_is_started_again_and_that_is_said(bench: Bench, code: int, how: str) -> None:
+    bench.up()
+    bench.die("parse-1", code)
+    assert started() == [*STAGES, "parse-1"]
+    (note,) = bench.supervisor.progress.notes
+    assert "parse-1" in note and how in note
+    events = [json.loads(line) for line in bench.run.events.read_text().splitlines()]
+    assert [e["stage"] for e in events if e.get("event") == "restart"] == ["parse-1"]
+
+
+def test_a_stage_that_dies_again_and_again_stops_the_chain(bench: Bench) -> None:
+    bench.up()
+    for _ in range(child.RESTARTS_MAX):
+        bench.die("extract", -11)
+    with pytest.raises(StateError, match="extract died 8 times within 10 s"):
+        bench.die("extract", -11)
+
+
+def test_deaths_far_apart_are_always_mended(bench: Bench) -> None:
+    bench.up()
+    for _ in range(3 * child.RESTARTS_MAX):
+        bench.clock.now_s += child.RESTARTS_WITHIN_S / (child.RESTARTS_MAX - 1)
+        bench.die("extract", -11)
+    assert bench.supervisor.progress.restarts == 3 * child.RESTARTS_MAX
+
+
+def test_what_only_the_operator_can_mend_is_not_tried_again(bench: Bench) -> None:
+    bench.up()
+    bench.links.inbox.waiting = [Fault(stage="capture-1", sentence="no such port")]
+    with pytest.raises(StateError, match="capture-1: no such port"):
+        bench.die("capture-1", 2)
+    assert started() == STAGES
+
+
+def test_a_capture_that_reached_its_end_may_leave(bench: Bench) -> None:
+    bench.up()
+    bench.supervisor.on_message(SourceEnded(ring=0, frames=5))
+    bench.die("capture-0", 0)
+    assert started() == STAGES
+    bench.die("capture-1", 0)
+    assert started() == [*STAGES, "capture-1"], "the other one has not"
+
+
+def test_the_chain_has_ended_when_the_shard_says_that_every_whole_step_is_taken(
+    bench: Bench,
+) -> None:
+    bench.up()
+    assert not bench.supervisor.drained()
+    bench.supervisor.on_message(Drained(stage="extract", steps=2))
+    with Shard.create(bench.run.shard, gradient_bytes=64) as shard:
+        shard.apply(1)
+        assert not bench.supervisor.drained()
+        shard.apply(2)
+        assert bench.supervisor.drained()
+
+
+def test_a_stream_without_a_step_ends_too(bench: Bench) -> None:
+    bench.supervisor.on_message(Drained(stage="extract", steps=0, why="no start-up seen"))
+    assert bench.supervisor.drained()
+    assert bench.supervisor.progress.why == "no start-up seen"
+
+
+def test_progress_remembers_the_first_loss_and_the_furthest_step(bench: Bench) -> None:
+    hear = bench.supervisor.on_message
+    hear(StepApplied(step=2, seconds=0.1, digest="b"))
+    hear(StepApplied(step=1, seconds=0.1, digest="a"))
+    hear(StepLost(step=3, missing=((0, 4),)))
+    hear(StepLost(step=4, missing=((8, 9),)))
+    progress = bench.supervisor.progress
+    assert progress.steps == 2
+    assert progress.lost is not None and progress.lost.step == 3
+
+
+def test_stopping_ends_capture_first_and_lets_the_rest_work_off_what_there_is(
+    bench: Bench,
+) -> None:
+    rings = bench.rings()
+    bench.up()
+    bench.supervisor.stop()
+    assert [stage for _, stage in FakeProcess.said] == ["capture-0", "capture-1", *STAGES[4::-1]]
+    assert {said for said, _ in FakeProcess.said} == {"terminate"}
+    assert all(ring.source_end == 0 for ring in rings)
+
+
+def test_stopping_waits_for_frames_in_the_ring_but_not_for_ever(bench: Bench) -> None:
+    rings = bench.rings()
+    commit = rings[0].capture_commit()
+    assert lib.fc_ring_put(rings[0].handle, 0, b"x" * 60, 60, 60, 0, 0) == 0
+    lib.fc_ring_publish(rings[0].handle, 1, commit)
+    bench.up()
+    began_s = bench.clock.now_s
+    bench.supervisor.stop()
+    waited_s = bench.clock.now_s - began_s
+    assert supervisor.GRACE_S / 2 <= waited_s <= 5.0
+    assert rings[0].source_end == 1
+
+
+def test_a_stage_that_does_not_leave_is_killed_within_five_seconds(bench: Bench) -> None:
+    bench.rings()
+    bench.up()
+    bench.process("update").obeys = False
+    began_s = bench.clock.now_s
+    bench.supervisor.stop()
+    assert FakeProcess.said[-1] == ("kill", "update")
+    assert bench.clock.now_s - began_s < 5.0
+
+
+def test_a_second_signal_does_not_wait(bench: Bench) -> None:
+    bench.rings()
+    bench.up()
+    for process in FakeProcess.started:
+        process.obeys = False
+    bench.hurry = True
+    began_s = bench.clock.now_s
+    bench.supervisor.stop()
+    assert bench.clock.now_s - began_s < 0.1
+    assert {stage for said, stage in FakeProcess.said if said == "kill"} == set(STAGES)
+
+
+def test_a_run_directory_in_use_is_refused_and_one_left_behind_is_taken(
+    tmp_path: Path, shm: Path
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        run = RunDir.create(tmp_path / "r", shm)
+        memory = run.memory
+        (memory / "ring-0").write_text("left behind")
+        run.note_pid("supervisor", other.pid)
+        with pytest.raises(ConfigError, match=f"in use by process {other.pid}: flowcheck down"):
+            RunDir.create(tmp_path / "r", shm)
+        other.kill()
+    again = RunDir.create(tmp_path / "r", shm)
+    assert not memory.exists()
+    assert again.memory.is_dir()
+    again.remove()
+    assert list(shm.iterdir()) == []
+
+
+def test_a_reused_process_number_is_nobody_of_ours(tmp_path: Path, shm: Path) -> None:
+    run = RunDir.create(tmp_path / "r", shm)
+    (run.pids / "parse-0").write_text("1 1")  # process 1 lives, but was not started at tick 1
+    assert "parse-0" not in run.stage_pids()
+    run.remove()
+
+
+def test_memory_of_a_killed_supervisor_is_removed_and_that_of_a_living_one_is_not(
+    tmp_path: Path, shm: Path
+) -> None:
+    run = RunDir.create(tmp_path / "r", shm)
+    stale = shm / "flowcheck-1-1-0"
+    stale.mkdir()
+    (shm / "flowcheck-notes").mkdir()
+    assert remove_stale_memory([shm]) == [stale]
+    assert run.memory.is_dir()
+    assert (shm / "flowcheck-notes").is_dir()
+    run.remove()
+
+
+def test_shared_memory_and_sockets_are_for_their_owner_alone(tmp_path: Path, shm: Path) -> None:
+    run = RunDir.create(tmp_path / "r", shm)
+    modes: dict[str, Any] = {str(p): p.stat().st_mode & 0o077 for p in (run.memory, run.sockets)}
+    assert set(modes.values()) == {0}
+    run.remove()
