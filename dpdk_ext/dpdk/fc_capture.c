@@ -16,6 +16,7 @@
 enum {
 	SPIN_POLLS = 64,             /* empty polls before the first pause */
 	END_POLLS = 1024,            /* empty polls after which a file is over */
+	LAST_POLLS = 1024,           /* after a stop, at a source that never pauses */
 	PACE_SLEEP_NS_MAX = 1000000, /* so that a stop is heard */
 	HANG_S = 5,                  /* copy engines need microseconds */
 };
@@ -230,6 +231,19 @@ static int wind_up(struct fc_capture *capture)
 	return 0;
 }
 
+/* What lay in the NIC's queue when the stop came is still ours to take. */
+static void sweep(struct fc_capture *capture)
+{
+	if (!capture->ring->header->live_source)
+		return;
+	for (int turn = 0; turn < LAST_POLLS && !finished(capture); turn++) {
+		take_frames(capture);
+		if (!accept_due(capture))
+			return;
+		step_copies(capture);
+	}
+}
+
 static int receive(struct fc_capture *capture)
 {
 	const struct fc_timetable *table = capture->want.table;
@@ -248,6 +262,7 @@ static int receive(struct fc_capture *capture)
 				       (unsigned long long)table->frames);
 		idle(capture);
 	}
+	sweep(capture);
 	return 0;
 }
 

@@ -170,9 +170,11 @@ int fc_port_open(const struct fc_port_request *request, struct fc_port *out)
 	return 0;
 }
 
-void fc_port_close(struct fc_port *port)
+void fc_port_close(struct fc_port *port, uint32_t leave_promiscuous)
 {
 	if (port->queues) {
+		if (!leave_promiscuous)
+			(void)rte_eth_promiscuous_disable(port->id);
 		(void)rte_eth_dev_stop(port->id);
 		(void)rte_eth_dev_close(port->id);
 	}

@@ -27,6 +27,8 @@ struct fc_port {
 
 /* Configures, starts and checks the port; 0, or -errno with a sentence. */
 int fc_port_open(const struct fc_port_request *request, struct fc_port *out);
-void fc_port_close(struct fc_port *port);
+/* af_packet sets a flag of the kernel's interface that outlives this process; it
+ * is taken back unless the caller found it set. */
+void fc_port_close(struct fc_port *port, uint32_t leave_promiscuous);
 
 #endif

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.plane.dpdk import MBUF_ROOM_BYTES, Device, check, dpdk, pointer
+from flowcheck.plane.interface import is_promiscuous
 from flowcheck.plane.ring import Ring
 
 WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
@@ -40,14 +41,16 @@ class Port:
         )
         self.device = device
         self.queues = queues
+        self._found_promiscuous = bool(device.interface) and is_promiscuous(device.interface or "")
         self.handle: Any = ffi.new("struct fc_port *")
-        check(lib.fc_port_open(request, self.handle), "open port")
+        check(lib.fc_port_open(request, self.handle), f"open {device.argument}")
         self.driver = ffi.string(self.handle.driver).decode()
         self.promiscuous = bool(self.handle.promiscuous)
         self.link_up = bool(self.handle.link_up)
 
     def close(self) -> None:
-        dpdk()[1].fc_port_close(self.handle)
+        """The kernel's promiscuous flag is left as it was found."""
+        dpdk()[1].fc_port_close(self.handle, self._found_promiscuous)
 
 
 def mbufs_needed(queues: int, engines: int) -> int:

@@ -12,6 +12,18 @@ from flowcheck.plane.ring import Ring
 SYSFS = Path("/sys/class/net")
 
 
+IFF_PROMISC = 0x100
+"""net/if.h"""
+
+
+def is_promiscuous(interface: str, sysfs: Path = SYSFS) -> bool:
+    """Whether the interface takes in every frame; False where there is no such interface."""
+    try:
+        return bool(int((sysfs / interface / "flags").read_text(), 16) & IFF_PROMISC)
+    except OSError:
+        return False
+
+
 def frames_of(interface: str, sysfs: Path = SYSFS) -> int:
     """Frames `interface` received and sent: a packet socket is shown both."""
     folder = sysfs / interface / "statistics"
