@@ -86,10 +86,11 @@ def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | No
 
 
 def _is_data(messages: Sequence[MessageSeen]) -> bool:
-    """NCCL's sends end with an immediate; where every end was lost, lines tell."""
-    return any(m.immediate is not None for m in messages) or any(
-        line_flag(m) is not None for m in messages
-    )
+    """NCCL's sends end with an immediate; where every end was lost, lines tell, or that no
+    message was seen to end without one."""
+    if any(m.immediate is not None or line_flag(m) is not None for m in messages):
+        return True
+    return all(m.missing and m.missing[-1][1] == m.wire_bytes for m in messages)
 
 
 def _stream(flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]) -> Stream:
