@@ -1,0 +1,26 @@
+"""Placement under the address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import sanitized
+
+
+@pytest.mark.slow
+def test_placement_reads_and_writes_only_what_is_its_own(tmp_path: Path) -> None:
+    if not sanitized.runtimes():
+        pytest.skip("no address sanitizer: install gcc's libasan and libubsan")
+    where = sanitized.build(tmp_path / "sanitized")
+    done = sanitized.pytest_on(
+        where,
+        [
+            "tests/unit/test_ll.py",
+            "tests/unit/test_shard.py",
+            "tests/unit/test_extract.py",
+            "tests/property/test_scatter.py",
+        ],
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
