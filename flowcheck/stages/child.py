@@ -13,8 +13,8 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.stages.rundir import RunDir
 
-RESTARTS_MAX, RESTARTS_WITHIN_S = 8, 10.0
-"""A stage that dies faster than this is not restarted: the chain stops with its sentence."""
+FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
+"""A stage that dies so often without having moved its position is not started again."""
 
 
 @dataclass
@@ -27,7 +27,10 @@ class Child:
     greeted: bool = False
     """Whether this process has said Hello."""
     started_s: float = 0.0
-    deaths_s: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS_MAX))
+    reached: int = 0
+    """Where its position was when it last died."""
+    fruitless_s: deque[float] = field(default_factory=lambda: deque(maxlen=FRUITLESS_MAX))
+    """Deaths since it last moved."""
 
     @property
     def is_capture(self) -> bool:
@@ -44,16 +47,24 @@ class Child:
         self.greeted, self.started_s = False, time.monotonic()
         run.note_pid(self.stage, self.process.pid)
 
-    def note_death(self, run: RunDir, code: int) -> str:
-        """How it ended, as a sentence. Raises StateError when it died too often."""
+    def note_death(self, run: RunDir, code: int, reached: int) -> str:
+        """How it ended, as a sentence; reached: slots, or steps, it has finished so far.
+
+        Raises StateError when it keeps dying without getting on: it would for ever.
+        """
         now = time.monotonic()
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        if len(self.deaths_s) == RESTARTS_MAX and now - self.deaths_s[0] < RESTARTS_WITHIN_S:
+        if reached != self.reached:
+            self.reached = reached
+            self.fruitless_s.clear()
+        full = len(self.fruitless_s) == FRUITLESS_MAX
+        if full and now - self.fruitless_s[0] < FRUITLESS_WITHIN_S:
             raise StateError(
-                f"stage {self.stage} died {RESTARTS_MAX} times within {RESTARTS_WITHIN_S:.0f} s; "
-                f"the last time it {ended}{self.last_words(run)}"
+                f"stage {self.stage} died {FRUITLESS_MAX + 1} times within "
+                f"{FRUITLESS_WITHIN_S:.0f} s and never got on; the last time it "
+                f"{ended}{self.last_words(run)}"
             )
-        self.deaths_s.append(now)
+        self.fruitless_s.append(now)
         return f"{self.stage} {ended} and was restarted"
 
     def last_words(self, run: RunDir) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,7 +22,7 @@ from flowcheck.messages import (
     StepLost,
 )
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.plane.shard import Shard
 from flowcheck.stages.child import Child, stage_arguments
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -74,10 +73,12 @@ class Supervisor:
         self._children = [
             Child(name, arguments) for name, arguments in stage_arguments(config).items()
         ]
+        self._rings: list[Ring] = []
         self._healthy = True
 
     def start(self, links: Links) -> None:
         self._links = links
+        self._rings = [Ring.open(self.run.ring(n)) for n in range(len(self.config.rings))]
         for child in self._consumers():
             child.spawn(self.run)
 
@@ -126,10 +127,17 @@ class Supervisor:
         return f"stage {child.stage} gave up{child.last_words(self.run)}"
 
     def _restart(self, child: Child, code: int) -> None:
-        self.progress.notes.append(child.note_death(self.run, code))
+        self.progress.notes.append(child.note_death(self.run, code, self._reached(child)))
         self.progress.restarts += 1
         self._record({"event": "restart", "stage": child.stage, "exit_code": code})
         child.spawn(self.run)
+
+    def _reached(self, child: Child) -> int:
+        """Slots, or steps, that a stage has finished; 0 while its files are not there yet."""
+        if child.stage == "update":
+            return self._applied()
+        position = "head" if child.is_capture else "parsed" if "parse" in child.stage else "tail"
+        return sum(getattr(ring, position) for ring in self._rings)
 
     def on_message(self, message: Message) -> None:
         assert self._links.broadcast is not None
@@ -139,6 +147,7 @@ class Supervisor:
         match message:
             case Hello(stage=stage, layout_version=version):
                 if version != lib.FC_LAYOUT_VERSION:
+                    self._healthy = False
                     raise StateError(
                         f"stage {stage} speaks layout version {version}, this supervisor "
                         f"{lib.FC_LAYOUT_VERSION}: two installations are mixed"
@@ -172,10 +181,13 @@ class Supervisor:
         The shard tells, not a message: an updater may be killed before it could send one.
         """
         whole = self.progress.complete_steps
-        if whole is None or whole == 0:
-            return whole == 0
+        return whole is not None and self._applied() >= whole
+
+    def _applied(self) -> int:
+        if not self.run.shard.exists():
+            return 0
         with Shard.open(self.run.shard) as shard:
-            return shard.applied_step >= whole
+            return shard.applied_step
 
     def stop(self) -> None:
         """Capture first, so that nothing new comes; then along the flow of data, each after what
@@ -190,6 +202,8 @@ class Supervisor:
         for process in running:
             process.kill()
             process.wait()
+        for ring in self._rings:
+            ring.close()
 
     def _drain(self, until_s: float) -> None:
         captures = [c.process for c in self._children if c.is_capture and c.process]
@@ -197,22 +211,10 @@ class Supervisor:
             process.terminate()
         if not self._wait(lambda: all(p.poll() is not None for p in captures), until_s):
             return
-        with ExitStack() as stack:
-            numbers = range(len(self.config.rings))
-            rings = [stack.enter_context(Ring.open(self.run.ring(n))) for n in numbers]
-            for ring in rings:
-                if ring.source_end is None:
-                    ring.end_source()  # its one writer is gone, and we were the ones to end it
-            if self._wait(lambda: all(ring.drained for ring in rings), until_s):
-                self._wait(self._nothing_to_apply, until_s)
-
-    def _nothing_to_apply(self) -> bool:
-        if not self.run.shard.exists():
-            return True
-        with Shard.open(self.run.shard) as shard:
-            states = [shard.state(n) for n in range(GENERATIONS)]
-            steps = [shard.step(n) for n in range(GENERATIONS) if states[n] == State.COMPLETE]
-            return all(step <= shard.applied_step for step in steps)
+        for ring in self._rings:
+            if ring.source_end is None:
+                ring.end_source()  # its one writer is gone, and we were the ones to end it
+        self._wait(self.drained, until_s)
 
     def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
         """Hears events until `done`, the time, or a second signal; whether it was `done`."""
