@@ -1,0 +1,159 @@
+"""What README and scripts promise: every command exists, every example runs or parses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import warnings
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import numpy as np
+
+from bench import chaining, extracting, load, measure, parsing
+
+from flowcheck.config import OptimizerConfig, job_from
+from flowcheck.lab import __main__ as lab
+from flowcheck.replica import checkpoint
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text()
+SCRIPTS = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
+TINY = measure.Scale(quick=True, repeats=1, bytes=2 << 20)
+
+
+def blocks(kind: str) -> list[str]:
+    """Fenced blocks of the README of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """What README tells its reader to type."""
+    return re.findall(r"^\$ (.*)$", "\n".join(blocks("console")), re.MULTILINE)
+
+
+@cache
+def help_of(*program: str) -> str:
+    """`program --help`, in wide lines."""
+    done = subprocess.run(
+        [*program, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: str) -> None:
+    words = shlex.split(command)
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    if words[0].startswith("scripts/"):
+        assert os.access(REPOSITORY / words[0], os.X_OK)
+        told = help_of(sys.executable, "-m", "bench") if words[0] == "scripts/bench" else ""
+    elif words[0] == "flowcheck":
+        told = help_of(sys.executable, "-m", "flowcheck", words[1])
+    elif words[:2] == ["python", "-m"]:
+        told = help_of(sys.executable, "-m", words[2])
+    else:
+        assert words == [".", ".venv/bin/activate"]
+        told = ""
+    assert all(option in told for option in options), told
+
+
+def test_the_readme_names_every_verb_there_is() -> None:
+    verbs = set(
+        re.findall(r"^[│|\s]*(\w+)\s{2,}", help_of(sys.executable, "-m", "flowcheck"), re.M)
+    )
+    assert {"analyze", "replay", "up", "status", "down", "doctor"} <= verbs
+    assert {words.split()[1] for words in commands() if words.startswith("flowcheck ")} <= verbs
+
+
+def test_the_readme_s_job_file_is_one() -> None:
+    (text,) = blocks("toml")
+    job = job_from(tomllib.loads(text))
+    assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
+
+
+def test_the_readme_s_way_to_load_a_checkpoint_works(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout.of_shapes([(3, 4), (4,)])
+    config = OptimizerConfig(name="adamw", learning_rate=1e-3)
+    weights = np.arange(layout.elements, dtype=np.float32)
+    replica = Replica.create(shm / "replica", layout, config, weights)
+    for step in range(1, 5):
+        replica.apply(step, np.ones(layout.elements, np.float32))
+    checkpoint.save(replica, tmp_path / "checkpoints")
+    final = replica.parameters().copy()
+    replica.close()
+    (text,) = blocks("python")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(text, "README.md", "exec"), names)
+    parameters = names["parameters"]
+    assert isinstance(parameters, dict)
+    assert np.array_equal(np.concatenate([p.ravel() for p in parameters.values()]), final)
+    state = names["optimizer_state"]
+    assert isinstance(state, dict)
+    assert state["state"][0]["step"] == 4
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_short_and_stop_at_the_first_error(script: Path) -> None:
+    text = script.read_text()
+    assert "set -eu" in text or "/lib/setup.sh" in text
+    assert len(text.splitlines()) < (60 if script.name == "setup.sh" else 40)
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    program = shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("shellcheck is not installed")
+    scripts = [s for s in SCRIPTS if s.read_text().startswith("#!") and "sh" in s.read_text()[:40]]
+    subprocess.run(
+        [program, "-x", "-e", "SC1091", *scripts], check=True, cwd=REPOSITORY, timeout=60
+    )
+
+
+def test_the_lab_writes_a_capture_and_what_really_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, truth = tmp_path / "job.pcap", tmp_path / "truth"
+    words = ["lab", str(out), "--steps", "2", "--shapes", "4x3,3", "--truth", str(truth)]
+    monkeypatch.setattr(sys, "argv", words)
+    lab.main()
+    assert out.stat().st_size > 1000
+    names = [line.split(maxsplit=1)[1] for line in truth.read_text().splitlines()]
+    assert names == ["weights", "gradient 1", "gradient 2"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the bench's loops need a C compiler")
+def test_every_stage_s_bench_moves_every_byte() -> None:
+    """The stages assert their own counts; no time is judged here."""
+    made = [*parsing.figures(TINY, []), *extracting.figures(TINY, [])]
+    assert {figure.stage for figure in made} >= {"parse, 1102 B", "extract LL, 4174 B"}
+    job = load.Load(1024, 8, 1024)
+    with measure.memory(0) as folder:
+        load.write_pcap(folder / "load.pcap", job)
+        figure = chaining._one_core(TINY, folder, job, job.whole_frames, None)
+    assert figure.value > 0 and figure.target is None
