@@ -88,7 +88,10 @@ def completions(
         ends = {(s.key.source, s.key.destination) for s in edge.streams}
         for stream in streams:
             if (stream.key.source, stream.key.destination) in ends:
-                found.update(_follow(ring, edge, cuts, stream))
+                told = _follow(ring, edge, cuts, stream)
+                # A ring over two ports, and one send to one of them, may be a coincidence.
+                if len(ends) == 1 or len(told) > 1:
+                    found.update(told)
     return found
 
 

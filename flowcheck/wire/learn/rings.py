@@ -58,13 +58,17 @@ class Group:
 def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
     """Ways to split ring connections into communicators, coarsest first: two NIC ports of one
     host may carry channels of one ring."""
-    parts = _components(streams)
-    sides = _two_sides(parts)
-    own = {a: a for s in streams for a in (s.key.source, s.key.destination)}
+    unseen = [g for g in grants if g.rings(streams[0].protocol)]
+    arrows = [(s.key.source, s.key.destination) for s in streams]
+    arrows += [(g.flow.key.destination, g.flow.key.source) for g in unseen]
+    parts = _components(streams, arrows)
+    sides = _two_sides(streams, arrows)
+    own = {a: a for arrow in arrows for a in arrow}
     apart = tuple(_group(part, grants, own, 0) for part in parts)
     if sides is None:
         yield apart
-    elif _only_one_way(streams, grants, sides):
+    elif len(sides) > 2 and any((b, a) not in arrows for a, b in arrows):
+        # Addresses that only send or only receive: rather neighbours than ports of one host.
         yield apart
         yield (_group(streams, grants, sides, 1),)
     else:
@@ -106,47 +110,32 @@ def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
         )
 
 
-def _components(streams: Sequence[Stream]) -> list[list[Stream]]:
+def _components(streams: Sequence[Stream], arrows: Sequence[Link]) -> list[list[Stream]]:
     """Streams whose addresses hang together."""
-    parts: list[tuple[set[str], list[Stream]]] = []
-    for stream in streams:
-        ends = {stream.key.source, stream.key.destination}
-        touching = [p for p in parts if p[0] & ends]
-        parts = [p for p in parts if not p[0] & ends]
-        for addresses, _ in touching:
-            ends |= addresses
-        parts.append((ends, [s for _, part in touching for s in part] + [stream]))
-    return [part for _, part in parts]
+    parts: list[set[str]] = []
+    for arrow in arrows:
+        ends = set(arrow).union(*(part for part in parts if part & set(arrow)))
+        parts = [*(part for part in parts if not part & ends), ends]
+    found = [[s for s in streams if s.key.source in part] for part in parts]
+    return [part for part in found if part]
 
 
-def _two_sides(parts: Sequence[Sequence[Stream]]) -> dict[str, Host] | None:
+def _two_sides(streams: Sequence[Stream], arrows: Sequence[Link]) -> dict[str, Host] | None:
     """Address -> one of two hosts, if the connections can be those of a ring of two hosts."""
     side: dict[str, int] = {}
-    for part in parts:
-        anchor = min(part, key=lambda s: (s.tag is None, s.tag or 0, s.flow.first_ns))
-        side[anchor.key.source] = 0 if anchor.tag is None else anchor.tag % 2
-        todo = True
+    for stream in sorted(streams, key=lambda s: (s.tag is None, s.tag or 0, s.flow.first_ns)):
+        if stream.key.source in side:
+            continue
+        todo = [(stream.key.source, 0 if stream.tag is None else stream.tag % 2)]
         while todo:
-            todo = False
-            for stream in part:
-                ends = (stream.key.source, stream.key.destination)
-                for here, there in (ends, ends[::-1]):
-                    if here in side and there not in side:
-                        side[there], todo = 1 - side[here], True
-    if any(side[s.key.source] == side[s.key.destination] for part in parts for s in part):
+            address, number = todo.pop()
+            if side.setdefault(address, number) != number:
+                return None
+            near = {b if a == address else a for a, b in arrows if address in (a, b)}
+            todo += [(other, 1 - number) for other in near if other not in side]
+    if any(side.get(a, 0) == side.get(b, 1) for a, b in arrows if a in side and b in side):
         return None
     return {address: f"host {number}" for address, number in side.items()}
-
-
-def _only_one_way(
-    streams: Sequence[Stream], grants: Sequence[Grants], hosts: dict[str, Host]
-) -> bool:
-    """Addresses to merge only send or only receive: rather two neighbours than one host."""
-    arrows = {(s.key.source, s.key.destination) for s in streams}
-    arrows |= {(g.flow.key.destination, g.flow.key.source) for g in grants}
-    merged = len(hosts) > 2
-    known = [(a, b) for a, b in arrows if a in hosts and b in hosts]
-    return merged and any((b, a) not in arrows for a, b in known)
 
 
 def _group(
