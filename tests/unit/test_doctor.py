@@ -1,0 +1,198 @@
+"""The doctor on machines made up file by file, and its reading of drivers judged by strings(1)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flowcheck.ops import doctor, machine, pmd
+from flowcheck.ops.machine import Check
+
+GIB = 1 << 30
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def pci(root: Path, address: str, ids: tuple[int, int], kind: int, driver: str = "") -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    put(folder / "vendor", f"{ids[0]:#06x}\n")
+    put(folder / "device", f"{ids[1]:#06x}\n")
+    put(folder / "subsystem_vendor", "0x0000\n")
+    put(folder / "subsystem_device", "0x0001\n")
+    put(folder / "class", f"{kind:#08x}\n")
+    put(folder / "numa_node", "1\n")
+    if driver:
+        target = root / "sys/bus/pci/drivers" / driver
+        target.mkdir(parents=True, exist_ok=True)
+        (folder / "driver").symlink_to(target)
+
+
+def driver_file(folder: Path, name: str, told: str) -> Path:
+    """A shared object with DPDK's marker in it, made by the C compiler."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "x.c"
+    escaped = told.replace('"', '\\"')
+    source.write_text(f'const char fc_{name}[] = "PMD_INFO_STRING= {escaped}";\n')
+    out = folder / f"librte_{name}.so"
+    command = ["cc", "-shared", "-fPIC", "-o", str(out), str(source)]
+    subprocess.run(command, check=True, timeout=30)
+    return out
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    """A server with an e810 bound to vfio, an IOMMU, huge pages and many cores."""
+    put(tmp_path / "proc/meminfo", "MemTotal: 99999999 kB\nMemAvailable: 88888888 kB\n")
+    put(tmp_path / "proc/cpuinfo", "processor : 0\nflags : fpu avx2 avx512f pclmulqdq\n")
+    put(tmp_path / "proc/self/status", "Name: x\nCapEff:\t000001ffffffffff\n")
+    put(tmp_path / "proc/mounts", "nodev /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n")
+    pool = tmp_path / "sys/kernel/mm/hugepages/hugepages-2048kB"
+    put(pool / "nr_hugepages", "4096\n")
+    put(pool / "free_hugepages", "4000\n")
+    for cpu in range(16):
+        (tmp_path / f"sys/devices/system/cpu/cpu{cpu}").mkdir(parents=True)
+    for node in range(2):
+        (tmp_path / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    (tmp_path / "sys/kernel/iommu_groups/0").mkdir(parents=True)
+    (tmp_path / "sys/module/vfio_pci").mkdir(parents=True)
+    pci(tmp_path, "0000:3b:00.0", (0x8086, 0x1592), 0x020000, "vfio-pci")
+    pci(tmp_path, "0000:00:1f.0", (0x8086, 0x0001), 0x060100)
+    told = '{"name": "net_ice", "kmod": "* vfio-pci", "pci_ids": [[32902, 5522, 65535, 65535]]}'
+    driver_file(tmp_path / "usr/lib/x/dpdk/pmds-23.0", "net_ice", told)
+    told = '{"name": "dmadev_idxd", "kmod": "vfio-pci", "pci_ids": [[32902, 2853, 65535, 65535]]}'
+    driver_file(tmp_path / "usr/lib/x/dpdk/pmds-23.0", "dma_idxd", told)
+    return tmp_path
+
+
+def by_name(root: Path, need_bytes: int = GIB) -> dict[str, Check]:
+    return {check.name: check for check in doctor.checks(root=root, need_bytes=need_bytes)}
+
+
+def test_a_healthy_server_has_nothing_to_mend(healthy: Path) -> None:
+    found = by_name(healthy)
+    needing = {name: check for name, check in found.items() if check.level != "ok"}
+    needing.pop("dpdk", None)  # of this machine, not of the made-up one
+    assert needing == {}
+    assert "driven by net_ice" in found["0000:3b:00.0"].found
+    assert "NUMA node 1" in found["0000:3b:00.0"].found
+    assert found["cores"].found == "16 cores, 2 NUMA nodes"
+    assert "0000:00:1f.0" not in found, "a bridge is none of our business"
+    assert found["copy engines"].found == "1 (1 PCI IDs): dma_idxd"
+
+
+def test_a_nic_at_the_kernel_is_told_how_to_be_bound(healthy: Path) -> None:
+    pci(healthy, "0000:3b:00.1", (0x8086, 0x1592), 0x020000, "ice")
+    found = by_name(healthy)["0000:3b:00.1"]
+    assert found.level == "warn"
+    assert "dpdk-devbind.py -b vfio-pci 0000:3b:00.1" in found.advice
+
+
+def test_a_nic_no_driver_knows_is_told_to_be_used_by_name(healthy: Path) -> None:
+    pci(healthy, "0000:5e:00.0", (0x1234, 0x5678), 0x020000, "strange")
+    found = by_name(healthy)["0000:5e:00.0"]
+    assert (found.level, "interface name" in found.advice) == ("warn", True)
+
+
+def test_a_mellanox_nic_stays_with_its_kernel_driver(healthy: Path) -> None:
+    told = (
+        '{"name": "mlx5_eth", "kmod": "* ib_uverbs & mlx5_core & mlx5_ib",'
+        ' "pci_ids": [[5555, 4119, 65535, 65535]]}'
+    )
+    driver_file(healthy / "usr/lib/x/dpdk/pmds-23.0", "net_mlx5", told)
+    pci(healthy, "0000:af:00.0", (0x15B3, 0x1017), 0x020000, "mlx5_core")
+    assert by_name(healthy)["0000:af:00.0"].level == "ok"
+
+
+def test_an_engine_waiting_for_the_kernel_driver_is_a_warning(healthy: Path) -> None:
+    pci(healthy, "0000:6a:01.0", (0x8086, 0x0B25), 0x088000, "idxd")
+    found = by_name(healthy)["0000:6a:01.0"]
+    assert found.level == "warn" and "dma_idxd" in found.found
+
+
+def test_vfio_without_an_iommu_is_told(healthy: Path) -> None:
+    shutil.rmtree(healthy / "sys/kernel/iommu_groups/0")
+    found = by_name(healthy)["IOMMU/VFIO"]
+    assert found.level == "warn" and "0000:3b:00.0" in found.advice
+
+
+def test_missing_huge_pages_say_how_many_to_reserve(healthy: Path) -> None:
+    put(healthy / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "12\n")
+    found = by_name(healthy)["hugepages"]
+    assert found.level == "warn"
+    assert found.advice.endswith(f"reserve {4096 + 512 - 12}")
+
+
+def test_memory_short_of_the_need_fails(healthy: Path) -> None:
+    assert by_name(healthy, 80 * GIB)["memory"].level == "ok"
+    assert by_name(healthy, 90 * GIB)["memory"].level == "fail"
+
+
+def test_an_empty_machine_is_a_report_and_not_a_crash(tmp_path: Path) -> None:
+    found = {check.name: check for check in doctor.checks(root=tmp_path)}
+    assert found["/dev/shm"].level == "fail"
+    assert found["memory"].level == "fail"
+    assert found["cpu"].found == "avx2 no, pclmulqdq no, avx512f no"
+    assert found["rights"].level == "warn"
+    assert found["NIC"].level == "warn"
+
+
+def test_a_missing_capture_module_says_why_and_what_to_do() -> None:
+    def missing() -> str:
+        raise ImportError("librte_eal.so.23: cannot open shared object file")
+
+    found = doctor.check_dpdk(missing)
+    assert found.level == "warn"
+    assert "librte_eal.so.23" in found.found and "libdpdk-dev" in found.advice
+
+
+def test_run_folders_too_deep_or_far_away_are_told(healthy: Path, tmp_path: Path) -> None:
+    put(healthy / "proc/mounts", "x / ext4 rw 0 0\nx /mnt nfs4 rw 0 0\nx /mnt/near tmpfs rw 0 0\n")
+    assert machine.run_folder(healthy, Path("/x" * 60)).level == "fail"
+    assert machine.file_system(healthy, Path("/mnt/a")) == "nfs4"
+    assert machine.file_system(healthy, Path("/mnt/near/a")) == "tmpfs"
+    assert machine.file_system(healthy, Path("/mnt2")) == "ext4"
+    assert machine.run_folder(healthy, Path("/tmp/fc-run")).level == "ok"
+
+
+def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path) -> None:
+    folder = healthy / "usr/lib/x/dpdk/pmds-23.0"
+    good = (folder / "librte_net_ice.so").read_bytes()
+    (folder / "librte_net_torn.so").write_bytes(good[: len(good) // 3])
+    (folder / "librte_net_text.so").write_text("no shared object")
+    driver_file(folder, "net_odd", '{"name": "x", "pci_ids": [[1, 2]]}')
+    assert {driver.library for driver in pmd.installed([folder])} == {"net_ice", "dma_idxd"}
+
+
+@pytest.mark.skipif(shutil.which("strings") is None, reason="strings (binutils) is not installed")
+def test_real_drivers_are_read_as_strings_reads_them() -> None:
+    folders = pmd.folders(Path("/"))
+    if not folders:
+        pytest.skip("no DPDK drivers are installed")
+    expected = set()
+    for path in {file.resolve() for file in folders[0].glob("librte_*.so")}:
+        text = subprocess.run(["strings", "-a", path], capture_output=True, text=True, check=True)
+        for line in re.findall(r"PMD_INFO_STRING= (\{.*\})", text.stdout):
+            told = json.loads(line)
+            expected.add((told["name"], tuple(map(tuple, told["pci_ids"]))))
+    found = {(driver.name, driver.pci_ids) for driver in pmd.installed(folders[:1])}
+    assert found == expected
+    assert len(found) > 10
+
+
+def test_the_report_for_programs_is_json_with_every_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = doctor.run(as_json=True)
+    lines = json.loads(capsys.readouterr().out)
+    assert {line["level"] for line in lines} <= {"ok", "warn", "fail"}
+    assert code == int(any(line["level"] == "fail" for line in lines))
+    assert all(line["advice"] for line in lines if line["level"] != "ok")
