@@ -1,0 +1,86 @@
+"""The whole chain of processes on real NCCL traffic, judged by the truth files and by torch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+from support.chain import (
+    Command,
+    flowcheck,
+    sha256,
+    torch_steps,
+    truth_steps,
+)
+
+CAPTURE = "iter_40000_p2p_iter10"
+
+
+def dpdk_missing() -> str:
+    try:
+        from flowcheck import _dpdk  # noqa: F401
+    except ImportError as error:
+        return f"no DPDK here: {error}"
+    return ""
+
+
+def judged(result: dict[str, Any], truth: Path, optimizer: str, **settings: Any) -> None:
+    """Every gradient is the truth's, every parameter torch's."""
+    weights, gradients = truth_steps(truth, CAPTURE)
+    wanted = torch_steps(weights, gradients, optimizer, **settings)
+    assert result["steps"] == result["complete_steps"] == len(gradients) == 20
+    assert [s["step"] for s in result["digests"]] == list(range(1, 21))
+    assert [s["gradient_sha256"] for s in result["digests"]] == [sha256(g) for g in gradients]
+    assert [s["parameters_sha256"] for s in result["digests"]] == [sha256(p) for p in wanted]
+
+
+@pytest.mark.parametrize("source", ["file", "dpdk"])
+def test_twenty_steps_of_a_real_job_end_in_the_parameters_torch_computes(
+    captures: Path, truth: Path, tmp_path: Path, source: str
+) -> None:
+    if source == "dpdk" and dpdk_missing():
+        pytest.skip(dpdk_missing())
+    with Command(
+        "replay", captures / f"{CAPTURE}.pcapng", "--optimizer", "adamw", "--lr", "0.001",
+        "--digests", "--json", "--source", source, "--out", tmp_path,
+    ) as command:  # fmt: skip
+        result = command.json()
+    judged(result, truth, "adamw", lr=0.001)
+    weights, gradients = truth_steps(truth, CAPTURE)
+    saved = load_file(Path(result["checkpoint"]) / "model.safetensors")
+    (parameters,) = saved.values()
+    wanted = torch_steps(weights, gradients, "adamw", lr=0.001)[-1]
+    assert parameters.reshape(-1).tobytes() == wanted.tobytes()
+    assert (result["frames"], result["captured_frames"]) == (1417, 1417)
+    assert "point-to-point" in " ".join(result["assumed"])
+
+
+def test_a_job_file_states_the_optimizer_and_a_small_ring_wraps_without_harm(
+    captures: Path, truth: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        'digests = true\n[[source]]\nfile = "replaced"\n[ring]\nslots = 32\n'
+        '[optimizer]\nname = "sgd"\nlearning_rate = 0.05\nmomentum = 0.9\nnesterov = true\n'
+    )
+    with Command(
+        "replay", captures / f"{CAPTURE}.pcapng", "--job", job, "--json", "--source", "file"
+    ) as command:
+        judged(command.json(), truth, "sgd", lr=0.05, momentum=0.9, nesterov=True)
+
+
+def test_an_optimizer_nobody_stated_is_assumed_aloud(captures: Path, truth: Path) -> None:
+    code, out, err = flowcheck(
+        "replay", captures / f"{CAPTURE}.pcapng", "--source", "file", "--digests"
+    )
+    assert code == 0
+    assert "assumed optimizer sgd" in err
+    assert "assumed learning rate 0.01" in err
+    weights, gradients = truth_steps(truth, CAPTURE)
+    assert sha256(torch_steps(weights, gradients, "sgd", lr=0.01)[-1]) in out
+
+
+def test_a_capture_without_a_start_up_says_what_is_missing(captures: Path) -> None:
+    code, out, _ = flowcheck("replay", captures / "allreduce_addstep.pcapng", "--source", "file")
+    assert code == 1
+    assert "no job was learned: DDP's start-up messages were not seen" in " ".join(out.split())
