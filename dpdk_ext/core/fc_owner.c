@@ -53,8 +53,10 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 		return foreign_rkey(a);
 	if (flow->next_psn == 0 || a->psn == flow->next_psn)
 		return false;
-	const bool ahead =
-		a->psn > flow->next_psn + FC_PSN_FAR && a->psn > flow->expected_psn + FC_PSN_FAR;
+	/* A jump ahead is what a pause of the capture looks like, and the next protocol
+	 * has a key of its own; only one that lands at a fresh start is somebody new. */
+	const bool ahead = a->psn > flow->next_psn + FC_PSN_FAR &&
+			   a->psn > flow->expected_psn + FC_PSN_FAR && p->psn < FC_PSN_FAR;
 	const bool behind = a->psn < flow->next_psn &&
 			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
 			     !fc_holes_missing(flow, a->psn));

@@ -230,13 +230,20 @@ def test_going_back_n_is_never_a_new_owner(shm: Path) -> None:
         assert len(run.table.flows()) == 1 and run.table.messages_made == 9
 
 
-def test_a_far_psn_with_a_key_never_used_is_a_new_flow_and_with_a_used_one_a_gap(
+def test_a_far_psn_is_a_new_flow_only_at_a_fresh_start_with_a_key_never_used(
     shm: Path,
 ) -> None:
     old, far = write(payload(600), psn=0), 0x400000
-    with parsed(shm, frames(old + write(payload(600), psn=far, rkey=8))) as run:
+    late = write(payload(600), psn=0xC00000)
+    with parsed(shm, frames(late + write(payload(600), psn=0, rkey=8))) as run:
         assert [int(f["incarnation"]) for f in run.table.flows()] == [0, 1]
         assert psn_missing(run.table.flows()[0]) == 0
+    with parsed(shm, frames(late + write(payload(600), psn=0, va=5))) as run:
+        assert len(run.table.flows()) == 1
+    # A capture that paused while the next protocol, with a key of its own, began.
+    with parsed(shm, frames(old + write(payload(600), psn=far, rkey=8))) as run:
+        [flow] = run.table.flows()
+        assert psn_missing(flow) == far - 3
     with parsed(shm, frames(old + write(payload(600, 2), psn=far, va=5))) as run:
         [flow] = run.table.flows()
         assert psn_missing(flow) == far - 3
