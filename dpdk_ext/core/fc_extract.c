@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "fc_copy.h"
 #include "fc_error.h"
 #include "fc_staging_ops.h"
 
-/* Slots ahead whose first lines are fetched. */
-#define PREFETCH_SLOTS 4
+/* Slots ahead whose headers and whose payloads are fetched. */
+#define HEADERS_AHEAD 8
+#define PAYLOADS_AHEAD 2
 
 /* Takes back, latest first, what was changed since the last commit. */
 static int roll_back(struct fc_extractor *x)
@@ -105,6 +107,7 @@ static void commit(struct fc_extractor *x, uint64_t tail)
 	const bool moved = tail != header->tail;
 	struct fc_extract_commit *copy = &header->extract[moved ? 1 - current : current];
 
+	fc_copy_fence();
 	copy->counters = *x->counters;
 	copy->at_position = tail;
 	if (moved)
@@ -144,13 +147,17 @@ static bool extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 	return true;
 }
 
+/* The header of a slot far ahead, and the payload of a nearer one whose header is
+ * here by now: a packet is too short for the CPU to see a pattern in it. */
 static void prefetch(const struct fc_extractor *x, uint64_t position)
 {
-	const uint8_t *slot = (const uint8_t *)fc_ring_slot(x->ring, position);
+	const uint8_t *far_slot = (const uint8_t *)fc_ring_slot(x->ring, position + HEADERS_AHEAD);
+	const struct fc_slot *near_slot = fc_ring_slot(x->ring, position + PAYLOADS_AHEAD);
+	const uint8_t *payload = near_slot->frame + near_slot->mark.payload_at;
 
-	__builtin_prefetch(slot);
-	__builtin_prefetch(slot + 128);
-	__builtin_prefetch(slot + 192);
+	__builtin_prefetch(far_slot);
+	for (uint32_t at = 0; at < near_slot->mark.payload_bytes; at += FC_CACHE_LINE_BYTES)
+		__builtin_prefetch(payload + at);
 }
 
 static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t count)
@@ -160,7 +167,7 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	fc_change_begin(x);
 	/* Two packets' worth: one for its home, one for those that waited for it. */
 	while (done < count && fc_journal_left(x) > 2 * FC_JOURNAL_PACKET) {
-		prefetch(x, first + done + PREFETCH_SLOTS);
+		prefetch(x, first + done);
 		if (!extract_slot(x, fc_ring_slot(x->ring, first + done))) {
 			x->stalled = true;
 			break;

@@ -1,4 +1,5 @@
 /* Bytes into the shard: what is there already is compared and never changed. */
+#include "fc_copy.h"
 #include "fc_ll.h"
 #include "fc_nccl.h"
 #include "fc_staging_ops.h"
@@ -32,14 +33,25 @@ static uint64_t mask_of(uint64_t from, uint64_t stop, uint64_t word)
 	return mask;
 }
 
-static uint64_t count_covered(const struct target *t, uint64_t from, uint64_t stop)
-{
-	uint64_t count = 0;
+enum presence {
+	NONE,
+	SOME,
+	ALL,
+};
 
-	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
-		count += (uint64_t)__builtin_popcountll(t->coverage[word] &
-							mask_of(from, stop, word));
-	return count;
+/* How much of the units [from, stop) is there; NONE of an empty run. */
+static enum presence presence_of(const struct target *t, uint64_t from, uint64_t stop)
+{
+	uint64_t there = 0, absent = 0;
+
+	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++) {
+		const uint64_t mask = mask_of(from, stop, word);
+		there |= t->coverage[word] & mask;
+		absent |= ~t->coverage[word] & mask;
+	}
+	if (!there)
+		return NONE;
+	return absent ? SOME : ALL;
 }
 
 /* Units [from, stop) are there now; none of them was. */
@@ -66,18 +78,32 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 	}
 }
 
+/* The gradient is read a step later, so it need not pass the caches; the commit
+ * of the span has the fence. */
+static void copy_run(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+	const uint64_t head = -(uintptr_t)to % FC_CACHE_LINE_BYTES;
+
+	if (bytes <= head) {
+		memcpy(to, from, bytes);
+		return;
+	}
+	memcpy(to, from, head);
+	fc_copy_stream(to + head, from + head, bytes - head);
+}
+
 /* `bytes` of finished data to `dst`, both multiples of a unit. */
 static void place_run(const struct target *t, uint64_t dst, const uint8_t *data, uint64_t bytes)
 {
 	const uint64_t from = dst >> t->shift, stop = (dst + bytes) >> t->shift;
-	const uint64_t covered = count_covered(t, from, stop);
+	const enum presence there = presence_of(t, from, stop);
 
-	if (covered == 0) {
+	if (there == NONE) {
 		if (from == stop)
 			return;
-		memcpy(t->data + dst, data, bytes);
+		copy_run(t->data + dst, data, bytes);
 		cover(t, from, stop);
-	} else if (covered == stop - from && !memcmp(t->data + dst, data, bytes)) {
+	} else if (there == ALL && !memcmp(t->data + dst, data, bytes)) {
 		t->x->counters->duplicate_bytes += bytes;
 	} else {
 		for (uint64_t unit = from; unit < stop; unit++)
@@ -94,7 +120,8 @@ static void place_lines(const struct target *t, const struct lines *l, uint64_t 
 		const uint64_t skip = from % 8, line_start = from - skip;
 		const uint8_t *line = l->payload + (line_start - l->data_from) * 2;
 		uint64_t good;
-		if (!skip && !count_covered(t, dst >> t->shift, (dst + stop - from) >> t->shift)) {
+		if (!skip &&
+		    presence_of(t, dst >> t->shift, (dst + stop - from) >> t->shift) == NONE) {
 			good = fc_ll_unpack(t->data + dst, line, stop - from, l->flag) * 8;
 			good = good < stop - from ? good : stop - from;
 			if (good)
