@@ -6,15 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flowcheck.wire.learn.candidates import Op, Positions, schedule_of
-from flowcheck.wire.learn.cut import (
-    HASTY,
-    Cut,
-    Cuts,
-    State,
-    agreeing,
-    cut_stream,
-)
+from flowcheck.wire.learn.cut import HASTY, Cut, Cuts, State, cut_stream
 from flowcheck.wire.learn.grammar import Trainer
+from flowcheck.wire.learn.match import agreeing
 from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.terms import Kind
 

@@ -109,7 +109,8 @@ def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
     for ring in rings(group, rules):
         if PENALTY_COST * ring.penalty > least:
             break
-        hasty.append(cut_stream(ring, Trainer(), effort=HASTY))
+        limit = least - PENALTY_COST * ring.penalty
+        hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit))
         least = min(least, plain_score(hasty[-1]))
     if not hasty:
         return None
