@@ -1,0 +1,108 @@
+"""Stage: brings the frames of a capture file into a ring without DPDK."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowcheck.config import JobConfig
+from flowcheck.messages import FramesReady, Message, SourceEnded
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+
+SPAN_FRAMES = 4096
+"""Frames per turn: about a millisecond, so that messages are never kept waiting."""
+
+
+def ring_numbers(config: JobConfig, number: int) -> list[int]:
+    """The rings source `number` feeds, by queue."""
+    return [ring for ring, (source, _) in enumerate(config.rings) if source == number]
+
+
+class FileCapture:
+    """Reads a capture file without DPDK; waits while the ring is full."""
+
+    def __init__(self, run: RunDir, config: JobConfig, number: int) -> None:
+        self.name = f"capture-{number}"
+        self._run, self._source = run, config.source[number]
+        self._number = ring_numbers(config, number)[0]
+        self._ring: Ring | None = None
+        self._file: PcapSource | None = None
+
+    def start(self, links: Links) -> None:
+        self._links = links
+        path = Path(self._source.file or "")
+        self._ring = Ring.open(self._run.ring(self._number))
+        self._commit = self._ring.capture_commit()
+        self._stamps = stamps_of(path) if self._source.speed is not None else None
+        self._file = PcapSource(path)
+        self._file.skip(self._commit.source_frames)
+        self._began_s = time.monotonic()
+        self._first = int(self._commit.source_frames)
+        self._ended = False
+
+    def work(self) -> int:
+        assert self._ring is not None and self._file is not None
+        if self._ended:
+            return 0
+        limit = self._due()
+        done = self._file.read_into(self._ring, limit, self._commit) if limit else 0
+        if done:
+            self._links.send(
+                f"parse-{self._number}", FramesReady(ring=self._number, head=self._ring.head)
+            )
+        if not done and self._nothing_left(self._ring, self._file):
+            self._ended = True
+            end(self._ring, self._number, self._links)
+        return done
+
+    def _nothing_left(self, ring: Ring, file: PcapSource) -> bool:
+        """A torn file says so at the read after its last frame, for which there must be room."""
+        if int(self._commit.source_frames) == self._source.frames:
+            return True
+        return file.ended and ring.head - ring.tail < ring.slots
+
+    def _due(self) -> int:
+        """Frames that may be taken now: by the span, the stated end and the time stamps."""
+        taken = int(self._commit.source_frames)
+        limit = SPAN_FRAMES
+        if self._source.frames is not None:
+            limit = min(limit, self._source.frames - taken)
+        if self._stamps is not None and self._source.speed and taken < len(self._stamps):
+            gone_ns = (time.monotonic() - self._began_s) * 1e9 * self._source.speed
+            until = np.searchsorted(self._stamps, self._stamps[self._first] + gone_ns, "right")
+            limit = min(limit, max(0, int(until) - taken))
+        return limit
+
+    def on_message(self, message: Message) -> None:
+        """Nothing is sent to a source of frames but Stop, and the loop takes that."""
+
+    def drained(self) -> bool:
+        return self._ended
+
+    def stop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._ring is not None:
+            self._ring.close()
+
+
+def end(ring: Ring, number: int, links: Links) -> None:
+    """Says in the ring and to the supervisor that nothing more will come."""
+    if ring.source_end is None:
+        ring.end_source()
+    commit = ring.capture_commit()
+    links.send(f"parse-{number}", FramesReady(ring=number, head=ring.head))
+    links.report(SourceEnded(ring=number, frames=int(commit.source_frames)))
+
+
+def stamps_of(path: Path) -> npt.NDArray[np.float64]:
+    """Time stamps of all frames in ns, [frames], never falling. Raises CaptureError if torn."""
+    with PcapSource(path) as source:
+        stamps = np.array([when for when, _, _ in source.frames()], dtype=np.float64)
+    return np.maximum.accumulate(stamps - stamps[:1]) if len(stamps) else stamps
