@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.wire.learn import Collective, FlowReading, Reading
+from flowcheck.wire.learn.collect import short
 
-BAR_CELLS = 10
-HASH_DIGITS = 12
+BAR_CELLS = 8
+HASH_DIGITS = 8
 MOST_RANGES = 3
 
 
@@ -27,36 +29,68 @@ def print_report(
     counted = ", ".join(f"{count} {verdict}" for verdict, count in frames.items() if count)
     out.print(f"[bold]{sum(frames.values())} frames[/]: {escape(counted) or 'none'}")
     out.print(_flows(reading.flows))
+    out.print(escape(_addresses(reading.flows)))
     out.print(_collectives(reading.collectives))
     out.print(_weights(reading))
-    for sentence in [*_assumed(reading), *_lost(reading), *reading.why_not, *notes]:
+    for sentence in [
+        *_numbered(reading.flows),
+        *_assumed(reading),
+        *_lost(reading),
+        *reading.why_not,
+        *notes,
+    ]:
         out.print(f"- {escape(sentence)}")
 
 
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
 def _flows(flows: Sequence[FlowReading]) -> Table:
-    table = Table(title="Flows", title_justify="left")
-    for heading in ("from", "to", "QP", "peer QP", "role", "protocol"):
-        table.add_column(heading)
+    table = _table("Flows")
+    for heading in ("flow", "QP/peer", "role"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("messages", "bytes", "lost", "twice", "bad ICRC"):
-        table.add_column(heading, justify="right")
-    table.add_column("numbered by")
+        table.add_column(heading, justify="right", no_wrap=True)
     for flow in flows:
         seen = flow.seen
+        peer = f"{flow.peer.dest_qp:x}" if flow.peer else "?"
         table.add_row(
-            seen.key.source,
-            seen.key.destination,
-            f"0x{seen.key.dest_qp:06x}",
-            f"0x{flow.peer.dest_qp:06x}" if flow.peer else "?",
-            flow.role,
-            str(flow.protocol or ""),
+            f"{short(seen.key.source)}->{short(seen.key.destination)}",
+            f"{seen.key.dest_qp:x}/{peer}",
+            " ".join([flow.role, *([str(flow.protocol)] if flow.protocol else [])]),
             str(flow.messages),
             f"{flow.bytes:,}",
             _loud(seen.psn_missing),
             str(seen.psn_duplicate),
             _loud(seen.icrc_bad),
-            escape(", ".join([*flow.numbered_by, *flow.problems])),
         )
     return table
+
+
+def _numbered(flows: Sequence[FlowReading]) -> list[str]:
+    """What the message numbers of the data flows rest on, and what contradicts them."""
+    told = [
+        (f.numbered_by, f.problems, f"{f.seen.key.dest_qp:x}") for f in flows if f.role == "data"
+    ]
+    told.sort()
+    sentences: list[str] = []
+    for (evidence, problems), group in groupby(told, key=lambda entry: entry[:2]):
+        names = ", ".join(name for *_, name in group)
+        sentences.append(f"QP {names}: numbered by {', '.join([*evidence, *problems])}")
+    return sentences
+
+
+def _addresses(flows: Sequence[FlowReading]) -> str:
+    """What the short names in the tables stand for."""
+    found = dict.fromkeys(a for f in flows for a in (f.seen.key.source, f.seen.key.destination))
+    return ", ".join(f"{short(address)} = {address}" for address in found)
 
 
 def _loud(count: int) -> str:
@@ -64,25 +98,23 @@ def _loud(count: int) -> str:
 
 
 def _collectives(collectives: Sequence[Collective]) -> Table:
-    table = Table(title="Collectives", title_justify="left")
-    table.add_column("#", justify="right")
-    for heading in ("kind", "protocol"):
-        table.add_column(heading)
-    table.add_column("channels", justify="right")
-    table.add_column("bytes", justify="right")
-    for heading in ("coverage", "sha256", "from", "is"):
-        table.add_column(heading)
+    table = _table("Collectives")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("what")
+    for heading in ("ch", "bytes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("coverage", "sha256"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("from")
     for c in collectives:
         table.add_row(
             str(c.index),
-            c.kind,
-            str(c.protocol),
+            f"{c.kind}: {c.meaning}" if c.meaning else c.kind,
             str(c.channels),
             f"{c.bytes:,}",
             coverage_bar(c),
             c.sha256[:HASH_DIGITS] if c.sha256 else "-",
-            escape(", ".join(c.sources)) or "-",
-            escape(c.meaning),
+            escape("\n".join(c.sources)) or "-",
         )
     return table
 
