@@ -152,7 +152,7 @@ def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Tab
     segments: list[tuple[int, int, int]] = []
     for message in messages:
         first = len(segments)
-        if message.kind is SendKind.FINAL:
+        if message.kind is SendKind.FINAL and message.data_bytes:
             for piece in layouts[message.bucket].pieces(message.start_byte, message.data_bytes):
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
