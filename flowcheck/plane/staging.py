@@ -36,14 +36,17 @@ class Staging:
         data_bytes: int,
         records: int = 1 << 16,
         held: int = 1024,
-        sends: int = 1 << 16,
-        segments: int = 1 << 18,
+        sends: int | None = None,
+        segments: int | None = None,
     ) -> Staging:
         """A new file, reserved in full.
 
         messages: records of the flow table's pool; data_bytes: payload staged at once; records:
-        messages staged at once; held: packets without a message; sends, segments: room for plans.
+        messages staged at once; held: packets without a message; sends, segments: room for plans,
+        by default what messages of 2 KiB would need that fill the data region.
         """
+        sends = max(4096, data_bytes // 2048) if sends is None else sends
+        segments = 4 * sends if segments is None else segments
         sizes = ffi.new(
             "struct fc_staging_sizes *",
             {

@@ -192,6 +192,8 @@ class ExtractService:
             return 0
         if not short.lost and (short.covered_bytes or held):
             return self._lose(short, "the capture ended before all of it was seen")
+        if short.lost and not self._why:
+            self._why = f"step {short.step} was lost"  # by this stage, before it was restarted
         return self._say_drained(short.step - 1)
 
     def _say_drained(self, steps: int) -> int:

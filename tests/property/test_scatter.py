@@ -104,3 +104,36 @@ def test_bytes_lie_where_the_plan_says_and_gaps_are_exact(
         assert run.staging.handle.header.records_held == 0
         assert run.staging.handle.header.data_held == 0
         assert run.shard.finish(0) == covered.all()
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    job=jobs(),
+    seed=st.integers(0, 2**32),
+    lost=st.floats(0, 0.6),
+    near=st.integers(0, 40),
+    proved=st.booleans(),
+)
+def test_whatever_is_lost_no_byte_lies_where_it_does_not_belong(
+    job: tuple[int, list[Send]], seed: int, lost: float, near: int, proved: bool
+) -> None:
+    """Starts of messages too: then some bytes that came cannot be placed, and none goes astray."""
+    unit, sends = job
+    rng = np.random.default_rng(seed)
+    packets = packets_of(sends)
+    kept = [packets[0], *(p for p in packets[1:] if rng.random() >= lost)]
+    order = np.argsort(np.arange(len(kept)) + rng.integers(0, near + 1, len(kept)))
+    with fresh(unit) as run:
+        if proved:
+            run.run([packets[0]])
+            run.extractor.install(plan_of(sends))
+        run.run(kept[i] for i in order)
+        run.extractor.install(plan_of(sends))
+        run.extractor.place_staged()
+        gradient, arrived = expected(sends, kept, GRADIENT_BYTES)
+        covered = run.covered()
+        counters = run.counters()
+        assert not (covered & ~arrived).any()
+        assert np.array_equal(run.shard.gradient(0)[covered], gradient[covered])
+        assert run.shard.covered_bytes(0) == covered.sum() == counters["placed_bytes"]
+        assert counters["conflict_bytes"] == counters["flag_mismatch_lines"] == 0
