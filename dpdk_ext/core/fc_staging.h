@@ -81,7 +81,6 @@ struct fc_staging_header {
 	uint64_t data_held; /* bytes of blocks in use */
 	uint64_t held_used;
 	uint64_t completions;
-	uint64_t shard_named; /* hash of the shard's identity its homes speak of */
 	uint64_t blocks_free[FC_BLOCK_CLASSES]; /* offset + 1 of the first free block */
 	struct fc_extract_counters counters;
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -128,13 +129,34 @@ def test_length_of_a_message_with_its_start_beats_an_inferred_one() -> None:
     assert both.wire_bytes == 3
 
 
-def test_receivers_memory_of_the_kernel_lab_is_in_the_messages(captures: Path) -> None:
-    """Every byte of every write of soft-RoCE through loss on the wire, by its own counts."""
-    tape = read_tape([captures / "rxe" / "v4_write_loss_before_mirror.pcap"])
-    scenarios = json.loads((captures / "rxe" / "scenarios.json").read_text())
-    assert scenarios
-    assert all(message.complete for message in tape.messages)
-    assert tape.frames["unknown"] == 0
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v4_write_loss_before_mirror",
+        "v4_write_loss_after_mirror",
+        "v4_write_ackloss",
+        "v4_write_psnwrap_mtu1024",
+        "v6_write_imm_mtu1024",
+    ],
+)
+def test_receivers_memory_of_the_kernel_lab_is_in_the_messages(captures: Path, name: str) -> None:
+    """Staged payloads, written to their addresses in order, hash as the kernel's receiver did."""
+    listed = json.loads((captures / "rxe" / "scenarios.json").read_text())
+    server = next(one["server"][1] for one in listed if one.get("name") == name)
+    start = int(re.search(r"addr 0x([0-9a-f]+)", server)[1], 16)
+    size, held = re.search(r"fnv1a64\(buffer,(\d+)\)=([0-9a-f]+)", server).groups()
+    tape = read_tape([captures / "rxe" / f"{name}.pcap"])
+    memory = bytearray(int(size))
+    for message in tape.messages:
+        assert message.complete
+        memory[message.va - start : message.va - start + message.wire_bytes] = bytes(
+            message.payload
+        )
+    value = 1469598103934665603  # rc_tool.c's own start value
+    for byte in memory:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    assert value == int(held, 16)
+    assert tape.conflicts == tape.dropped_packets == 0
 
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
