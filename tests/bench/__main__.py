@@ -17,6 +17,8 @@ from rich.table import Table
 
 from bench.measure import Figure, Scale, last_level_cache_bytes, scale
 
+LOAD_MAX = 0.5
+"""Above it others shared caches and memory bandwidth with what was measured."""
 STAGES = ("capturing", "parsing", "extracting", "updating", "chaining")
 
 
@@ -62,16 +64,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     how_much = scale(options.quick)
     figures: list[Figure] = []
+    load = os.getloadavg()[0]
     console = Console(width=None if os.isatty(1) else 180)
     for name in options.stage or STAGES:
         console.print(f"[dim]measuring: {name}[/]")
         figures += stage_figures(name, how_much, list(figures))
     title = (
         f"{os.cpu_count()} CPUs, {last_level_cache_bytes() >> 20} MiB last-level cache, "
-        f"{how_much.bytes >> 20} MiB working set, median of {how_much.repeats}"
-        + (", QUICK: partly in cache" if how_much.quick else "")
+        f"{how_much.bytes >> 20} MiB working set, median of {how_much.repeats}, "
+        f"load average {load:.1f}" + (", QUICK: partly in cache" if how_much.quick else "")
     )
     console.print(render(figures, title))
+    if load > LOAD_MAX:
+        console.print(f"[yellow]The machine was busy (load average {load:.1f}): measure again[/]")
     if options.json:
         rows = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
         tree = {"machine": platform.machine(), "title": title, "figures": rows}

@@ -13,11 +13,12 @@ from bench.measure import (
     Copies,
     Figure,
     Scale,
+    Work,
     address,
     memory,
     rewind,
-    seconds,
     slots_of,
+    together,
 )
 from flowcheck._core import ffi, lib
 from flowcheck.plane.extractor import Extractor
@@ -65,8 +66,50 @@ def install(extractor: Extractor, load: Load) -> None:
         assert extractor.install(FlowPlan(flow=key, first_number=0, first=rows, each=rows))
 
 
+class Placing:
+    """All frames of a parsed ring into a shard whose pages are there, as often as asked."""
+
+    def __init__(self, ring: Ring, folder: Path, load: Load, count: int) -> None:
+        self.ring, self.folder, self.load, self.count = ring, folder, load, count
+        self.flows = FlowTable.create(folder / "flows", messages=2 * ring.slots)
+        with Parser(ring, self.flows, icrc_every=0) as parser:
+            assert parser.parse(count) == count
+        size = load.rounds * load.flows * load.data_bytes
+        self.shard = Shard.create(folder / "shard", gradient_bytes=size)
+        self.shard.gradient(0)[:] = 0
+        self.extractor: Extractor | None = None
+
+    def again(self) -> None:
+        """As if nothing had been extracted; the plans are there."""
+        self.drop()
+        rewind(self.ring, "tail")
+        self.shard.begin(0, 1)
+        staging = Staging.create(
+            self.folder / "staging", messages=2 * self.ring.slots, data_bytes=1 << 20, records=16
+        )
+        self.extractor = Extractor(self.ring, self.flows, staging, self.shard)
+        install(self.extractor, self.load)
+
+    def place(self) -> None:
+        assert self.extractor is not None
+        assert self.extractor.extract(self.count) == self.count
+
+    def drop(self) -> None:
+        if self.extractor is not None:
+            self.extractor.close()
+            self.extractor.staging.close()
+            self.extractor.staging.path.unlink()
+            self.extractor = None
+
+    def close(self) -> None:
+        counters = self.ring.counters()["extract"]
+        assert counters["placed_bytes"] == self.shard.gradient_bytes, counters
+        self.drop()
+        self.shard.close()
+        self.flows.close()
+
+
 def _stage(scale: Scale, copies: Copies, load: Load) -> Iterator[Figure]:
-    size = FRAME_BYTES[load.pmtu_bytes]
     with (
         memory(load.frames * 4352) as folder,
         Ring.create(folder / "ring", slots=load.frames) as ring,
@@ -74,79 +117,49 @@ def _stage(scale: Scale, copies: Copies, load: Load) -> Iterator[Figure]:
         count = fill(ring, load)
         target = np.zeros(count * load.pmtu_bytes, np.uint8)
         to = address(target), load.pmtu_bytes, 0
-        taken = seconds(
-            lambda: copies.copy("memcpy", to, slots_of(ring, PAYLOAD_AT), load.pmtu_bytes, count),
-            scale.repeats,
-        )
-        wire = count * load.pmtu_bytes / 1e9
-        bare = wire / taken
-        stage = f"extract {load.protocol}, {size} B"
-        yield Figure(stage, "memcpy of the payloads", bare, "GB/s")
+        source = slots_of(ring, PAYLOAD_AT)
+        placing = Placing(ring, folder, load, count)
+        works = {
+            "memcpy": Work(lambda: copies.copy("memcpy", to, source, load.pmtu_bytes, count)),
+            "placed": Work(placing.place, placing.again),
+        }
         if load.protocol == "LL":
-            yield _lines(scale, stage, target, wire, bare)
-        del target
-        rate = wire / _extract(scale, ring, folder, load, count)
-        yield Figure(
-            stage,
-            f"placed by plan, {load.flows} flows",
-            rate,
-            "GB/s",
-            rate / bare,
-            "memcpy, per wire byte",
-            TARGETS[load.protocol],
-            f"{rate / load.pmtu_bytes * 1e3:.2f} M frames/s",
-            load.pmtu_bytes / rate,
-        )
+            works["lines"] = _lines(count * load.pmtu_bytes)
+        spent = together(scale.repeats, works)
+        placing.close()
+    wire = count * load.pmtu_bytes / 1e9
+    yield from _told(load, {name: wire / value for name, value in spent.items()})
 
 
-def _lines(scale: Scale, stage: str, target: np.ndarray, wire: float, bare: float) -> Figure:
+def _lines(wire_bytes: int) -> Work:
     """The unpacking alone, on flat memory."""
-    lines = target.view("<u4")
-    lines[1::2] = 7
-    out = np.zeros(target.nbytes // 2, np.uint8)
-    pointers = [ffi.cast("uint8_t *", address(array)) for array in (out, target)]
+    lines = np.full(wire_bytes // 4, 7, "<u4")
+    out = np.zeros(wire_bytes // 2, np.uint8)
 
     def unpack() -> None:
+        pointers = [ffi.cast("uint8_t *", address(array)) for array in (out, lines)]
         assert lib.fc_ll_unpack(*pointers, out.nbytes, 7) == out.nbytes // 8
 
-    rate = wire / seconds(unpack, scale.repeats)
-    name = f"lines unpacked and checked ({ffi.string(lib.fc_ll_name()).decode()})"
-    return Figure(stage, name, rate, "GB/s", rate / bare, "memcpy, per wire byte")
+    return Work(unpack)
 
 
-def _extract(scale: Scale, ring: Ring, folder: Path, load: Load, count: int) -> float:
-    """Median seconds for all frames of the ring, into a shard whose pages are there."""
-    gradient_bytes = load.rounds * load.flows * load.data_bytes
-    flows = FlowTable.create(folder / "flows", messages=2 * ring.slots)
-    with Parser(ring, flows, icrc_every=0) as parser:
-        assert parser.parse(count) == count
-    shard = Shard.create(folder / "shard", gradient_bytes=gradient_bytes)
-    shard.gradient(0)[:] = 0
-    shard.gradient(1)[:] = 0
-    made: list[Extractor] = []
-
-    def again() -> None:
-        _drop(made)
-        rewind(ring, "tail")
-        shard.begin(0, 1)
-        staging = Staging.create(
-            folder / "staging", messages=2 * ring.slots, data_bytes=1 << 20, records=16
-        )
-        made.append(Extractor(ring, flows, staging, shard))
-        install(made[0], load)
-
-    taken = seconds(lambda: made[0].extract(count), scale.repeats, again)
-    counters = ring.counters()["extract"]
-    assert counters["placed_bytes"] == gradient_bytes, counters
-    _drop(made)
-    shard.close()
-    flows.close()
-    return taken
-
-
-def _drop(made: list[Extractor]) -> None:
-    while made:
-        extractor = made.pop()
-        extractor.close()
-        extractor.staging.close()
-        extractor.staging.path.unlink()
+def _told(load: Load, rate: dict[str, float]) -> Iterator[Figure]:
+    """rate: GB/s of wire bytes."""
+    stage = f"extract {load.protocol}, {FRAME_BYTES[load.pmtu_bytes]} B"
+    bare, placed = rate["memcpy"], rate["placed"]
+    against = "memcpy, per wire byte"
+    yield Figure(stage, "memcpy of the payloads", bare, "GB/s")
+    if "lines" in rate:
+        name = f"lines unpacked and checked ({ffi.string(lib.fc_ll_name()).decode()})"
+        yield Figure(stage, name, rate["lines"], "GB/s", rate["lines"] / bare, against)
+    yield Figure(
+        stage,
+        f"placed by plan, {load.flows} flows",
+        placed,
+        "GB/s",
+        placed / bare,
+        against,
+        TARGETS[load.protocol],
+        f"{placed / load.pmtu_bytes * 1e3:.2f} M frames/s",
+        load.pmtu_bytes / placed,
+    )

@@ -81,11 +81,34 @@ def scale(quick: bool) -> Scale:
     return Scale(False, 5, min(max(8 * last_level_cache_bytes(), 512 << 20), free // 8))
 
 
-def seconds(work: Callable[[], object], repeats: int, before: Callable[[], object] = int) -> float:
-    """Median wall time of `work`, after one run that is not counted; `before` is not timed."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something to time; `before` is not timed."""
+
+    run: Callable[[], object]
+    before: Callable[[], object] = int
+
+
+def together(repeats: int, works: dict[str, Work]) -> dict[str, float]:
+    """Median seconds of each work, all taken in turn so that a busy machine troubles all alike.
+
+    Counted is the calling thread's CPU time: what others take of the core is not the stage's. One
+    round before is not counted.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats + 1):
+        for name, work in works.items():
+            work.before()
+            start = time.thread_time()
+            work.run()
+            taken[name].append(time.thread_time() - start)
+    return {name: statistics.median(times[1:]) for name, times in taken.items()}
+
+
+def wall_seconds(work: Callable[[], object], repeats: int) -> float:
+    """Median wall time of work that has threads or processes of its own, after one run before."""
     taken = []
     for _ in range(repeats + 1):
-        before()
         start = time.perf_counter()
         work()
         taken.append(time.perf_counter() - start)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.load import Load, fill
-from bench.measure import FRAME_BYTES, Figure, Scale, memory, rewind, seconds
+from bench.measure import FRAME_BYTES, Figure, Scale, Work, memory, rewind, together
 from flowcheck._core import ffi, lib
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.parser import Parser
@@ -58,7 +58,8 @@ def _parse(scale: Scale, ring: Ring, folder: Path, count: int, icrc_every: int) 
         table = FlowTable.create(path, messages=2 * ring.slots)
         parsers.append(Parser(ring, table, icrc_every=icrc_every))
 
-    taken = seconds(lambda: parsers[0].parse(count), scale.repeats, again)
+    work = Work(lambda: parsers[0].parse(count), again)
+    taken = together(scale.repeats, {"parse": work})["parse"]
     verdicts = ring.counters()["parse"]
     assert verdicts["write_frames"] == count, verdicts
     parsers[0].close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from bench.measure import Figure, Scale, memory, seconds
+from bench.measure import Figure, Scale, memory, wall_seconds
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.digest import state_digest
 from flowcheck.replica.layout import Layout
@@ -27,7 +27,7 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     torch.manual_seed(0)
     gradient = torch.randn(elements)
     stage = f"update AdamW, {elements / 1e6:.0f} M"
-    fused = seconds(_torch([torch.randn(elements)], gradient, "fused"), scale.repeats)
+    fused = wall_seconds(_torch([torch.randn(elements)], gradient, "fused"), scale.repeats)
     rate = elements / 1e6
 
     def figure(what: str, taken: float, target: float | None = None, note: str = "") -> Figure:
@@ -39,7 +39,7 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     yield figure("torch fused, one flat tensor", fused, note=f"{fused * 1e3:.0f} ms a step")
     for name in ("foreach", "loop"):
         tensors = [torch.randn(p.shape) for p in shape.parameters]
-        taken = seconds(_torch(tensors, gradient, name), scale.repeats)
+        taken = wall_seconds(_torch(tensors, gradient, name), scale.repeats)
         yield figure(f"torch {name}, {len(tensors)} tensors", taken)
     yield from _replica(scale, shape, gradient, figure)
 
@@ -61,7 +61,7 @@ def _replica(
     with memory(shape.size_bytes * 8) as folder:
         replica = Replica.create(folder / "replica", shape, ADAMW, values)
         content = gradient.numpy()
-        taken = seconds(lambda: replica.apply(replica.step + 1, content), scale.repeats)
+        taken = wall_seconds(lambda: replica.apply(replica.step + 1, content), scale.repeats)
         yield figure(
             "Replica.apply, loop arithmetic", taken, TARGET, f"{taken * 1e3:.0f} ms a step"
         )
@@ -73,7 +73,7 @@ def _replica(
         for name, array in sections.items():
             others[name].copy_(torch.from_numpy(array))
 
-    copied = seconds(copy, scale.repeats)
+    copied = wall_seconds(copy, scale.repeats)
     yield figure("  of it: new state beside the old", copied, note=f"{copied * 1e3:.0f} ms")
-    digested = seconds(lambda: state_digest(sections.items()), scale.repeats)
+    digested = wall_seconds(lambda: state_digest(sections.items()), scale.repeats)
     yield figure("  of it: digest, one thread", digested, note=f"{digested * 1e3:.0f} ms")
