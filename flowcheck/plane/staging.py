@@ -45,8 +45,8 @@ class Staging:
         messages staged at once; held: packets without a message; sends, segments: room for plans,
         by default what messages of 2 KiB would need that fill the data region.
         """
-        sends = max(4096, data_bytes // 2048) if sends is None else sends
-        segments = 4 * sends if segments is None else segments
+        sends = max(1 << 14, data_bytes // 2048) if sends is None else sends
+        segments = max(1 << 17, 4 * sends) if segments is None else segments
         sizes = ffi.new(
             "struct fc_staging_sizes *",
             {
