@@ -41,11 +41,22 @@ static void gather(const struct fc_flight *flight)
 	}
 }
 
+/* Whole cache lines where the buffer has them: a last line written in part would
+ * first be read from memory. What lies behind the frame in its slot is nobody's. */
+static void copy_in_one(const struct fc_flight *flight)
+{
+	const uint32_t whole = (flight->frame_bytes + FC_CACHE_LINE_BYTES - 1) /
+			       FC_CACHE_LINE_BYTES * FC_CACHE_LINE_BYTES;
+	const bool has_room = rte_pktmbuf_tailroom(flight->mbuf) >= whole - flight->frame_bytes;
+
+	fc_copy_stream(flight->to, rte_pktmbuf_mtod(flight->mbuf, const void *),
+		       has_room ? whole : flight->frame_bytes);
+}
+
 void fc_flight_copy(struct fc_flight *flight, enum fc_copied_by by)
 {
 	if (flight->mbuf->nb_segs == 1)
-		fc_copy_stream(flight->to, rte_pktmbuf_mtod(flight->mbuf, const void *),
-			       flight->frame_bytes);
+		copy_in_one(flight);
 	else
 		gather(flight);
 	flight->copied_by = (uint8_t)by;
