@@ -47,6 +47,19 @@ bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *f
 	return any;
 }
 
+/* The second half of a send in the form for adaptive routing: the bytes went
+ * before as a plain write (NCCL src/transport/net_ib, ncclIbMultiSend). */
+static bool closes(const struct fc_packet *p)
+{
+	return p->opcode == FC_RC_WRITE_ONLY_IMM && !p->length_bytes && !p->va && !p->rkey;
+}
+
+/* The number of what follows a message with `number`: a closing write repeats it. */
+static uint64_t number_after(uint64_t number, uint8_t flags)
+{
+	return number + !(flags & FC_MESSAGE_CLOSING);
+}
+
 struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
 				   uint64_t first_psn, uint32_t packets)
 {
@@ -67,9 +80,11 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	message->last_ns = a->now_ns;
 	message->opcode = a->packet->opcode;
 	message->previous = near->before ? near->before->position : 0;
-	if (!near->after && a->flow->messages && first_psn == a->flow->expected_psn) {
-		message->number = a->flow->next_number;
-		message->flags = a->flow->next_counted ? FC_MESSAGE_COUNTED : 0;
+	message->flags = closes(a->packet) ? FC_MESSAGE_CLOSING : 0;
+	if (!near->after && a->flow->messages && first_psn == a->flow->expected_psn &&
+	    a->flow->next_number != FC_NUMBER_UNKNOWN && a->flow->next_number) {
+		message->number = number_after(a->flow->next_number - 1, message->flags);
+		message->flags |= a->flow->next_counted ? FC_MESSAGE_COUNTED : 0;
 	}
 	if (!near->before && !near->after)
 		message->previous = a->flow->last_message; /* long overwritten, or 0 */
@@ -128,7 +143,7 @@ static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 		counted = FC_MESSAGE_COUNTED;
 	} else if (before && fc_message_stop(before) == message->first_psn &&
 		   before->number != FC_NUMBER_UNKNOWN) {
-		number = before->number + 1;
+		number = number_after(before->number, message->flags);
 		counted = before->flags & FC_MESSAGE_COUNTED;
 	} else {
 		number = number_by_flag(flows, message);

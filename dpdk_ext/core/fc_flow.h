@@ -67,13 +67,15 @@ enum fc_message_flags {
 	FC_MESSAGE_INFERRED = 8,   /* start lost; length taken from the immediate */
 	FC_MESSAGE_LINE_FLAG = 16, /* line_flag holds something */
 	FC_MESSAGE_COUNTED = 32,   /* number is an unbroken count from the flow's PSN 0 */
+	FC_MESSAGE_CLOSING = 64,   /* empty, to address and key 0: closes the write before it */
 };
 
 struct fc_message {
 	uint64_t position;  /* commit word: own pool position, written last */
 	uint64_t previous;  /* pool position of the message before it in PSN order, 0 if unknown */
 	uint64_t first_psn; /* unwrapped */
-	uint64_t number;    /* message number of the flow from 0; UINT64_MAX if not known */
+	uint64_t number;    /* message number of the flow from 0; UINT64_MAX if not known.
+			     * A closing write has that of the write it closes */
 	uint64_t va;        /* RETH virtual address */
 	uint64_t first_ns, last_ns;
 	uint32_t flow;

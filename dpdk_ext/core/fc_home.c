@@ -71,7 +71,7 @@ struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
 	else if (plan->state == FC_PLAN_ACTIVE && m->number != FC_NUMBER_UNKNOWN) {
-		if (m->number < plan->first_number)
+		if (m->number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
 		else
 			decide_by_number(x, plan, m, &d);
