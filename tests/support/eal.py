@@ -143,11 +143,11 @@ def _main(setup: Setup) -> None:
             failures.append(str(error))
 
     threads = [threading.Thread(target=receive, args=(one,)) for one in captures]
+    began_s = time.perf_counter()
     for thread in threads:
         thread.start()
     print("ready", flush=True)
     threading.Thread(target=_stop_on_line, args=(captures,), daemon=True).start()
-    began_s = time.perf_counter()
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - began_s
