@@ -4,6 +4,7 @@
 #include "fc_dma.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <rte_cycles.h>
@@ -39,6 +40,24 @@ struct fc_dma {
 	rte_iova_t *pages; /* IOVA of each 2 MiB page of it; NULL where IOVA is VA */
 };
 
+static int no_such_engine(const char *name)
+{
+	char engines[256] = "none", why[256];
+	size_t used = 0;
+
+	for (int id = 0; id < INT16_MAX && (id = rte_dma_next_dev((int16_t)id)) >= 0; id++) {
+		struct rte_dma_info what;
+
+		if (rte_dma_info_get((int16_t)id, &what) < 0 || used + 66 > sizeof engines)
+			continue;
+		used += (size_t)snprintf(engines + used, sizeof engines - used, "%s%.60s",
+					 used ? ", " : "", what.dev_name);
+	}
+	fc_eal_complaints(why, sizeof why);
+	return fc_fail(ENODEV, "there is no copy engine %s (engines: %s)%s%s", name, engines,
+		       why[0] ? "; DPDK said: " : "", why);
+}
+
 static int open_device(struct device *device, const char *name, const struct fc_dma_request *want)
 {
 	struct rte_dma_info what;
@@ -47,13 +66,8 @@ static int open_device(struct device *device, const char *name, const struct fc_
 						    .nb_desc = want->descriptors };
 	const int id = rte_dma_get_dev_id_by_name(name);
 
-	if (id < 0) {
-		char why[256];
-
-		fc_eal_complaints(why, sizeof why);
-		return fc_fail(ENODEV, "there is no copy engine %s (%u engines)%s%s", name,
-			       rte_dma_count_avail(), why[0] ? "; DPDK said: " : "", why);
-	}
+	if (id < 0)
+		return no_such_engine(name);
 	device->id = (int16_t)id;
 	int code = rte_dma_info_get(device->id, &what);
 	if (code == 0 && !(what.dev_capa & RTE_DMA_CAPA_MEM_TO_MEM))

@@ -30,7 +30,8 @@ EAL_BYTES = 96 << 20
 FRAMES = 4096
 """Room of the kernel's ring, per queue: 32 MiB, a few milliseconds at 100 Gb/s."""
 
-PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(-q\d+)?")
+"""dma_idxd makes one engine per work queue, named after the address: 0000:6a:01.0-q0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class Device:
     @property
     def argument(self) -> str:
         """What the EAL is given, after -a or --vdev=."""
-        return ",".join((self.name, *self.options))
+        matched = PCI.fullmatch(self.name)
+        name = self.name.removesuffix(matched[3] or "") if matched else self.name
+        return ",".join((name, *self.options))
 
     def values(self, key: str) -> list[str]:
         return [text.partition("=")[2] for text in self.options if text.startswith(f"{key}=")]
@@ -74,7 +77,8 @@ def parse_device(text: str) -> Device:
     name, *options = text.strip().split(",")
     matched = PCI.fullmatch(name.lower())
     if matched:
-        return Device(f"{matched[1] or '0000'}:{matched[2]}", tuple(options))
+        address = f"{matched[1] or '0000'}:{matched[2]}{matched[3] or ''}"
+        return Device(address, tuple(options))
     device = Device(name, tuple(options))
     if device.driver == "net_af_packet":
         given = {option.partition("=")[0] for option in options}
@@ -150,8 +154,9 @@ def environment(devices: Sequence[Device], mbufs: int, extra: Sequence[str] = ()
         arguments += ["--no-huge", "--no-shconf", "-m", str(need >> 20)]
     if not any(device.is_pci for device in devices):
         arguments += ["--no-pci"]
-    for device in devices:
-        arguments += ["-a", device.argument] if device.is_pci else [f"--vdev={device.argument}"]
+    told = {device.argument: device.is_pci for device in devices}  # two queues, one device
+    for argument, is_pci in told.items():
+        arguments += ["-a", argument] if is_pci else [f"--vdev={argument}"]
     why = (
         ""
         if huge

@@ -20,6 +20,7 @@ pytestmark = [
 
 
 def sentence_of(shm: Path, device: str, **more: object) -> str:
+    (shm / "ring").unlink(missing_ok=True)
     with Ring.create(shm / "ring", slots=64, live_source=True) as ring:
         found = capture(Setup(device, [str(ring.path)], **more))  # type: ignore[arg-type]
     sentence = found.get("error") or "; ".join(found["failures"])
@@ -44,8 +45,9 @@ def test_a_missing_device_is_named(shm: Path, device: str, words: tuple[str, ...
 
 
 def test_a_missing_engine_is_named(shm: Path) -> None:
-    sentence = sentence_of(shm, "net_null0", engines=["dma_nosuch0"])
-    assert "dma_nosuch0" in sentence
+    assert "dma_nosuch0" in sentence_of(shm, "net_null0", engines=["dma_nosuch0"])
+    sentence = sentence_of(shm, "net_null0", engines=["dma_skeleton0", "0000:ff:1f.7-q3"])
+    assert "no copy engine 0000:ff:1f.7-q3 (engines: dma_skeleton0)" in sentence
 
 
 def test_missing_huge_pages_are_named_when_they_are_insisted_on(shm: Path) -> None:
@@ -103,3 +105,5 @@ def test_af_packet_is_always_given_room_for_whole_frames() -> None:
 def test_a_pci_address_is_completed_and_a_virtual_device_is_not_taken_for_one() -> None:
     assert parse_device("3B:00.1,mprq_en=1").argument == "0000:3b:00.1,mprq_en=1"
     assert not parse_device("net_pcap0").is_pci
+    queue = parse_device("6a:01.0-q1,max_queues=4")
+    assert (queue.name, queue.argument) == ("0000:6a:01.0-q1", "0000:6a:01.0,max_queues=4")
