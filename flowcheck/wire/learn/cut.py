@@ -16,7 +16,7 @@ __all__ = ["HASTY", "THOROUGH", "Cut", "Cuts", "Expect", "State", "cut_stream", 
 
 LOOK_BACK = 256
 """Collectives remembered when guessing what comes next."""
-HASTY, THOROUGH = (50, 2), (2_000, 30)
+HASTY, THOROUGH = (50, 2), (500, 6)
 """Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
 fits none of them is left unread from there on."""
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
-from flowcheck.wire.learn.grammar import WEIGHTS
+from flowcheck.wire.learn.doubt import LINE_BYTES
+from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.roles import sort_flows
@@ -49,6 +51,20 @@ def _unread(communicator: Communicator) -> list[str]:
     return [f"{left} sends fit no collective and stay unread"] if left else []
 
 
+def _in_whole_pieces(parts: Sequence[Collective], size: int) -> bool:
+    """The broadcasts are those torch makes of `size` bytes, and nothing about them is in doubt."""
+    at = 0
+    for part in parts:
+        if part.doubtful or part.conflicts:
+            return False
+        at += part.bytes
+        if at >= size:
+            return True
+        if part.bytes < BROADCAST_CAP_BYTES:
+            return False
+    return False
+
+
 def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> Weights | None:
     """What the start-up broadcasts held, cut to the parameters."""
     for communicator, collected in zip(communicators, found, strict=True):
@@ -63,7 +79,12 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
         for part in parts:
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
             at += part.bytes
-        whole = not missing and len(result) == size and not any(p.conflicts for p in parts)
+        exact = 0 <= sum(part.bytes for part in parts) - size < LINE_BYTES
+        agreed = exact or any(
+            c.kind == "all_reduce" and c.bytes == size and c.meaning == BUCKET
+            for c in collected.collectives
+        )
+        whole = agreed and not missing and _in_whole_pieces(parts, size)
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=result,

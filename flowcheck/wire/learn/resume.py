@@ -12,9 +12,9 @@ from flowcheck.wire.learn.match import agreeing
 from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.terms import Kind
 
-MOST_STARTS = 48
+MOST_STARTS = 24
 """Sends skipped at most, looking for the start of a collective."""
-MOST_RESUMES = 4
+MOST_RESUMES = 3
 SKIP_COST = 1.0
 UNREAD_COST = 4.0
 AHEAD_COST = 4.0

@@ -16,7 +16,7 @@ from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.learn.tighten import tightened
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
-FINALISTS = 5
+FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
 UNREAD_COST = 4.0
 CONTRADICTION_COST = 50.0

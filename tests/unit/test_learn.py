@@ -1,0 +1,222 @@
+"""Learning from made-up jobs: no size, rank, channel, type or rule of any capture is built in."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.wire.buckets import BucketLayout
+from flowcheck.wire.learn import Collective, Reading, read_stream
+from flowcheck.wire.terms import Rule
+
+RULES = {
+    "2.19": Rule.V2_19,
+    "2.20": Rule.V2_20,
+    "2.23": Rule.V2_23,
+    "2.26": Rule.V2_26,
+    "2.29": Rule.V2_29,
+}
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def permuted(seed: int) -> tuple[SyntheticJob, int]:
+    """(a job, the rank whose port is mirrored), nothing of it fixed."""
+    dice = random.Random(seed)
+    shapes = tuple(
+        tuple(dice.randint(1, dice.choice((5, 40, 90))) for _ in range(dice.randint(1, 3)))
+        for _ in range(dice.randint(1, 6))
+    )
+    order = list(range(len(shapes)))
+    dice.shuffle(order)
+    cut = dice.randint(0, len(order) - 1)
+    buckets = tuple(tuple(part) for part in (order[:cut], order[cut:]) if part)
+    ranks = 2 + seed % 7
+    job = SyntheticJob(
+        shapes=shapes,
+        dtype=dice.choice(DTYPES),
+        ranks=ranks,
+        channels=1 + seed % 4,
+        steps=3,
+        version=list(RULES)[seed % 5],
+        buckets=buckets,
+        pmtu_bytes=dice.choice((1024, 4096)),
+        ip_version=dice.choice((4, 6)),
+        adaptive=seed % 3 == 0,
+        extra_send=seed % 5 == 1,
+        seed=seed,
+    )
+    return job, dice.randrange(ranks)
+
+
+def read(traffic: Traffic, rank: int, direction: str, folder: Path) -> tuple[Reading, Tape]:
+    """What one mirrored port tells."""
+    path = folder / "job.pcap"
+    write_pcap(path, traffic.seen_at(rank, direction))
+    tape = read_tape([path])
+    return read_stream(tape.flows, tape.messages), tape
+
+
+def agrees(collective: Collective, result: bytes) -> bool:
+    """No byte called covered differs from what the ranks held."""
+    seen = np.ones(collective.bytes, np.bool_)
+    for start, stop in collective.missing:
+        seen[start:stop] = False
+    truth = np.frombuffer(result, np.uint8)
+    return collective.bytes == len(result) and bool((collective.result[seen] == truth[seen]).all())
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_both_directions_tell_everything_of_any_job(seed: int, tmp_path: Path) -> None:
+    job, rank = permuted(seed)
+    traffic = make(job)
+    reading, _ = read(traffic, rank, "both", tmp_path)
+    assert [(c.kind, c.bytes) for c in reading.collectives] == [
+        (kind, len(result)) for kind, result in traffic.collectives
+    ]
+    for collective, (kind, result) in zip(reading.collectives, traffic.collectives, strict=True):
+        assert agrees(collective, result)
+        assert collective.complete or kind == "all_gather"
+    assert reading.weights is not None and reading.weights.complete
+    assert reading.weights.shapes == job.shapes
+    assert reading.weights.result.tobytes() == traffic.weights
+    assert all(not flow.problems for flow in reading.flows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_learned_job_rebuilds_every_gradient(seed: int, tmp_path: Path) -> None:
+    job, rank = permuted(seed)
+    traffic = make(job)
+    reading, _ = read(traffic, rank, "both", tmp_path)
+    learned = reading.job
+    assert learned is not None, reading.why_not
+    ring = learned.communicators[0]
+    assert (ring.ranks, ring.extra_sends) == (job.ranks, int(job.extra_send))
+    assert [p.sizes for p in learned.parameters] == list(job.shapes)
+    assert learned.buckets == job.buckets
+    reduced = [c for c in reading.collectives if c.kind == "all_reduce"]
+    for step, gradient in enumerate(traffic.gradients):
+        flat = np.zeros(learned.state_bytes, np.uint8)
+        for bucket in learned.first_buckets if step == 0 else learned.buckets:
+            result = reduced.pop(0).result
+            for piece in BucketLayout(learned.parameters, bucket).pieces(0, len(result)):
+                stop = piece.bucket_byte + piece.size_bytes
+                flat[piece.state_byte : piece.state_byte + piece.size_bytes] = result[
+                    piece.bucket_byte : stop
+                ]
+        assert flat.tobytes() == gradient
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("direction", ["tx", "rx"])
+def test_one_direction_is_right_in_what_it_shows_and_not_more_than_that(
+    seed: int, direction: str, tmp_path: Path
+) -> None:
+    job, rank = permuted(seed)
+    if (rank == job.ranks - 1) == (direction == "tx"):
+        rank = 1 if job.ranks > 2 else int(direction == "rx")
+    traffic = make(job)
+    reading, _ = read(traffic, rank, direction, tmp_path)
+    assert len(reading.collectives) == len(traffic.collectives)
+    for collective, (kind, result) in zip(reading.collectives, traffic.collectives, strict=True):
+        assert agrees(collective, result)
+        # Beyond this no chunk is empty, so the one this edge never ends with is missing.
+        full = len(result) > 4096 * job.ranks**2 * job.channels
+        if kind == "all_reduce" and full and not job.extra_send:
+            assert not collective.complete
+
+
+def test_a_job_is_not_learned_before_an_iteration_of_its_plan_was_seen(tmp_path: Path) -> None:
+    traffic = make(SyntheticJob(steps=4))
+    _, tape = read(traffic, 0, "both", tmp_path)
+    learned_at = [
+        count
+        for count in range(len(tape.messages) + 1)
+        if read_stream(tape.flows, tape.messages[:count], ended=False).job is not None
+    ]
+    whole = read_stream(tape.flows, tape.messages, ended=False)
+    assert learned_at and learned_at == list(range(learned_at[0], len(tape.messages) + 1))
+    early = read_stream(tape.flows, tape.messages[: learned_at[0]], ended=False)
+    assert early.job == whole.job
+
+
+def test_metrics_between_steps_are_no_gradients(tmp_path: Path) -> None:
+    traffic = make(SyntheticJob(steps=4, metric_every=1, channels=2))
+    reading, _ = read(traffic, 1, "both", tmp_path)
+    named = [c.meaning for c in reading.collectives if c.kind == "all_reduce"]
+    assert named.count("gradient bucket") == 4
+    assert reading.job is not None
+    assert [op.role for op in reading.job.each] == ["bucket", "ignored"]
+
+
+@pytest.mark.parametrize("lost", [0.02, 0.1, 0.3])
+def test_loss_never_makes_a_byte_up(lost: float, tmp_path: Path) -> None:
+    for seed in (0, 1, 2, 4, 5, 7):
+        job, rank = permuted(seed)
+        traffic = make(job)
+        dice = random.Random(seed)
+        traffic.frames = [f for f in traffic.frames if dice.random() > lost]
+        reading, _ = read(traffic, rank, "both", tmp_path)
+        results = {result for _, result in traffic.collectives}
+        for collective in reading.collectives:
+            if collective.kind == "all_reduce" and collective.complete:
+                assert collective.result.tobytes() in results
+        if reading.weights is not None and reading.weights.complete:
+            assert reading.weights.result.tobytes() == traffic.weights
+
+
+@pytest.mark.parametrize("moved", [{0}, {1}, {0, 1}, {2}, {1, 3}])
+def test_channels_of_one_ring_may_use_two_ports_of_a_host(moved: set[int], tmp_path: Path) -> None:
+    traffic = make(SyntheticJob(shapes=((61, 97), (33,)), channels=2, steps=3))
+    reading, tape = read(traffic, 0, "both", tmp_path)
+    ports = sorted({flow.udp_source_port for flow in tape.flows})
+    peer = tape.flows[0].key.destination
+    renamed = {
+        flow.key: replace(
+            flow.key,
+            source="fe80::2d" if flow.key.source == peer else flow.key.source,
+            destination="fe80::2d" if flow.key.destination == peer else flow.key.destination,
+        )
+        for flow in tape.flows
+        if ports.index(flow.udp_source_port) in moved
+    }
+    two_ports = read_stream(
+        [replace(flow, key=renamed.get(flow.key, flow.key)) for flow in tape.flows],
+        [replace(m, flow=renamed.get(m.flow, m.flow)) for m in tape.messages],
+    )
+    assert [(c.kind, c.sha256) for c in two_ports.collectives] == [
+        (c.kind, c.sha256) for c in reading.collectives
+    ]
+    assert two_ports.weights is not None and two_ports.weights.complete
+
+
+def test_a_point_to_point_send_completes_one_direction_and_the_job_says_so(
+    tmp_path: Path,
+) -> None:
+    traffic = make(SyntheticJob(shapes=((61, 97),), point_to_point=True, steps=3))
+    reading, _ = read(traffic, 0, "tx", tmp_path)
+    reduced = [c for c in reading.collectives if c.kind == "all_reduce"]
+    truth = [result for kind, result in traffic.collectives if kind == "all_reduce"]
+    assert [c.result.tobytes() for c in reduced] == truth
+    assert all(c.complete and "p2p (inferred)" in c.sources for c in reduced)
+    assert reading.job is not None and len(reading.job.communicators) == 2
+    assert reading.job.assumed
+
+
+def test_reading_is_the_same_twice(tmp_path: Path) -> None:
+    traffic = make(permuted(5)[0])
+    reading, tape = read(traffic, 0, "both", tmp_path)
+    again = read_stream(tape.flows, tape.messages)
+    assert [c.sha256 for c in again.collectives] == [c.sha256 for c in reading.collectives]
+    assert again.job == reading.job
+
+
+def test_nothing_is_read_from_nothing() -> None:
+    reading = read_stream([], [])
+    assert reading.collectives == () and reading.weights is None and reading.job is None
