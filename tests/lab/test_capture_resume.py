@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from scapy.utils import RawPcapWriter
+from scapy.utils import RawPcapReader, RawPcapWriter
 from support.eal import Running, Setup, capture, wait_until, why_not
 from support.rings import counted, frames_in, slots_in
 
@@ -88,6 +89,35 @@ def test_a_flood_nobody_reads_is_dropped_and_counted(shm: Path) -> None:
     assert counters["pushed_frames"] == 256
     assert counters["ring_full_frames"] == 100_000 - 256
     assert counters["rx_frames"] == 100_000
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("limit", [10, 33, 700, 8000])
+def test_frames_in_segments_of_any_size_are_gathered_from_a_net_ring(
+    captures: Path, tmp_path: Path, shm: Path, limit: int
+) -> None:
+    path = captures / "iter_40000_p2p_iter2.pcapng"
+    with RawPcapReader(str(path)) as reader:
+        frames = [frame for frame, _ in reader]
+    library = tmp_path / "feed.so"
+    source = Path(__file__).parents[1] / "support" / "feed.c"
+    words = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "libdpdk"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), *words]
+    subprocess.run(command, check=True, timeout=60)
+    feed = {"library": str(library), "file": str(path), "limit": limit}
+    with Ring.create(shm / "ring", slots=1024, live_source=True) as ring:
+        setup = Setup(
+            "net_ring0", [str(ring.path)], ["dma_skeleton0"], feed=feed, frames_max=len(frames)
+        )
+        assert capture(setup)["failures"] == []
+        assert frames_in(ring) == frames
+        counters = counted(ring)
+    in_parts = sum(len(frame) > limit for frame in frames)
+    assert counters.get("multi_segment_frames", 0) == in_parts
+    assert counters.get("engine_copied_frames", 0) == len(frames) - in_parts
+    assert "snapped_frames" not in counters
 
 
 def test_an_idle_capture_rests(shm: Path) -> None:

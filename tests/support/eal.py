@@ -47,6 +47,8 @@ class Setup:
     idle_us: int = 20
     mbuf_frame_bytes: int = 4288
     extra: list[str] = field(default_factory=list)
+    feed: dict[str, Any] = field(default_factory=dict)
+    """For net_ring: {"library": built feed.c, "file": pcap, "limit": bytes per segment}."""
 
 
 class Running:
@@ -148,6 +150,8 @@ def _main(setup: Setup) -> None:
         thread.start()
     print("ready", flush=True)
     threading.Thread(target=_stop_on_line, args=(captures,), daemon=True).start()
+    if setup.feed:
+        _feed(port.handle.id, setup.feed)
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - began_s
@@ -162,6 +166,19 @@ def _main(setup: Setup) -> None:
     for part in (*captures, *(one for one in opened if one), port, *rings):
         part.close()
     print(json.dumps(found), flush=True)
+
+
+def _feed(port: int, feed: dict[str, Any]) -> None:
+    import ctypes
+
+    from scapy.utils import RawPcapReader
+
+    with RawPcapReader(feed["file"]) as reader:
+        frames = [frame for frame, _ in reader]
+    lengths = (ctypes.c_uint32 * len(frames))(*map(len, frames))
+    call = ctypes.CDLL(feed["library"]).feed
+    code = call(port, b"fc_port_0", b"".join(frames), lengths, len(frames), feed["limit"])
+    assert code == 0, code
 
 
 def _stop_on_line(captures: Sequence[Any]) -> None:
