@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measure import Figure, Scale, last_level_cache_bytes, scale
+from flowcheck.errors import FlowCheckError
 
 LOAD_MAX = 0.5
 """Above it others shared caches and memory bandwidth with what was measured."""
@@ -23,11 +24,11 @@ STAGES = ("capturing", "parsing", "extracting", "updating", "chaining")
 
 
 def stage_figures(name: str, how_much: Scale, before: list[Figure]) -> Iterator[Figure]:
-    """A stage's figures; one line that says so where its code is not there."""
+    """A stage's figures; one line that says so where it cannot be measured here."""
     try:
         yield from importlib.import_module(f"bench.{name}").figures(how_much, before)
-    except (ImportError, AttributeError) as error:
-        yield Figure(name, "not there yet", 0, "absent", note=str(error)[:100])
+    except (ImportError, AttributeError, FlowCheckError) as error:
+        yield Figure(name, "cannot be measured", 0, "absent", note=str(error)[:100])
 
 
 def render(figures: list[Figure], title: str) -> Table:

@@ -84,7 +84,13 @@ def _once(folder: Path, load: Load, count: int) -> dict[str, float]:
     with (
         Ring.create(folder / "ring", slots=SLOTS) as ring,
         FlowTable.create(folder / "flows", messages=1 << 16) as flows,
-        Staging.create(folder / "staging", messages=1 << 16, data_bytes=64 << 20) as staging,
+        Staging.create(
+            folder / "staging",
+            messages=1 << 16,
+            data_bytes=64 << 20,
+            sends=2 * load.rounds * load.flows,
+            segments=2 * load.rounds * load.flows,
+        ) as staging,
         Shard.create(
             folder / "shard", gradient_bytes=load.rounds * load.flows * load.data_bytes
         ) as shard,

@@ -84,8 +84,14 @@ class Placing:
         self.drop()
         rewind(self.ring, "tail")
         self.shard.begin(0, 1)
+        rows = 2 * self.load.rounds * self.load.flows
         staging = Staging.create(
-            self.folder / "staging", messages=2 * self.ring.slots, data_bytes=1 << 20, records=16
+            self.folder / "staging",
+            messages=2 * self.ring.slots,
+            data_bytes=1 << 20,
+            records=16,
+            sends=rows,
+            segments=rows,
         )
         self.extractor = Extractor(self.ring, self.flows, staging, self.shard)
         install(self.extractor, self.load)
