@@ -17,7 +17,7 @@ import numpy as np
 from cffi import FFI
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.memory import choose
+from flowcheck.plane.memory import SHM, choose
 from flowcheck.plane.ring import Ring
 
 HERE = Path(__file__).resolve().parent
@@ -117,9 +117,10 @@ def wall_seconds(work: Callable[[], object], repeats: int) -> float:
 
 @contextmanager
 def memory(need_bytes: int) -> Iterator[Path]:
-    """A folder for shared files, removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=choose(need_bytes).folder) as d:
-        yield Path(d)
+    """A folder for shared files, removed afterwards; /dev/shm for 0, where files can be written."""
+    folder = choose(need_bytes).folder if need_bytes else SHM
+    with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=folder) as name:
+        yield Path(name)
 
 
 def rewind(ring: Ring, *positions: str) -> None:
