@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import torch
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
@@ -68,6 +69,7 @@ class UpdateService:
 
     def start(self, links: Links) -> None:
         self._links = links
+        _load_optimizers()
         self._open()
 
     def _open(self) -> bool:
@@ -153,6 +155,13 @@ class UpdateService:
             self._shard.close()
         if self._replica is not None:
             self._replica.close()
+
+
+def _load_optimizers() -> None:
+    """torch loads half of itself with the first step it takes, seconds of it: not in ours."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter], lr=0.0).step()
 
 
 def _complete(shard: Shard, step: int) -> int | None:

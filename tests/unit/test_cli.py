@@ -1,0 +1,136 @@
+"""The verbs' words: help that teaches, one sentence and exit code 2 for what can be mended."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowcheck.errors import FlowCheckError
+
+VERBS = ("analyze", "replay", "up", "status", "stage", "down", "doctor")
+
+
+def flowcheck(*words: str | Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "flowcheck", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(*words: str | Path) -> str:
+    """The one sentence on stderr."""
+    code, out, err = flowcheck(*words)
+    assert code == 2, out + err
+    assert "Traceback" not in err
+    assert err.startswith("flowcheck: "), err
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_help_teaches_with_examples_and_names_every_verb() -> None:
+    code, out, _ = flowcheck("--help")
+    assert code == 0
+    assert "flowcheck replay capture.pcapng --optimizer adamw" in out
+    assert "flowcheck up job.toml" in out
+    for verb in VERBS:
+        assert f"│ {verb} " in out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_it_does_and_can_speak_to_programs(verb: str) -> None:
+    code, out, _ = flowcheck(verb, "--help")
+    assert code == 0
+    assert "--json" in out
+    assert len(out.split("Arguments")[0].split("Options")[0].strip()) > 60
+
+
+def test_help_and_analyze_load_neither_torch_nor_sockets() -> None:
+    script = (
+        "import sys, typer.testing, flowcheck.cli as cli, flowcheck.ops.analyze\n"
+        "typer.testing.CliRunner().invoke(cli.app, ['--help'])\n"
+        "print(sorted({'torch', 'zmq'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_capture_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    assert "absent.pcap" in refused("replay", tmp_path / "absent.pcap")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no capture at all, only text\n" * 9, b"\xd4\xc3\xb2\xa1"]
+)
+def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "foreign.pcap"
+    file.write_bytes(content)
+    assert "foreign.pcap" in refused("replay", file)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--source", "radio"), "--source = 'radio': is one of auto, dpdk, file"),
+        (("--optimizer", "lion"), "--optimizer = 'lion': is one of sgd, adam, adamw"),
+        (("--speed", "0"), "source.speed = 0.0: must be above 0"),
+    ],
+)
+def test_a_word_that_cannot_be_is_refused_with_those_that_can(
+    tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    capture = tmp_path / "empty.pcap"
+    header = "d4c3b2a1020004000000000000000000000004000100 0000".replace(" ", "")
+    capture.write_bytes(bytes.fromhex(header))
+    assert sentence in refused("replay", capture, *words)
+
+
+def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[[source]]\nfile = "x"\n[optimizer]\nname = "sgd"\nlearnig_rate = 1.0\n')
+    assert "did you mean optimizer.learning_rate?" in refused("up", job, "--run", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("verb", [("status",), ("stage", "parse")])
+def test_a_run_that_was_never_started_is_one_sentence(
+    tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    sentence = refused(*verb, "--run", tmp_path / "nowhere")
+    assert "no chain was started there: flowcheck up JOB.toml" in sentence
+
+
+def test_down_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
+    code, out, _ = flowcheck("down", "--run", tmp_path / "nowhere", "--json")
+    assert code == 0
+    assert json.loads(out)["ended"] == []
+
+
+def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[[source]]\nfile = "x"\n[ring]\nslots = 2\n[staging]\nsize_bytes = 1_048_576\n'
+        '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
+    )
+    code, _, err = flowcheck("up", job, "--run", deep)
+    assert code == 2
+    assert "a socket path may have 107 bytes" in err
+
+
+def test_all_our_errors_are_of_one_family() -> None:
+    from flowcheck import errors
+
+    kinds = [
+        k for k in vars(errors).values() if isinstance(k, type) and k.__module__ == errors.__name__
+    ]
+    assert len(kinds) >= 7
+    assert all(issubclass(kind, FlowCheckError) for kind in kinds)
