@@ -32,15 +32,35 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     implementation: Literal["loop", "foreach", "fused"] = "loop"
     """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
     learning_rate: float
+    """Per step, as the trainer starts with; schedules are not followed yet."""
     momentum: float = 0.0
+    """SGD only."""
     dampening: float = 0.0
+    """SGD only: of the momentum."""
     nesterov: bool = False
+    """SGD only; needs a momentum and no dampening."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Adam and AdamW only: decay of the running averages."""
     eps: float = 1e-8
+    """Adam and AdamW only: added to the denominator."""
     weight_decay: float | None = None
     """None: torch's own default for the optimizer (0 for SGD and Adam, 0.01 for AdamW)."""
     amsgrad: bool = False
+    """Adam and AdamW only."""
     maximize: bool = False
+    """Steps along the gradient instead of against it."""
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    """What torch would refuse at the first step is refused before anything starts."""
+    if optimizer.learning_rate < 0:
+        raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
+    if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):
+        raise ConfigError("optimizer.nesterov", True, "needs a momentum and no dampening")
+    if not all(0 <= beta < 1 for beta in optimizer.betas):
+        raise ConfigError("optimizer.betas", optimizer.betas, "must be from 0 to below 1")
+    if optimizer.name != "sgd" and (optimizer.momentum or optimizer.nesterov):
+        raise ConfigError("optimizer.momentum", optimizer.momentum, f"{optimizer.name} has none")
 
 
 class SourceConfig(Section, frozen=True, kw_only=True):
@@ -135,6 +155,9 @@ class JobConfig(Section, frozen=True, kw_only=True):
     optimizer: OptimizerConfig | None = None
     run: str = "/run/flowcheck/job"
     """Directory of this run: sockets, logs, the learned job, steps.jsonl."""
+    learned: str | None = None
+    """A job.json that another run learned, its weights.bin beside it: taken instead of learning.
+    Edit it to override what was read wrongly; needed where the start-up was not captured."""
     checkpoint: str | None = None
     """Directory a checkpoint is written to when the chain stops."""
     digests: bool = False
@@ -154,6 +177,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
                 "the optimizer never crosses the wire: state the trainer's in [optimizer], "
                 'such as name = "adamw", learning_rate = 1e-4',
             )
+        _check_optimizer(self.optimizer)
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:
@@ -169,11 +193,6 @@ def load_job(path: Path) -> JobConfig:
         raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
-    return job_from(tree)
-
-
-def job_from(tree: dict[str, Any]) -> JobConfig:
-    """The checked settings of a parsed job file."""
     _refuse_unknown(tree, JobConfig, "")
     try:
         return msgspec.convert(tree, JobConfig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, encode_config, load_job
+from flowcheck.errors import ConfigError
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, choose, huge_mounts
 from flowcheck.plane.ring import Ring
@@ -43,6 +45,8 @@ def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
         run.config.write_bytes(encode_config(config))
+        if config.learned is not None:
+            _take_over(Path(config.learned), run)
         for number, (source, _) in enumerate(config.rings):
             ring = Ring.create(
                 run.ring(number),
@@ -61,6 +65,17 @@ def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
         run.remove()
         raise
     return run, place.why
+
+
+def _take_over(job: Path, run: RunDir) -> None:
+    """Starts from a job that was learned before: its file, and the weights beside it."""
+    weights = job.with_name(run.weights.name)
+    for path in (job, weights):
+        if not path.exists():
+            raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
+    decode_job(job.read_bytes())
+    shutil.copy(weights, run.weights)
+    shutil.copy(job, run.learned_job)
 
 
 def supervise(
@@ -114,14 +129,15 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
 
 
 @contextmanager
-def removed(run: RunDir) -> Iterator[None]:
-    """Takes the run away afterwards; after a failure its logs stay, for the sentence names them."""
+def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
+    """Takes the run away afterwards; its records stay if asked for, and after a failure, for the
+    sentence that tells of it names a log."""
     try:
         yield
     except BaseException:
-        run.remove(keep_logs=True)
+        run.remove(keep_records=True)
         raise
-    run.remove()
+    run.remove(keep_records=keep_records)
 
 
 def _ended(result: dict[str, object]) -> str:

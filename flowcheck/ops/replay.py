@@ -6,14 +6,12 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from flowcheck.config import (
     JobConfig,
@@ -23,16 +21,15 @@ from flowcheck.config import (
     StagingConfig,
     load_job,
 )
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
 from flowcheck.ops import chain
+from flowcheck.ops.progress import Watch
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import Progress as ChainProgress
 
-STALL_LIMIT_S = 120.0
-"""No position moved for so long: the chain is stuck, and says where."""
 RING_SLOTS = 1 << 12
+INTERRUPTED = "stopped by a signal before the end of the capture"
 STAGING_BYTES_MAX = 1 << 30
 
 
@@ -62,7 +59,7 @@ def run(request: Request) -> int:
     root = request.run or Path(tempfile.mkdtemp(prefix="flowcheck-"))
     where, memory = chain.create(config, root)
     console.print(memory)
-    with chain.removed(where):
+    with chain.removed(where, keep_records=request.run is not None):
         result = _replay(request, config, where, console, sum(counts))
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
@@ -136,68 +133,10 @@ def _dpdk_reads(files: tuple[Path, ...]) -> bool:
     return not any("," in str(path.resolve()) for path in files)
 
 
-class _Watch:
-    """Positions as progress bars, and the end of patience."""
-
-    def __init__(self, where: RunDir, config: JobConfig, console: Console, frames: int) -> None:
-        self._rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
-        self._frames = frames
-        self._bars = Progress(
-            TextColumn("{task.description:>9}"), BarColumn(), TextColumn("{task.fields[count]}"),
-            TimeElapsedColumn(), console=console, transient=True,
-        )  # fmt: skip
-        self._tasks: dict[str, TaskID] = {
-            name: self._bars.add_task(name, total=frames or 1, count="")
-            for name in ("captured", "parsed", "extracted", "applied")
-        }
-        self._last: tuple[int, ...] = ()
-        self._moved_s = time.monotonic()
-
-    def __enter__(self) -> _Watch:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        for ring in self._rings:
-            ring.close()
-
-    def __call__(self, progress: ChainProgress) -> None:
-        heads = sum(ring.head for ring in self._rings)
-        parsed = sum(ring.parsed for ring in self._rings)
-        tails = sum(ring.tail for ring in self._rings)
-        for name, value in (("captured", heads), ("parsed", parsed), ("extracted", tails)):
-            self._bars.update(self._tasks[name], completed=value, count=f"{value:,} frames")
-        total = progress.complete_steps
-        self._bars.update(
-            self._tasks["applied"],
-            total=total or None,
-            completed=progress.steps,
-            count=f"{progress.steps:,} steps",
-        )
-        self._patience((heads, parsed, tails, progress.steps, progress.restarts))
-
-    def _patience(self, now: tuple[int, ...]) -> None:
-        if now != self._last:
-            self._last, self._moved_s = now, time.monotonic()
-        elif time.monotonic() - self._moved_s > STALL_LIMIT_S:
-            heads, parsed, tails, steps, _ = now
-            stuck = (
-                "capture" if heads < self._frames else
-                "parse" if parsed < heads else
-                "extract" if tails < parsed else "update"
-            )  # fmt: skip
-            raise StateError(
-                f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stuck}: {heads} of "
-                f"{self._frames} frames captured, {parsed} parsed, {tails} extracted, "
-                f"{steps} steps applied"
-            )
-
-
 def _replay(
     request: Request, config: JobConfig, where: RunDir, console: Console, frames: int
 ) -> dict[str, Any]:
-    with _Watch(where, config, console, frames) as watch:
+    with Watch(where, config, console, frames) as watch:
         supervisor = chain.supervise(config, where, until_drained=True, watch=watch)
     progress = supervisor.progress
     rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
@@ -216,7 +155,7 @@ def _replay(
         "digest": steps[-1]["digest"] if steps else None,
         "digests": steps if config.digests else [],
         "lost": msgspec.to_builtins(lost) if lost else None,
-        "why": progress.why,
+        "why": progress.why if progress.complete_steps is not None else INTERRUPTED,
         "notes": progress.notes,
         "restarts": progress.restarts,
         "assumed": chain.assumed(where),

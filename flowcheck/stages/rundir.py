@@ -116,15 +116,21 @@ class RunDir:
         file = self.pids / stage
         return _living(file.read_text()) if file.exists() else None
 
-    def remove(self, *, keep_logs: bool = False) -> None:
-        """Takes shared memory and small files away; nothing of another run is touched."""
+    def remove(self, *, keep_records: bool = False) -> None:
+        """Takes shared memory and small files away; nothing of another run is touched.
+
+        keep_records: what tells how it went stays: settings, logs, events, steps, learned job.
+        """
         link = self.root / "memory"
         if link.is_symlink():
             shutil.rmtree(link.resolve(), ignore_errors=True)
-        logs = [] if keep_logs else [self.events, *self.root.glob("*.log")]
-        for item in (link, self.config, self.steps, *logs):
-            item.unlink(missing_ok=True)
-        for folder in (self.sockets, self.pids, self.learned_folder):
+        link.unlink(missing_ok=True)
+        folders = [self.sockets, self.pids]
+        if not keep_records:
+            folders.append(self.learned_folder)
+            for item in (self.config, self.steps, self.events, *self.root.glob("*.log")):
+                item.unlink(missing_ok=True)
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 

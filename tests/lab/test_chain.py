@@ -1,5 +1,6 @@
 """The whole chain of processes on real NCCL traffic, judged by the truth files and by torch."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,25 @@ def test_a_capture_without_a_start_up_says_what_is_missing(captures: Path) -> No
     code, out, _ = flowcheck("replay", captures / "allreduce_addstep.pcapng", "--source", "file")
     assert code == 1
     assert "no job was learned: DDP's start-up messages were not seen" in " ".join(out.split())
+
+
+def test_a_learned_job_starts_another_run_that_need_not_learn(
+    captures: Path, truth: Path, tmp_path: Path
+) -> None:
+    capture = captures / f"{CAPTURE}.pcapng"
+    first = tmp_path / "first"
+    flowcheck("replay", capture, "--source", "file", "--run", first)
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'digests = true\nlearned = "{first}/learned/job.json"\n[[source]]\nfile = "replaced"\n'
+        '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n'
+    )
+    second = tmp_path / "second"
+    with Command(
+        "replay", capture, "--job", job, "--json", "--source", "file", "--run", second
+    ) as command:
+        judged(command.json(), truth, "adam", lr=0.01)
+    events = [json.loads(line) for line in (second / "events.jsonl").read_text().splitlines()]
+    kinds = [event.get("type") for event in events]
+    assert kinds.index("JobLearned") < kinds.index("SourceEnded"), "known before the end"
+    assert not (second / "memory").exists()
