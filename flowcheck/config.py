@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.strict import Section, convert
 
 SLOTS_MAX = 1 << 26
 CACHE_LINE_BYTES = 64
@@ -19,10 +18,6 @@ CACHE_LINE_BYTES = 64
 def _at_least(key: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(key, value, f"must be {least} or more")
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table of the job file: frozen, and no unknown keys."""
 
 
 class OptimizerConfig(Section, frozen=True, kw_only=True):
@@ -193,50 +188,12 @@ def load_job(path: Path) -> JobConfig:
         raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
-    _refuse_unknown(tree, JobConfig, "")
-    try:
-        return msgspec.convert(tree, JobConfig)
-    except msgspec.ValidationError as error:
-        cause = error.__cause__
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        text = str(error)
-        where = re.search(r"at `\$\.?(.*)`", text)
-        key = where[1] if where else "job file"
-        value = _lookup(tree, key)
-        raise ConfigError(key, value, text.split(" - at ", maxsplit=1)[0]) from error
+    return job_from(tree)
 
 
-def _lookup(tree: Any, key: str) -> object:
-    for part in re.findall(r"[^.\[\]]+", key):
-        try:
-            tree = tree[int(part)] if part.isdigit() else tree[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return tree
-
-
-def _sections(kind: type[Section]) -> dict[str, type[Section]]:
-    """Fields of `kind` that are tables themselves."""
-    found: dict[str, type[Section]] = {}
-    for field in msgspec.structs.fields(kind):
-        for candidate in (field.type, *getattr(field.type, "__args__", ())):
-            if isinstance(candidate, type) and issubclass(candidate, Section):
-                found[field.name] = candidate
-    return found
-
-
-def _refuse_unknown(tree: dict[str, Any], kind: type[Section], above: str) -> None:
-    known = [field.name for field in msgspec.structs.fields(kind)]
-    for key, value in tree.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
-            raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
-        below = _sections(kind).get(key)
-        for part in value if isinstance(value, list) else [value]:
-            if below is not None and isinstance(part, dict):
-                _refuse_unknown(part, below, f"{above}{key}.")
+def job_from(tree: dict[str, Any]) -> JobConfig:
+    """The checked settings of a parsed job file."""
+    return convert(tree, JobConfig)
 
 
 def encode_config(config: JobConfig) -> bytes:
