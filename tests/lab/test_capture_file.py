@@ -51,7 +51,11 @@ def test_a_real_capture_arrives_whole_and_in_order(
     assert found["affinity_kept"]
     assert counters["rx_frames"] == counters["pushed_frames"] == len(expected)
     assert counters["rx_bytes"] == sum(map(len, expected))
-    assert counters.get("engine_copied_frames", 0) == (len(expected) if engines else 0)
+    # A busy machine fills an engine's queue now and then; then the CPU copies.
+    by_engine = counters.get("engine_copied_frames", 0)
+    handled = by_engine + counters.get("engine_refused_frames", 0)
+    assert handled == (len(expected) if engines else 0)
+    assert bool(by_engine) == bool(engines)
 
 
 @pytest.mark.parametrize("order", ["reversed", "shuffled"])
