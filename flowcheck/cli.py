@@ -194,3 +194,8 @@ def main() -> None:
     except FlowCheckError as error:
         print(f"flowcheck: {error}", file=sys.stderr)
         sys.exit(OPERATOR_ERROR)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"flowcheck: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(OPERATOR_ERROR)

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,14 +84,33 @@ def supervise(
     run: RunDir,
     *,
     until_drained: bool,
+    will_save: bool,
     watch: Callable[[Progress], None] | None = None,
 ) -> Supervisor:
-    """Runs the chain to its end. Raises what ended it, if something did."""
+    """Runs the chain to its end. Raises what ended it, if something did.
+
+    will_save: load meanwhile what `save_checkpoint` needs: torch takes seconds, and a chain that
+    was told to stop has few.
+    """
     signals = Signals()
+    loading = threading.Thread(target=_load_checkpoint)
+    if will_save:
+        loading.start()
     supervisor = Supervisor(run, config, watch=watch, hurried=lambda: signals.hard)
     links = Links(run.sockets, Links.EVENTS)
-    drive(supervisor, links, until_drained=until_drained, signals=signals)
+    try:
+        drive(supervisor, links, until_drained=until_drained, signals=signals)
+    finally:
+        if will_save:
+            loading.join()
     return supervisor
+
+
+def _load_checkpoint() -> None:
+    from flowcheck.replica import checkpoint  # noqa: F401
+    from flowcheck.replica.warm import load_torch
+
+    load_torch()
 
 
 def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
@@ -115,7 +135,9 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     print(f"flowcheck: {memory}", file=sys.stderr)
     print(f"flowcheck: running in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
     with removed(run):
-        supervisor = supervise(config, run, until_drained=False)
+        supervisor = supervise(
+            config, run, until_drained=False, will_save=config.checkpoint is not None
+        )
         saved = None
         if config.checkpoint is not None:
             saved = save_checkpoint(config, run, Path(config.checkpoint))

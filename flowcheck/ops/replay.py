@@ -52,6 +52,8 @@ class Request:
 def run(request: Request) -> int:
     """The exit code: 0 only if every whole step of the stream is in the replica."""
     counts = [_count(path) for path in request.files]
+    if request.out is not None:
+        request.out.mkdir(parents=True, exist_ok=True)  # now, not after all the work
     config, assumed = _config(request, counts)
     console = Console(stderr=True, quiet=request.as_json)
     for sentence in assumed:
@@ -137,7 +139,9 @@ def _replay(
     request: Request, config: JobConfig, where: RunDir, console: Console, frames: int
 ) -> dict[str, Any]:
     with Watch(where, config, console, frames) as watch:
-        supervisor = chain.supervise(config, where, until_drained=True, watch=watch)
+        supervisor = chain.supervise(
+            config, where, until_drained=True, will_save=request.out is not None, watch=watch
+        )
     progress = supervisor.progress
     rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
     counters = [ring.counters() for ring in rings]

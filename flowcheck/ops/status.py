@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from flowcheck.config import decode_config
 from flowcheck.errors import ConfigError
 from flowcheck.ops.chain import last_step
+from flowcheck.plane.counters import VERDICTS
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
@@ -99,6 +101,14 @@ def _print(state: dict[str, Any]) -> None:
             "2 MiB pages" if ring["huge_pages"] else "/dev/shm",
         )
     console.print(rings)
+    verdicts: Counter[str] = Counter()
+    for ring in state["rings"]:
+        verdicts.update({name: ring["counters"]["parse"][f"{name}_frames"] for name in VERDICTS})
+    seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
+    console.print(f"frames by verdict: {seen or 'none'}", highlight=False)
+    for generation in state["shard"]["generations"] if state["shard"] else ():
+        if generation["state"] == "lost":
+            console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
     step = state["last_step"]
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)

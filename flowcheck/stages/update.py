@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import torch
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
@@ -20,6 +19,7 @@ from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.digest import sha256
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.warm import load_torch
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
@@ -69,7 +69,7 @@ class UpdateService:
 
     def start(self, links: Links) -> None:
         self._links = links
-        _load_optimizers()
+        load_torch()
         self._open()
 
     def _open(self) -> bool:
@@ -155,13 +155,6 @@ class UpdateService:
             self._shard.close()
         if self._replica is not None:
             self._replica.close()
-
-
-def _load_optimizers() -> None:
-    """torch loads half of itself with the first step it takes, seconds of it: not in ours."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    torch.optim.SGD([parameter], lr=0.0).step()
 
 
 def _complete(shard: Shard, step: int) -> int | None:

@@ -36,15 +36,16 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.header import peek
+from flowcheck.replica.warm import load_torch
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import run as run_stage
-from flowcheck.stages.update import UpdateService, _load_optimizers
+from flowcheck.stages.update import UpdateService
 from flowcheck.wire.job import Job, Parameter, encode_job
 from flowcheck.wire.terms import Rule
 
 torch.set_num_threads(1)  # a forked child has no OpenMP workers
-_load_optimizers()
+load_torch()
 folder, shm, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 config = JobConfig(
     source=(SourceConfig(file="none"),),

@@ -108,6 +108,14 @@ def test_a_run_that_was_never_started_is_one_sentence(
     assert "no chain was started there: flowcheck up JOB.toml" in sentence
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    capture = tmp_path / "empty.pcap"
+    capture.write_bytes(bytes.fromhex("d4c3b2a1020004000000000000000000000004000100") + bytes(2))
+    assert "file/out: Not a directory" in refused("replay", capture, "--out", in_the_way / "out")
+
+
 def test_down_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
     code, out, _ = flowcheck("down", "--run", tmp_path / "nowhere", "--json")
     assert code == 0
