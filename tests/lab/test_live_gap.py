@@ -1,0 +1,123 @@
+"""Capture killed on a live interface: what passed meanwhile is named to the byte, and no more."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.chain import wait_until
+from support.veth import Veth, veth
+
+from flowcheck.lab.fabric import Wire
+from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.rundir import RunDir
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace"),
+]
+
+LOST_STEP = 4
+SHAPES = ((120, 100), (500,))
+
+
+def ll_data(frame: bytes) -> bytes:
+    """Data bytes of a Middle packet's LL lines: after Ethernet, IPv6, UDP, BTH; before ICRC."""
+    lines = frame[14 + 40 + 8 + 12 : -4]
+    return b"".join(lines[at : at + 4] + lines[at + 8 : at + 12] for at in range(0, len(lines), 16))
+
+
+def lost_run(frames: list[Wire], truth: Traffic) -> tuple[int, int, tuple[int, int]]:
+    """(first, stop) of three Middle packets of one final chunk, and the gradient bytes in them.
+
+    The place is found by content: these bytes occur once in that step's true gradient.
+    """
+    gradient = truth.gradients[LOST_STEP - 1]
+    for first in range(len(frames)):
+        three = frames[first : first + 3]
+        if len({(w.channel, w.sender, w.message) for w in three}) != 1:
+            continue
+        if any(w.kind != "data" or w.frame[62] != 7 for w in three):
+            continue
+        data = b"".join(ll_data(w.frame) for w in three)
+        if gradient.count(data) == 1:
+            start = gradient.index(data)
+            return first, first + 3, (start, start + len(data))
+    raise AssertionError("the job has no final chunk of three Middle packets in that step")
+
+
+def send(cable: Veth, folder: Path, frames: list[Wire]) -> None:
+    write_pcap(folder / "part.pcap", frames)
+    cable.send(folder / "part.pcap")
+
+
+def start(cable: Veth, folder: Path) -> subprocess.Popen[str]:
+    (folder / "job.toml").write_text(
+        f'run = "{folder}/run"\ndigests = true\n[[source]]\ninterface = "{cable.tap}"\n'
+        "[ring]\nslots = 4096\n[staging]\nsize_bytes = 16_777_216\n"
+        '[optimizer]\nname = "adamw"\nlearning_rate = 0.001\n'
+    )
+    command = ["ip", "netns", "exec", cable.namespace, sys.executable, "-m", "flowcheck", "up"]
+    return subprocess.Popen(
+        [*command, str(folder / "job.toml"), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def events(run: RunDir, kind: str) -> list[dict[str, object]]:
+    lines = run.events.read_text().splitlines() if run.events.exists() else []
+    return [event for event in map(json.loads, lines) if event.get("type") == kind]
+
+
+def greetings(run: RunDir) -> int:
+    return sum(event["stage"] == "capture-0" for event in events(run, "Hello"))
+
+
+@pytest.mark.slow
+def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    truth = make(SyntheticJob(shapes=SHAPES, steps=6, seed=3))
+    frames = truth.seen_at(0)
+    first, stop, missing = lost_run(frames, truth)
+    run = RunDir(tmp_path / "run")
+    with veth() as cable:
+        process = start(cable, tmp_path)
+        try:
+            wait_until(lambda: greetings(run) == 1, 60, "capture on the interface")
+            with Ring.open(run.ring(0)) as ring:
+                send(cable, tmp_path, frames[:first])
+                wait_until(lambda: ring.head == first, 20, "the frames before the kill")
+                supervisor = run.stage_pids()["supervisor"]
+                os.kill(supervisor, signal.SIGSTOP)  # so that nothing restarts it meanwhile
+                os.kill(run.stage_pids()["capture-0"], signal.SIGKILL)
+                send(cable, tmp_path, frames[first:stop])
+                os.kill(supervisor, signal.SIGCONT)
+                wait_until(lambda: greetings(run) == 2, 60, "capture to come back")
+                send(cable, tmp_path, frames[stop:])
+                rest = len(frames) - (stop - first)
+                wait_until(lambda: ring.head == rest, 20, "the frames after the kill")
+                wait_until(lambda: ring.tail == rest, 20, "their extraction")
+                wait_until(lambda: events(run, "StepLost") != [], 20, "word of the lost step")
+                counters = ring.counters()
+            lost = events(run, "StepLost")[0]
+            steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
+        finally:
+            process.terminate()
+            out, err = process.communicate(timeout=20)
+    assert lost["step"] == LOST_STEP, (out, err)
+    assert lost["missing"] == [list(missing)]
+    assert [step["step"] for step in steps] == list(range(1, LOST_STEP))
+    assert [step["gradient_sha256"] for step in steps] == [
+        hashlib.sha256(gradient).hexdigest() for gradient in truth.gradients[: LOST_STEP - 1]
+    ]
+    assert counters["capture"]["rx_frames"] == rest
+    assert (
+        sum(v for k, v in counters["parse"].items() if k in ("write_frames", "ack_frames")) == rest
+    )
+    assert counters["extract"]["conflict_bytes"] == 0
