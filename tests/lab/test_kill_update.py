@@ -179,7 +179,8 @@ def test_an_updater_killed_in_the_running_chain_goes_on_where_it_was(
             time.sleep(0.01)
         result = command.json()
     print(at_steps)
-    assert 2 <= len(set(killed)) == result["restarts"]
+    assert len(set(killed)) == len(killed) >= 2
+    assert len(killed) - result["restarts"] in (0, 1), "the last may hit after the last step"
     assert at_steps == sorted(set(at_steps)), "steps were taken between the kills"
     weights, gradients = truth_steps(truth, CAPTURE)
     wanted = torch_steps(weights, gradients, "adamw", lr=0.001)
