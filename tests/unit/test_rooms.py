@@ -1,0 +1,50 @@
+"""The house rule on imports, read from the source: arrows point downward only."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
+MAY_IMPORT = {
+    "wire": {"wire", "errors"},
+    "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
+    "replica": {"replica", "plane", "wire", "errors", "config"},
+    "stages": {"stages", "replica", "plane", "wire", "errors", "config", "messages", "_core"},
+    "ops": {"ops", "stages", "replica", "plane", "wire", "errors", "config", "messages", "strict"},
+    "lab": {"lab", "errors"},
+}
+NEVER = {"wire": {"torch", "zmq"}, "plane": {"torch", "zmq"}, "lab": {"zmq"}}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_imports_point_downward_only() -> None:
+    wrong = []
+    for room, allowed in MAY_IMPORT.items():
+        for path in (PACKAGE / room).rglob("*.py"):
+            for name in imports(path):
+                parts = name.split(".")
+                inside = parts[0] == "flowcheck" and len(parts) > 1
+                if inside and parts[1] not in allowed | {"__version__"}:
+                    wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+                if parts[0] in NEVER.get(room, set()):
+                    wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_only_links_imports_zmq_and_nothing_sleeps() -> None:
+    sockets, sleepers = [], []
+    for path in PACKAGE.rglob("*.py"):
+        if "zmq" in {name.split(".")[0] for name in imports(path)}:
+            sockets.append(str(path.relative_to(PACKAGE)))
+        if "time.sleep(" in path.read_text():
+            sleepers.append(str(path.relative_to(PACKAGE)))
+    assert sockets == ["stages/links.py"]
+    assert sleepers == []
