@@ -10,7 +10,19 @@ MAY_IMPORT = {
     "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
     "replica": {"replica", "plane", "wire", "errors", "config"},
     "stages": {"stages", "replica", "plane", "wire", "errors", "config", "messages", "_core"},
-    "ops": {"ops", "stages", "replica", "plane", "wire", "errors", "config", "messages", "strict"},
+    "ops": {
+        "ops",
+        "stages",
+        "replica",
+        "plane",
+        "wire",
+        "errors",
+        "config",
+        "messages",
+        "strict",
+        "_core",
+        "_dpdk",
+    },
     "lab": {"lab", "errors"},
 }
 NEVER = {"wire": {"torch", "zmq"}, "plane": {"torch", "zmq"}, "lab": {"zmq"}}
