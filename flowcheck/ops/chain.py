@@ -40,9 +40,25 @@ def memory_need(config: JobConfig) -> int:
     return len(config.rings) * (ring + pool + config.staging.size_bytes)
 
 
+def ordinary_bytes_free() -> int:
+    """Bytes /dev/shm can take without driving the machine out of memory."""
+    shm = os.statvfs(SHM)
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return min(shm.f_bavail * shm.f_frsize, available * 1024)
+
+
 def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
     """The run directory with its shared memory, and a sentence about where that lies."""
-    place = choose(memory_need(config))
+    need = memory_need(config)
+    place = choose(need)
+    if not place.huge_pages and need > ordinary_bytes_free():
+        raise ConfigError(
+            "ring.slots",
+            config.ring.slots,
+            f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
+            "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
+        )
     run = RunDir.create(root, place.folder)
     try:
         run.config.write_bytes(encode_config(config))

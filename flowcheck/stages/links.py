@@ -77,6 +77,7 @@ class Inbox:
         self._sockets[0].bind(where)
         if broadcasts is not None:
             subscriber = context.socket(zmq.SUB)
+            subscriber.setsockopt(zmq.RCVHWM, INBOX_MESSAGES)
             subscriber.setsockopt(zmq.SUBSCRIBE, b"")
             subscriber.connect(broadcasts)
             self._sockets.append(subscriber)

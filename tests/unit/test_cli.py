@@ -100,6 +100,17 @@ def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_ring_larger_than_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[[source]]\nfile = "x"\n[ring]\nslots = 67_108_864\nslot_bytes = 65_536\n'
+        '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
+    )
+    sentence = refused("up", job, "--run", tmp_path / "run")
+    assert "ring.slots = 67108864" in sentence
+    assert "choose fewer slots" in sentence
+
+
 @pytest.mark.parametrize("verb", [("status",), ("stage", "parse")])
 def test_a_run_that_was_never_started_is_one_sentence(
     tmp_path: Path, verb: tuple[str, ...]
