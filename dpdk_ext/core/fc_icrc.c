@@ -47,6 +47,24 @@ static uint32_t run_table(uint32_t crc, const uint8_t *p, size_t count)
 	return crc;
 }
 
+/* Every variant sums `count` bytes as if the bits of `ones` were set in the first
+ * ONES_BYTES of them; shorter inputs have no ones. */
+#define ONES_BYTES 64
+
+static const uint8_t no_ones[ONES_BYTES];
+
+static uint32_t run_plain(uint32_t crc, const uint8_t *p, size_t count, const uint8_t *ones)
+{
+	uint8_t first[ONES_BYTES];
+
+	if (count < sizeof first)
+		return run_table(crc, p, count);
+	for (size_t i = 0; i < sizeof first; i++)
+		first[i] = p[i] | ones[i];
+	return run_table(run_table(crc, first, sizeof first), p + sizeof first,
+			 count - sizeof first);
+}
+
 #if defined(__x86_64__)
 /* Folding constants: x^n mod P, reflected, for the distances named; from V.
  * Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"
@@ -61,7 +79,7 @@ static uint32_t run_table(uint32_t crc, const uint8_t *p, size_t count)
 #define BARRETT_P 0x01db710641ull
 #define BARRETT_MU 0x01f7011641ull
 
-#define CLMUL_TARGET __attribute__((target("sse4.1,pclmul")))
+#define CLMUL_TARGET __attribute__((target("ssse3,sse4.1,pclmul")))
 
 CLMUL_TARGET static inline __m128i fold(__m128i x, __m128i by, __m128i next)
 {
@@ -84,14 +102,37 @@ CLMUL_TARGET static inline __m128i join(const __m128i *x)
 	return fold(fold(fold(x[0], by, x[1]), by, x[2]), by, x[3]);
 }
 
-/* The last 16-byte blocks, then 128 bits to 32 by Barrett; the rest by table. */
-CLMUL_TARGET static uint32_t finish(__m128i x, const uint8_t *p, size_t count)
+/* Shuffles that move a block by n bytes, zeros behind it: towards its start from
+ * shifts + 16 + n, towards its end from shifts + 16 - n. */
+/* clang-format off */
+static const uint8_t shifts[48] = {
+	0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+	0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
+	0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+};
+/* clang-format on */
+
+/* The last `count` < 16 bytes: the first `count` bytes of x become a block of their
+ * own, the others and the rest the last. At least 16 bytes lie before p. */
+CLMUL_TARGET static inline __m128i fold_rest(__m128i x, __m128i by, const uint8_t *p, size_t count)
+{
+	const __m128i keep = load(shifts + 16 + count);
+	const __m128i first = _mm_shuffle_epi8(x, load(shifts + count));
+	const __m128i last = _mm_blendv_epi8(_mm_shuffle_epi8(x, keep), load(p + count - 16), keep);
+
+	return fold(first, by, last);
+}
+
+/* What is left after the last 64 bytes, then 128 bits to 32 by Barrett. */
+CLMUL_TARGET static inline uint32_t finish(__m128i x, const uint8_t *p, size_t count)
 {
 	const __m128i by = _mm_set_epi64x((long long)FOLD_128_HIGH, (long long)FOLD_128_LOW);
 	const __m128i low32 = _mm_setr_epi32(~0, 0, ~0, 0);
 
 	for (; count >= 16; p += 16, count -= 16)
 		x = fold(x, by, load(p));
+	if (count)
+		x = fold_rest(x, by, p, count);
 	x = _mm_xor_si128(_mm_srli_si128(x, 8), _mm_clmulepi64_si128(x, by, 0x10));
 	x = _mm_xor_si128(_mm_srli_si128(x, 4),
 			  _mm_clmulepi64_si128(_mm_and_si128(x, low32),
@@ -99,16 +140,19 @@ CLMUL_TARGET static uint32_t finish(__m128i x, const uint8_t *p, size_t count)
 	const __m128i barrett = _mm_set_epi64x((long long)BARRETT_MU, (long long)BARRETT_P);
 	__m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(x, low32), barrett, 0x10);
 	quotient = _mm_clmulepi64_si128(_mm_and_si128(quotient, low32), barrett, 0x00);
-	return run_table((uint32_t)_mm_extract_epi32(_mm_xor_si128(x, quotient), 1), p, count);
+	return (uint32_t)_mm_extract_epi32(_mm_xor_si128(x, quotient), 1);
 }
 
-CLMUL_TARGET static uint32_t run_pclmul(uint32_t crc, const uint8_t *p, size_t count)
+CLMUL_TARGET static uint32_t run_pclmul(uint32_t crc, const uint8_t *p, size_t count,
+					const uint8_t *ones)
 {
 	if (count < 64)
 		return run_table(crc, p, count);
 	const __m128i by = _mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW);
-	__m128i x[4] = { load(p), load(p + 16), load(p + 32), load(p + 48) };
+	__m128i x[4];
 
+	for (int lane = 0; lane < 4; lane++)
+		x[lane] = _mm_or_si128(load(p + 16 * lane), load(ones + 16 * lane));
 	x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)crc));
 	for (p += 64, count -= 64; count >= 64; p += 64, count -= 64)
 		for (int lane = 0; lane < 4; lane++)
@@ -126,23 +170,28 @@ VCLMUL_TARGET static inline __m512i fold512(__m512i x, __m512i by, __m512i next)
 	return _mm512_ternarylogic_epi64(low, high, next, 0x96);
 }
 
-VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t count)
+VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t count,
+					  const uint8_t *ones)
 {
-	if (count < 256)
-		return run_pclmul(crc, p, count);
+	if (count < 64)
+		return run_table(crc, p, count);
 	const __m512i far = _mm512_broadcast_i32x4(
 		_mm_set_epi64x((long long)FOLD_2048_HIGH, (long long)FOLD_2048_LOW));
 	const __m512i near = _mm512_broadcast_i32x4(
 		_mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW));
-	__m512i x[4];
+	__m512i one = _mm512_or_si512(_mm512_loadu_si512(p), _mm512_loadu_si512(ones));
 
-	for (int lane = 0; lane < 4; lane++)
-		x[lane] = _mm512_loadu_si512(p + 64 * lane);
-	x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
-	for (p += 256, count -= 256; count >= 256; p += 256, count -= 256)
-		for (int lane = 0; lane < 4; lane++)
-			x[lane] = fold512(x[lane], far, _mm512_loadu_si512(p + 64 * lane));
-	__m512i one = fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
+	one = _mm512_xor_si512(one, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+	p += 64, count -= 64;
+	if (count >= 192) {
+		__m512i x[4] = { one };
+		for (int lane = 1; lane < 4; lane++, p += 64, count -= 64)
+			x[lane] = _mm512_loadu_si512(p);
+		for (; count >= 256; p += 256, count -= 256)
+			for (int lane = 0; lane < 4; lane++)
+				x[lane] = fold512(x[lane], far, _mm512_loadu_si512(p + 64 * lane));
+		one = fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
+	}
 	for (; count >= 64; p += 64, count -= 64)
 		one = fold512(one, near, _mm512_loadu_si512(p));
 	const __m128i lanes[4] = { _mm512_extracti32x4_epi32(one, 0),
@@ -153,7 +202,7 @@ VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t
 }
 #endif
 
-static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t) = run_table;
+static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t, const uint8_t *) = run_plain;
 static const char *chosen_name = "table";
 
 __attribute__((constructor)) static void choose(void)
@@ -178,7 +227,7 @@ __attribute__((constructor)) static void choose(void)
 
 uint32_t fc_crc32(uint32_t before, const uint8_t *bytes, size_t count)
 {
-	return ~chosen(~before, bytes, count);
+	return ~chosen(~before, bytes, count, no_ones);
 }
 
 uint32_t fc_crc32_table(uint32_t before, const uint8_t *bytes, size_t count)
@@ -205,21 +254,28 @@ static void mask_ip(uint8_t *ip)
 	}
 }
 
-uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
-		 uint32_t end_at)
+/* The bits A17.3.3 masks of a frame without IP options or extension headers, from
+ * eight bytes before its IP header on: those stand for the InfiniBand LRH. */
+static const uint8_t ones_ipv4[ONES_BYTES] = {
+	[0 ... 7] = 0xff,   [9] = 0xff,         /* LRH; TOS */
+	[16] = 0xff,        [18 ... 19] = 0xff, /* TTL; header checksum */
+	[34 ... 35] = 0xff, [40] = 0xff,        /* UDP checksum; BTH: FECN, BECN, reserved */
+};
+static const uint8_t ones_ipv6[ONES_BYTES] = {
+	[0 ... 7] = 0xff,   [8] = 0x0f,  [9 ... 11] = 0xff, /* LRH; class; label */
+	[15] = 0xff,                                        /* hop limit */
+	[54 ... 55] = 0xff, [60] = 0xff, /* UDP checksum; BTH: FECN, BECN, reserved */
+};
+
+/* Eight bytes of ones stand for the LRH; then everything up to the BTH is copied,
+ * for its masks, and the payload is read in place. */
+static uint32_t icrc_by_copy(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
+			     uint32_t end_at)
 {
-	/* Eight bytes of ones stand for the InfiniBand LRH; then everything up to
-	 * the BTH is copied, for its masks, and the payload is read in place. */
 	uint8_t head[8 + 512];
 	const uint32_t bth_end = bth_at + (uint32_t)sizeof(struct fc_bth);
-	/* Some payload with it, so that the fast twin starts on what it likes. */
-	uint32_t copy_end = l3_at + 128 - 8;
+	const uint32_t copied = (bth_end < end_at ? bth_end : end_at) - l3_at;
 
-	if (copy_end < bth_end)
-		copy_end = bth_end;
-	if (copy_end > end_at)
-		copy_end = end_at;
-	const uint32_t copied = copy_end - l3_at;
 	if (copied > sizeof head - 8)
 		return 0;
 	memset(head, 0xff, 8);
@@ -228,6 +284,18 @@ uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t
 	mask_ip(at);
 	memset(at + (udp_at - l3_at) + offsetof(struct fc_udp, checksum), 0xff, 2);
 	at[bth_at - l3_at + offsetof(struct fc_bth, ecn)] = 0xff;
-	const uint32_t crc = chosen(~0u, head, 8 + copied);
-	return ~chosen(crc, frame + copy_end, end_at - copy_end);
+	const uint32_t crc = chosen(~0u, head, 8 + copied, no_ones);
+	return ~chosen(crc, frame + l3_at + copied, end_at - l3_at - copied, no_ones);
+}
+
+uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
+		 uint32_t end_at)
+{
+	const bool ipv4 = frame[l3_at] >> 4 == 4;
+	const size_t ip_bytes = ipv4 ? sizeof(struct fc_ipv4) : sizeof(struct fc_ipv6);
+
+	if (FC_UNLIKELY(udp_at - l3_at != ip_bytes || bth_at - udp_at != sizeof(struct fc_udp) ||
+			l3_at < 8 || end_at - l3_at < ONES_BYTES - 8))
+		return icrc_by_copy(frame, l3_at, udp_at, bth_at, end_at);
+	return ~chosen(~0u, frame + l3_at - 8, end_at - l3_at + 8, ipv4 ? ones_ipv4 : ones_ipv6);
 }
