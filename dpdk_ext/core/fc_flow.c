@@ -133,12 +133,20 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 	return FC_LOAD_ACQUIRE(&message->position) == position;
 }
 
+/* The addresses as words; each is read the way it was written, not across. */
+static inline void key_words(const struct fc_flow_key *key, uint64_t words[5])
+{
+	memcpy(words, key->source, 16);
+	memcpy(words + 2, key->destination, 16);
+	words[4] = key->dest_qp;
+}
+
 uint64_t fc_key_hash(const struct fc_flow_key *key)
 {
 	uint64_t words[5], hash = 0;
 
 	/* Odd constants of splitmix64 and its kin; quality decides speed only. */
-	memcpy(words, key, sizeof words);
+	key_words(key, words);
 	for (int i = 0; i < 5; i++) {
 		hash = (hash ^ words[i]) * 0xbf58476d1ce4e5b9ull;
 		hash ^= hash >> 29;
@@ -148,7 +156,11 @@ uint64_t fc_key_hash(const struct fc_flow_key *key)
 
 static bool key_equal(const struct fc_flow_key *a, const struct fc_flow_key *b)
 {
-	return !memcmp(a, b, sizeof *a);
+	uint64_t x[5], y[5];
+
+	key_words(a, x);
+	key_words(b, y);
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]) | (x[4] ^ y[4]));
 }
 
 /* The entry of `key`, or the empty one where it would go: at most half are used. */
@@ -199,8 +211,11 @@ static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
 
 struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
 {
-	struct fc_flow *flow = fc_flow_find(a->parser->flows, &a->packet->key, a->hash);
+	struct fc_flow *flow = a->flow;
 
+	/* Found before the packets just before this one changed the table? */
+	if (FC_UNLIKELY(!flow || flow->retired))
+		flow = fc_flow_find(a->parser->flows, &a->packet->key, a->hash);
 	if (FC_UNLIKELY(!flow))
 		return flow_make(a, 0);
 	fc_touch_flow(a->parser, flow);

@@ -22,9 +22,11 @@
  * FC_RENUMBER_MAX after it. */
 #define FC_UNDO_PACKET_BYTES 16384
 #define FC_RENUMBER_MAX 64
-/* Slots decoded before the first of them is assembled: long enough to hide a
- * miss of the flow index, short enough for the first cache. */
-#define FC_BATCH_SLOTS 32
+/* Slots decoded before the first of them is assembled: long enough to hide a miss
+ * of the flow index, short enough for the first cache with two batches' payloads. */
+#define FC_BATCH_SLOTS 8
+/* Slots whose addresses are at hand: this batch and what is fetched ahead. */
+#define FC_LINED_SLOTS 64
 
 struct fc_parser {
 	struct fc_ring *ring;
@@ -37,6 +39,10 @@ struct fc_parser {
 	uint32_t flow_epochs[FC_FLOWS_MAX], hole_epochs[FC_FLOWS_MAX];
 	uint64_t hashes[FC_BATCH_SLOTS];
 	struct fc_packet packets[FC_BATCH_SLOTS];
+	struct fc_slot *slots[FC_LINED_SLOTS]; /* by position, those just before lined_up */
+	uint64_t lined_up, left_in_page;
+	uint8_t *next_slot;
+	struct fc_flow *found[FC_BATCH_SLOTS]; /* before the batch changed any; or NULL */
 };
 
 /* A packet on its way into its flow. */

@@ -8,6 +8,13 @@
 
 /* Slots ahead whose headers are fetched: about one memory latency of parsing. */
 #define PREFETCH_SLOTS 24
+/* Payloads to be summed are fetched a batch ahead, a part in each pass: a core has few
+ * misses under way at once, and they are to be under way all the time. */
+#define PASSES 3
+
+_Static_assert(FC_BATCH_SLOTS + PREFETCH_SLOTS <= FC_LINED_SLOTS &&
+		       2 * FC_BATCH_SLOTS <= FC_LINED_SLOTS,
+	       "all slots looked at are lined up");
 
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out)
@@ -46,9 +53,36 @@ void fc_parser_close(struct fc_parser *parser)
 	free(parser);
 }
 
-static void prefetch_headers(const struct fc_ring *ring, uint64_t position)
+static struct fc_slot *slot_at(const struct fc_parser *parser, uint64_t position)
 {
-	const uint8_t *slot = (const uint8_t *)fc_ring_slot(ring, position);
+	return parser->slots[position & (FC_LINED_SLOTS - 1)];
+}
+
+/* From here on slots are found in order, which needs no division but once a page. */
+static void line_up_from(struct fc_parser *parser, uint64_t position)
+{
+	const uint64_t index = position & parser->ring->mask;
+
+	parser->lined_up = position;
+	parser->next_slot = (uint8_t *)fc_ring_slot(parser->ring, position);
+	parser->left_in_page = parser->ring->slots_per_page - index % parser->ring->slots_per_page;
+}
+
+static void line_up(struct fc_parser *parser, uint64_t stop)
+{
+	while (parser->lined_up < stop) {
+		parser->slots[parser->lined_up++ & (FC_LINED_SLOTS - 1)] =
+			(struct fc_slot *)parser->next_slot;
+		parser->next_slot += parser->ring->slot_bytes;
+		if (FC_UNLIKELY(--parser->left_in_page == 0 ||
+				(parser->lined_up & parser->ring->mask) == 0))
+			line_up_from(parser, parser->lined_up);
+	}
+}
+
+static void prefetch_headers(const struct fc_slot *next)
+{
+	const uint8_t *slot = (const uint8_t *)next;
 
 	/* The slot's header, to be written; then IP and UDP; BTH, RETH and first line. */
 	__builtin_prefetch(slot, 1);
@@ -79,32 +113,64 @@ static bool has_flow(const struct fc_packet *p)
 	}
 }
 
-/* Pass one: what each frame is by itself, and its flow's index line on its way. */
-static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t count, uint64_t head)
+/* By position, so that a parser that starts again checks the same slots. */
+static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 {
-	const uint32_t every = parser->icrc_every;
-	/* By position, so that a parser that starts again checks the same slots. */
-	uint32_t until_check = every ? (uint32_t)((every - first % every) % every) : UINT32_MAX;
+	const uint64_t every = parser->icrc_every;
 
+	return every && (every == 1 || position % every == 0);
+}
+
+/* One pass's part of what prefetch_headers() left out, of the slot a batch ahead. */
+static inline void prefetch_payload(const struct fc_parser *parser, uint64_t position,
+				    uint32_t pass)
+{
+	position += FC_BATCH_SLOTS;
+	if (!is_checked(parser, position) || position >= parser->lined_up)
+		return;
+	const uint8_t *slot = (const uint8_t *)slot_at(parser, position);
+	const uint32_t bytes = frame_bytes(parser->ring, slot_at(parser, position));
+	const uint32_t lines = bytes > 128 ? (bytes - 128 + 63) / 64 : 0;
+
+	for (uint32_t n = pass * lines / PASSES; n < (pass + 1) * lines / PASSES; n++)
+		__builtin_prefetch(slot + 192 + 64 * n);
+}
+
+/* Pass one: what each frame is by itself, and its flow's index line on its way. */
+static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
+{
 	for (uint64_t i = 0; i < count; i++) {
-		if (first + i + PREFETCH_SLOTS < head)
-			prefetch_headers(parser->ring, first + i + PREFETCH_SLOTS);
-		const struct fc_slot *slot = fc_ring_slot(parser->ring, first + i);
+		if (FC_LIKELY(first + i + PREFETCH_SLOTS < parser->lined_up))
+			prefetch_headers(slot_at(parser, first + i + PREFETCH_SLOTS));
+		prefetch_payload(parser, first + i, 0);
+		const struct fc_slot *slot = slot_at(parser, first + i);
 		struct fc_packet *p = &parser->packets[i];
 		fc_decode(slot->frame, frame_bytes(parser->ring, slot), slot->wire_bytes, p);
-		if (every && until_check-- == 0) {
-			until_check = every - 1;
-			if (p->flags & FC_PACKET_ROCE) {
-				p->flags |= FC_PACKET_ICRC_CHECKED;
-				if (!fc_icrc_right(slot->frame, p))
-					p->verdict = FC_ICRC_BAD;
-			}
-		}
 		if (p->flags & FC_PACKET_ROCE) {
 			parser->hashes[i] = fc_key_hash(&p->key);
 			__builtin_prefetch(&parser->flows->index[parser->hashes[i] >> 32 &
 								 (FC_INDEX_ENTRIES - 1)]);
 		}
+	}
+}
+
+/* Pass two: is it whole? And the flow it most likely belongs to on its way, too. */
+static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		struct fc_packet *p = &parser->packets[i];
+		prefetch_payload(parser, first + i, 1);
+		if (p->flags & FC_PACKET_ROCE && is_checked(parser, first + i)) {
+			p->flags |= FC_PACKET_ICRC_CHECKED;
+			if (!fc_icrc_right(slot_at(parser, first + i)->frame, p))
+				p->verdict = FC_ICRC_BAD;
+		}
+		struct fc_flow *flow = NULL;
+		if (FC_LIKELY(has_flow(p)))
+			flow = fc_flow_find(parser->flows, &p->key, parser->hashes[i]);
+		parser->found[i] = flow;
+		for (size_t at = 64; flow && at < offsetof(struct fc_flow, holes); at += 64)
+			__builtin_prefetch((const uint8_t *)flow + at, 1);
 	}
 }
 
@@ -118,11 +184,13 @@ static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, u
 	}
 }
 
-/* Pass two: the packet into its flow, the mark into its slot. */
+/* Pass three: the packet into its flow, the mark into its slot. */
 static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t i)
 {
 	const struct fc_packet *p = &parser->packets[i];
-	struct fc_mark mark = {
+	/* Nobody reads it before `parsed` has moved. */
+	struct fc_mark *mark = &slot->mark;
+	*mark = (struct fc_mark){
 		.flow = FC_NO_FLOW,
 		.payload_at = p->payload_at,
 		.payload_bytes = p->payload_bytes,
@@ -133,20 +201,20 @@ static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t
 		.parser = parser,
 		.packet = p,
 		.frame = slot->frame,
-		.mark = &mark,
+		.mark = mark,
 		.hash = parser->hashes[i],
+		.flow = parser->found[i],
 		.now_ns = slot->timestamp_ns,
 	};
 
 	if (FC_LIKELY(has_flow(p)))
-		mark.verdict = (uint8_t)fc_assemble(&arrival);
+		mark->verdict = (uint8_t)fc_assemble(&arrival);
 	else if (p->verdict == FC_ICRC_BAD)
 		note_bad_icrc(parser, p, parser->hashes[i]);
 	uint64_t *by_verdict = (uint64_t *)&parser->counters;
-	by_verdict[mark.verdict]++;
+	by_verdict[mark->verdict]++;
 	parser->counters.vlan_frames += (p->flags & FC_PACKET_VLAN) != 0;
 	parser->counters.icrc_checked_frames += (p->flags & FC_PACKET_ICRC_CHECKED) != 0;
-	slot->mark = mark;
 }
 
 /* Counters, then position, then the journal's end: a kill between any two is
@@ -179,9 +247,13 @@ static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t co
 		const uint64_t left = count - done;
 		const uint64_t batch = left < FC_BATCH_SLOTS ? left : FC_BATCH_SLOTS;
 		const uint64_t base = first + done;
-		decode_slots(parser, base, batch, head);
-		for (uint64_t i = 0; i < batch && !journal_full(parser); i++, done++)
-			finish_slot(parser, fc_ring_slot(parser->ring, base + i), i);
+		line_up(parser, base + FC_LINED_SLOTS < head ? base + FC_LINED_SLOTS : head);
+		decode_slots(parser, base, batch);
+		look_up_slots(parser, base, batch);
+		for (uint64_t i = 0; i < batch && !journal_full(parser); i++, done++) {
+			prefetch_payload(parser, base + i, 2);
+			finish_slot(parser, slot_at(parser, base + i), i);
+		}
 	}
 	commit(parser, first + done);
 	return done;
@@ -194,6 +266,7 @@ int64_t fc_parse_span(struct fc_parser *parser, uint64_t limit)
 	const uint64_t start = parser->ring->header->parsed;
 	const uint64_t stop = head - start < limit ? head : start + limit;
 
+	line_up_from(parser, start);
 	for (uint64_t at = start; at < stop;) {
 		const uint64_t count = stop - at < FC_SPAN_SLOTS ? stop - at : FC_SPAN_SLOTS;
 		at += parse_some(parser, at, count, head);
