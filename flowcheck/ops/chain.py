@@ -17,6 +17,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError
+from flowcheck.ops.progress import Aloud
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, choose, huge_mounts
 from flowcheck.plane.ring import Ring
@@ -152,7 +153,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     print(f"flowcheck: running in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
     with removed(run):
         supervisor = supervise(
-            config, run, until_drained=False, will_save=config.checkpoint is not None
+            config, run, until_drained=False, will_save=config.checkpoint is not None, watch=Aloud()
         )
         saved = None
         if config.checkpoint is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.messages import StepLost
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Progress as ChainProgress
@@ -16,6 +18,9 @@ from flowcheck.stages.supervisor import Progress as ChainProgress
 STALL_LIMIT_S = 120.0
 """No position moved for so long: the chain is stuck, and says where. A pause between two frames
 of a capture that is paced by its time stamps is not counted."""
+
+RANGES_SAID = 8
+"""Missing ranges a sentence names; events.jsonl has them all."""
 
 
 class Watch:
@@ -87,3 +92,36 @@ class Watch:
             f"{self._frames} frames captured, {parsed} parsed, {tails} extracted, "
             f"{steps} steps applied"
         )
+
+
+class Aloud:
+    """Says on stderr, as it happens, what the operator of a live chain must know."""
+
+    def __init__(self) -> None:
+        self._notes = 0
+        self._stepping = self._lost = False
+
+    def __call__(self, progress: ChainProgress) -> None:
+        for note in progress.notes[self._notes :]:
+            _say(note)
+        self._notes = len(progress.notes)
+        if progress.steps and not self._stepping:
+            self._stepping = True
+            _say(f"the job is learned; the replica is at step {progress.steps} and goes on")
+        if progress.lost is not None and not self._lost:
+            self._lost = True
+            _say(lost_sentence(progress.lost))
+
+
+def lost_sentence(lost: StepLost) -> str:
+    """What is missing, and what it means for the replica."""
+    ranges = ", ".join(f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID])
+    more = f" and {len(lost.missing) - RANGES_SAID} more" if lost.missing[RANGES_SAID:] else ""
+    return (
+        f"step {lost.step} cannot be rebuilt: bytes {ranges}{more} of its gradient never came "
+        f"({lost.why}); the replica stays at step {lost.step - 1}, capture goes on counting"
+    )
+
+
+def _say(sentence: str) -> None:
+    print(f"flowcheck: {sentence}", file=sys.stderr, flush=True)

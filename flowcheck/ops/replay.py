@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from flowcheck.config import (
     JobConfig,
@@ -21,9 +22,11 @@ from flowcheck.config import (
     StagingConfig,
     load_job,
 )
-from flowcheck.errors import ConfigError
+from flowcheck.errors import CaptureError, ConfigError
+from flowcheck.messages import StepLost
 from flowcheck.ops import chain
-from flowcheck.ops.progress import Watch
+from flowcheck.ops.progress import Watch, lost_sentence
+from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
@@ -129,8 +132,8 @@ def _sources(request: Request, counts: list[int]) -> tuple[SourceConfig, ...]:
 def _dpdk_reads(files: tuple[Path, ...]) -> bool:
     """Whether the DPDK path can be taken: the module is built; commas would split the vdev."""
     try:
-        from flowcheck import _dpdk  # noqa: F401
-    except ImportError:
+        dpdk()
+    except CaptureError:
         return False
     return not any("," in str(path.resolve()) for path in files)
 
@@ -185,10 +188,8 @@ def _print(request: Request, console: Console, result: dict[str, Any]) -> None:
     for sentence in result["assumed"]:
         console.print(f"[yellow]assumed[/] {sentence}")
     if result["lost"]:
-        lost = result["lost"]
-        ranges = ", ".join(f"[{a}, {b})" for a, b in lost["missing"][:8])
-        out.print(f"[red]step {lost['step']} cannot be rebuilt[/]: bytes {ranges} never came")
-    if result["why"]:
+        out.print(f"[red]{escape(lost_sentence(msgspec.convert(result['lost'], StepLost)))}[/]")
+    elif result["why"]:
         out.print(result["why"])
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
