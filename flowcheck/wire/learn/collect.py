@@ -9,7 +9,8 @@ import numpy as np
 
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.doubt import assumptions, doubts_about
-from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel, completions
+from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel
+from flowcheck.wire.learn.pairs import completions
 from flowcheck.wire.learn.place import Canvas, paint, placements, ranges_of
 from flowcheck.wire.learn.reading import Collective, Placement
 from flowcheck.wire.learn.search import Communicator
@@ -91,7 +92,7 @@ def parcels_left(streams: Sequence[Stream], first_communicator: int) -> list[Col
     for stream in streams:
         for number in sorted(stream.sends):
             send = stream.sends[number]
-            data, seen = Parcel(stream, (send,)).content()
+            data, seen = Parcel(stream, ((0, send),), (send.wire_bytes,), number).content()
             found.append(
                 Collective(
                     index=0,

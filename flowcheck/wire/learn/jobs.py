@@ -120,9 +120,8 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
     """The sends of one parcel; each carries one run of the tensor, or a run for each range."""
     messages: list[job.PointToPoint] = []
     left = [list(r) for r in sent.ranges]
-    for send in sent.parcel.sends:
+    for size in sent.parcel.layout:
         start, stop = left[0]
-        size = send.wire_bytes
         messages.append(job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
         left[0][0] = start + size
         if left[0][0] >= stop:
@@ -170,7 +169,7 @@ def _assembled(
                 communicator=1,
                 sender=0,
                 flows=(parcel.stream.key,),
-                first_numbers=(parcel.sends[0].number,),
+                first_numbers=(parcel.number,),
             )
         )
     return job.Job(
