@@ -107,3 +107,14 @@ def test_a_learned_job_starts_another_run_that_need_not_learn(
     kinds = [event.get("type") for event in events]
     assert kinds.index("JobLearned") < kinds.index("SourceEnded"), "known before the end"
     assert not (second / "memory").exists()
+
+
+def test_two_mirrors_of_one_job_are_one_job(captures: Path, truth: Path) -> None:
+    capture = captures / f"{CAPTURE}.pcapng"
+    with Command(
+        "replay", capture, capture, "--source", "file", "--optimizer", "sgd", "--lr", "0.01",
+        "--digests", "--json",
+    ) as command:  # fmt: skip
+        result = command.json()
+    judged(result, truth, "sgd", lr=0.01)
+    assert result["captured_frames"] == 2 * 1417
