@@ -67,6 +67,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	const uint64_t position = flows->header->messages_made + 1;
 	struct fc_message *message = &flows->messages[position & flows->mask];
 
+	fc_touch_flow_rest(a->parser, a->flow);
 	fc_touch_message(a->parser, message);
 	message->position = 0;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -187,6 +188,7 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 	const struct fc_message *last = fc_message_at(a->parser->flows, a->flow->last_message);
 	if (!last || fc_message_stop(last) != a->flow->expected_psn)
 		return;
+	fc_touch_flow_rest(a->parser, a->flow);
 	const bool known = last->number != FC_NUMBER_UNKNOWN;
 	a->flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
 	a->flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;

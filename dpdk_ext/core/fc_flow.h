@@ -35,29 +35,40 @@ struct fc_psn_range {
 	uint64_t start, stop; /* unwrapped, half open */
 };
 
+/* In the order of how often they change: set once, by every packet, by every
+ * message or by what goes wrong, by holes. */
 struct fc_flow {
 	struct fc_flow_key key;
 	uint32_t incarnation; /* 0 for the first owner of the key */
-	uint32_t pmtu_bytes;  /* 0 until a First or Middle packet was seen */
 	uint16_t udp_source_port;
-	uint8_t has_writes; /* saw an RDMA write packet */
+	uint16_t spare;
+	uint64_t first_ns;
+	uint64_t spare_line;
+
+	uint64_t last_ns;
+	uint64_t next_psn; /* unwrapped; one past the highest write packet seen */
+	uint64_t write_packets, payload_bytes;
+	uint32_t pmtu_bytes; /* 0 until a First or Middle packet was seen */
+	uint8_t has_writes;  /* saw an RDMA write packet */
 	uint8_t has_immediates;
-	uint32_t retired;      /* 1: a later incarnation took the key over */
+	uint8_t spare_packet[2];
+
 	uint64_t first_psn;    /* unwrapped PSN of the lowest write packet seen */
-	uint64_t next_psn;     /* one past the highest write packet seen */
 	uint64_t expected_psn; /* one past the end of the furthest message known */
 	uint64_t last_message; /* pool position of the message with the highest PSN, 0 if none */
-	uint64_t write_packets, payload_bytes, messages;
+	/* Of a message that would start at expected_psn: UINT64_MAX if not known, and
+	 * whether it would be a count. They outlive the records they come from. */
+	uint64_t next_number, next_counted;
+	uint64_t messages;
 	uint64_t duplicate_packets, icrc_bad_frames, ack_packets, nak_packets;
 	uint64_t lost_holes;   /* packets in holes that no longer fit below */
 	uint64_t last_ack_psn; /* 24 bit, as in the BTH of the last ACK of this flow */
 	uint64_t last_ack_msn;
-	uint64_t first_ns, last_ns;
-	/* Of a message that would start at expected_psn: UINT64_MAX if not known, and
-	 * whether it would be a count. They outlive the records they come from. */
-	uint64_t next_number, next_counted;
+	uint32_t retired; /* 1: a later incarnation took the key over */
+	uint32_t spare_message;
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
+	uint8_t spare_lines[32];
 };
 
 enum fc_message_flags {
@@ -70,27 +81,32 @@ enum fc_message_flags {
 	FC_MESSAGE_CLOSING = 64,   /* empty, to address and key 0: closes the write before it */
 };
 
+/* The first cache line is what later packets need, its end what they change. */
 struct fc_message {
 	uint64_t position;  /* commit word: own pool position, written last */
 	uint64_t previous;  /* pool position of the message before it in PSN order, 0 if unknown */
 	uint64_t first_psn; /* unwrapped */
-	uint64_t number;    /* message number of the flow from 0; UINT64_MAX if not known.
-			     * A closing write has that of the write it closes */
-	uint64_t va;        /* RETH virtual address */
-	uint64_t first_ns, last_ns;
+	uint32_t packets;   /* PSNs it spans */
 	uint32_t flow;
-	uint32_t packets;      /* PSNs it spans */
-	uint32_t packets_seen; /* distinct ones so far; == packets: complete */
 	uint32_t length_bytes; /* RETH DMA length */
-	uint32_t rkey;
-	uint32_t immediate; /* the four bytes as a big-endian word */
 	uint32_t pmtu_bytes;
+
+	uint64_t last_ns;
+	uint32_t packets_seen; /* distinct ones so far; == packets: complete */
+	uint32_t immediate;    /* the four bytes as a big-endian word */
 	uint32_t line_flag; /* words 1 and 3 of the first 16 payload bytes, where they are equal */
 	uint8_t flags;      /* enum fc_message_flags */
 	uint8_t opcode;     /* of its first packet seen */
 	uint8_t head_bytes; /* valid bytes of head */
-	uint8_t spare[5];
+	uint8_t spare;
+
+	uint64_t number; /* message number of the flow from 0; UINT64_MAX if not known */
+	uint64_t va;     /* RETH virtual address */
+	uint64_t first_ns;
+	uint32_t rkey;
+	uint32_t spare_rest;
 	uint8_t head[16]; /* first payload bytes: what tells an incarnation apart */
+	uint8_t spare_line[16];
 };
 
 struct fc_flows_header {

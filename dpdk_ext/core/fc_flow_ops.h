@@ -22,21 +22,29 @@
  * FC_RENUMBER_MAX after it. */
 #define FC_UNDO_PACKET_BYTES 16384
 #define FC_RENUMBER_MAX 64
-/* Slots decoded before the first of them is assembled: long enough to hide a miss
- * of the flow index, short enough for the first cache with two batches' payloads. */
-#define FC_BATCH_SLOTS 8
+/* Slots decoded before the first of them is assembled: enough to hide what misses the
+ * first cache, few enough that two batches' payloads stay in it. */
+#define FC_BATCH_SLOTS 4
 /* Slots whose addresses are at hand: this batch and what is fetched ahead. */
 #define FC_LINED_SLOTS 64
+
+struct fc_flow_epochs {
+	uint32_t packet, rest, holes;
+};
+
+struct fc_message_epochs {
+	uint32_t packet, rest;
+};
 
 struct fc_parser {
 	struct fc_ring *ring;
 	struct fc_flows *flows;
 	struct fc_parse_counters counters;
 	uint32_t icrc_every;
-	/* Records journalled since the span began bear its epoch. */
+	/* Parts of records journalled since the span began bear its epoch. */
 	uint32_t epoch;
-	uint32_t *message_epochs;
-	uint32_t flow_epochs[FC_FLOWS_MAX], hole_epochs[FC_FLOWS_MAX];
+	struct fc_message_epochs *message_epochs;
+	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	uint64_t hashes[FC_BATCH_SLOTS];
 	struct fc_packet packets[FC_BATCH_SLOTS];
 	struct fc_slot *slots[FC_LINED_SLOTS]; /* by position, those just before lined_up */
@@ -79,33 +87,57 @@ static inline void fc_journal(struct fc_parser *parser, const void *record, uint
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-static inline void fc_touch_flow(struct fc_parser *parser, struct fc_flow *flow)
+/* Each record has parts that are journalled apart, once a span each: what every
+ * packet changes is small. A part is touched before it is changed. */
+static inline void fc_touch(struct fc_parser *parser, uint32_t *epoch, const void *part,
+			    uint32_t bytes)
 {
-	uint32_t *epoch = &parser->flow_epochs[flow - parser->flows->flows];
-
 	if (*epoch != parser->epoch) {
 		*epoch = parser->epoch;
-		fc_journal(parser, flow, offsetof(struct fc_flow, holes));
+		fc_journal(parser, part, bytes);
 	}
+}
+
+/* last_ns to has_immediates */
+static inline void fc_touch_flow_packet(struct fc_parser *parser, struct fc_flow *flow)
+{
+	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].packet, &flow->last_ns,
+		 offsetof(struct fc_flow, first_psn) - offsetof(struct fc_flow, last_ns));
+}
+
+/* first_psn to holes_used */
+static inline void fc_touch_flow_rest(struct fc_parser *parser, struct fc_flow *flow)
+{
+	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].rest, &flow->first_psn,
+		 offsetof(struct fc_flow, holes) - offsetof(struct fc_flow, first_psn));
 }
 
 static inline void fc_touch_holes(struct fc_parser *parser, struct fc_flow *flow)
 {
-	uint32_t *epoch = &parser->hole_epochs[flow - parser->flows->flows];
-
-	if (*epoch != parser->epoch) {
-		*epoch = parser->epoch;
-		fc_journal(parser, flow->holes, sizeof flow->holes);
-	}
+	fc_touch_flow_rest(parser, flow);
+	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].holes, flow->holes,
+		 sizeof flow->holes);
 }
 
+/* last_ns to spare */
+static inline void fc_touch_message_packet(struct fc_parser *parser, struct fc_message *message)
+{
+	fc_touch(parser, &parser->message_epochs[message - parser->flows->messages].packet,
+		 &message->last_ns,
+		 offsetof(struct fc_message, number) - offsetof(struct fc_message, last_ns));
+}
+
+/* All of it. */
 static inline void fc_touch_message(struct fc_parser *parser, struct fc_message *message)
 {
-	uint32_t *epoch = &parser->message_epochs[message - parser->flows->messages];
+	uint32_t *epoch = &parser->message_epochs[message - parser->flows->messages].rest;
 
+	fc_touch_message_packet(parser, message);
 	if (*epoch != parser->epoch) {
 		*epoch = parser->epoch;
-		fc_journal(parser, message, sizeof *message);
+		fc_journal(parser, message, offsetof(struct fc_message, last_ns));
+		fc_journal(parser, &message->number,
+			   sizeof *message - offsetof(struct fc_message, number));
 	}
 }
 

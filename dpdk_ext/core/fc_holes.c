@@ -92,6 +92,7 @@ static bool fill(struct fc_flow *flow, uint64_t start, uint64_t stop)
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	if (flow->next_psn == 0) {
+		fc_touch_flow_rest(parser, flow);
 		flow->first_psn = start;
 		flow->next_psn = stop;
 		return true;

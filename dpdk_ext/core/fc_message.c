@@ -126,6 +126,7 @@ static void note_seen(struct fc_arrival *a, bool again)
 	flow->write_packets++;
 	if (again) {
 		a->mark->again = 1;
+		fc_touch_flow_rest(a->parser, flow);
 		flow->duplicate_packets++;
 		a->parser->counters.duplicate_packets++;
 	} else {
@@ -139,7 +140,7 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 {
 	const struct fc_packet *p = a->packet;
 
-	fc_touch_message(a->parser, m);
+	fc_touch_message_packet(a->parser, m);
 	if (!counted && !a->mark->again)
 		m->packets_seen++;
 	m->last_ns = a->now_ns;
@@ -226,6 +227,7 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 		return;
 	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
 	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn) {
+		fc_touch_flow_rest(a->parser, a->flow);
 		a->flow->expected_psn = a->psn + packets;
 		a->flow->next_number = FC_NUMBER_UNKNOWN;
 		a->flow->next_counted = 0;
@@ -234,6 +236,7 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 
 static void note_ack(struct fc_arrival *a, enum fc_verdict verdict)
 {
+	fc_touch_flow_rest(a->parser, a->flow);
 	a->flow->ack_packets++;
 	a->flow->nak_packets += verdict == FC_NAK;
 	a->flow->last_ack_psn = a->packet->psn;

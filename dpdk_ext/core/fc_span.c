@@ -7,7 +7,7 @@
 #include "fc_flow_ops.h"
 
 /* Slots ahead whose headers are fetched: about one memory latency of parsing. */
-#define PREFETCH_SLOTS 24
+#define PREFETCH_SLOTS 8
 /* Payloads to be summed are fetched a batch ahead, a part in each pass: a core has few
  * misses under way at once, and they are to be under way all the time. */
 #define PASSES 3
@@ -31,7 +31,7 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 	if (code < 0)
 		return code;
 	struct fc_parser *parser = calloc(1, sizeof *parser);
-	uint32_t *epochs = calloc(flows->mask + 1, sizeof *epochs);
+	struct fc_message_epochs *epochs = calloc(flows->mask + 1, sizeof *epochs);
 	if (!parser || !epochs) {
 		free(parser);
 		free(epochs);
@@ -169,8 +169,8 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 		if (FC_LIKELY(has_flow(p)))
 			flow = fc_flow_find(parser->flows, &p->key, parser->hashes[i]);
 		parser->found[i] = flow;
-		for (size_t at = 64; flow && at < offsetof(struct fc_flow, holes); at += 64)
-			__builtin_prefetch((const uint8_t *)flow + at, 1);
+		if (FC_LIKELY(flow))
+			__builtin_prefetch(&flow->last_ns, 1);
 	}
 }
 
@@ -179,7 +179,7 @@ static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, u
 	struct fc_flow *flow = fc_flow_find(parser->flows, &p->key, hash);
 
 	if (flow) {
-		fc_touch_flow(parser, flow);
+		fc_touch_flow_rest(parser, flow);
 		flow->icrc_bad_frames++;
 	}
 }
