@@ -33,11 +33,37 @@ static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message 
 	return true;
 }
 
+/* Which message of the plan `number` is; false of one that belongs to no step. */
+static bool place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth)
+{
+	const uint64_t kept = plan->cuts_used < FC_FLOW_CUTS ? plan->cuts_used : FC_FLOW_CUTS;
+	uint64_t skipped = 0, left = kept;
+
+	for (; left; left--) {
+		const struct fc_cut *cut =
+			&plan->cuts[(plan->cuts_used - 1 - (kept - left)) % FC_FLOW_CUTS];
+		if (number < cut->from)
+			continue;
+		if (number < cut->resume)
+			return false;
+		skipped = cut->skipped;
+		break;
+	}
+	if (!left && plan->cuts_used > kept)
+		return false;
+	*nth = number - plan->first_number - skipped;
+	return true;
+}
+
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
 			     const struct fc_message *m, struct fc_decision *d)
 {
-	uint64_t nth = m->number - plan->first_number;
+	uint64_t nth;
 
+	if (!place_in_plan(plan, m->number, &nth)) {
+		d->kind = FC_HOME_IGNORED;
+		return;
+	}
 	if (nth < plan->first_sends) {
 		d->send = plan->first_at + nth;
 		d->step = plan->first_step;
@@ -63,6 +89,16 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		d->kind = FC_HOME_SHARD;
 }
 
+/* A suspended plan still holds for what lies before the deviation. */
+static bool plan_covers(const struct fc_flow_plan *plan, uint64_t number)
+{
+	if (number == FC_NUMBER_UNKNOWN)
+		return false;
+	return plan->state == FC_PLAN_ACTIVE ||
+	       (plan->state == FC_PLAN_SUSPENDED && plan->deviating_number != UINT64_MAX &&
+		number < plan->deviating_number);
+}
+
 struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m)
 {
 	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
@@ -70,7 +106,7 @@ struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_
 
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
-	else if (plan->state == FC_PLAN_ACTIVE && m->number != FC_NUMBER_UNKNOWN) {
+	else if (plan_covers(plan, m->number)) {
 		if (m->number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
 		else
@@ -86,6 +122,8 @@ void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
 
 	if (decision->of_step && decision->step > plan->last_step)
 		fc_set(x, &plan->last_step, decision->step);
+	if (decision->of_step && decision->kind != FC_HOME_STAGED && m->number >= plan->next_number)
+		fc_set(x, &plan->next_number, m->number + 1);
 	if (decision->deviates) {
 		fc_set(x, &plan->deviating_number, m->number);
 		fc_set(x, &plan->state, FC_PLAN_SUSPENDED);

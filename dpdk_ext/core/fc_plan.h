@@ -39,6 +39,16 @@ struct fc_send {
 	uint16_t reserved;
 };
 
+enum {
+	FC_FLOW_CUTS = 16, /* the latest ones; a message before them belongs to no step */
+};
+
+/* Where the stream leaves the plan: messages [from, resume) belong to no step, and
+ * from `resume` on a message's number less `skipped`, mod 2^64, counts in the plan. */
+struct fc_cut {
+	uint64_t from, resume, skipped;
+};
+
 /* Message `first_number` is the first send of step `first_step`. That step's
  * table lists `first_sends`; every later step repeats `each_sends`. */
 struct fc_flow_plan {
@@ -48,8 +58,11 @@ struct fc_flow_plan {
 	uint64_t first_at, each_at; /* index of their first send in the table */
 	uint64_t flag_offset;       /* LL line flag - message number, 32 bit; UINT64_MAX unknown */
 	uint64_t last_step;         /* of the furthest message that was given a home; 0: none */
-	uint64_t deviating_number;  /* of the message that suspended it */
-	uint64_t spare[6];
+	uint64_t deviating_number;  /* of the message that suspended it; UINT64_MAX: none did */
+	uint64_t next_number;       /* one past the furthest message that was placed or ignored */
+	uint64_t cuts_used;         /* ever; cut `n` lies at n % FC_FLOW_CUTS, ascending */
+	uint64_t spare[4];
+	struct fc_cut cuts[FC_FLOW_CUTS];
 };
 
 #endif

@@ -86,6 +86,9 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->each_at, at + plan->each_at);
 	fc_set(x, &kept->flag_offset, plan->flag_offset);
 	fc_set(x, &kept->last_step, 0);
+	fc_set(x, &kept->deviating_number, UINT64_MAX);
+	fc_set(x, &kept->next_number, 0);
+	fc_set(x, &kept->cuts_used, 0);
 	fc_set(x, &kept->state, plan->state);
 	fc_change_end(x);
 	return 0;
@@ -98,6 +101,39 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 			       (unsigned long long)state);
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
+	fc_change_end(x);
+	return 0;
+}
+
+int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
+{
+	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state != FC_PLAN_SUSPENDED)
+		return fc_fail(EINVAL, "flow %u has no suspended plan", flow);
+	fc_change_begin(x);
+	fc_set(x, &x->staging->plans[flow].deviating_number, UINT64_MAX);
+	fc_set(x, &x->staging->plans[flow].state, FC_PLAN_ACTIVE);
+	fc_change_end(x);
+	return 0;
+}
+
+int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut)
+{
+	if (flow >= FC_FLOWS_MAX || cut->resume < cut->from)
+		return fc_fail(EINVAL, "flow %u cannot be cut there", flow);
+	struct fc_flow_plan *plan = &x->staging->plans[flow];
+	if (plan->state != FC_PLAN_ACTIVE && plan->state != FC_PLAN_SUSPENDED)
+		return fc_fail(EINVAL, "flow %u has no plan to cut", flow);
+	if (plan->cuts_used && cut->from < plan->cuts[(plan->cuts_used - 1) % FC_FLOW_CUTS].resume)
+		return fc_fail(EINVAL, "flow %u: a cut at message %llu, before the last one", flow,
+			       (unsigned long long)cut->from);
+	struct fc_cut *kept = &plan->cuts[plan->cuts_used % FC_FLOW_CUTS];
+	fc_change_begin(x);
+	fc_set(x, &kept->from, cut->from);
+	fc_set(x, &kept->resume, cut->resume);
+	fc_set(x, &kept->skipped, cut->skipped);
+	fc_set(x, &plan->cuts_used, plan->cuts_used + 1);
+	fc_set(x, &plan->deviating_number, UINT64_MAX);
+	fc_set(x, &plan->state, FC_PLAN_ACTIVE);
 	fc_change_end(x);
 	return 0;
 }

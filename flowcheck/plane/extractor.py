@@ -144,6 +144,22 @@ class Extractor:
         """Nothing more of the flow with this index is staged or placed."""
         check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), "ignore a flow", RingError)
 
+    def cut(self, flow: int, cut: tuple[int, int, int]) -> None:
+        """Messages [from, resume) of a planned flow belong to no step; from `resume` on, number
+        less `skipped` mod 2^64 counts in the plan, which is active again. A cut before its
+        last one changes nothing: a killed stage made it."""
+        plan = self.staging.plans()[flow]
+        used = int(plan["cuts_used"])
+        if used and cut[0] < int(plan["cuts"][(used - 1) % len(plan["cuts"])]["resume"]):
+            return
+        fields = dict(zip(("from", "resume", "skipped"), cut, strict=True))
+        code = lib.fc_plan_cut(self.handle, flow, ffi.new("struct fc_cut *", fields))
+        check(code, "leave messages out of a plan", RingError)
+
+    def resume(self, flow: int) -> None:
+        """Takes a suspended plan up again, as it is."""
+        check(lib.fc_plan_resume(self.handle, flow), "resume a plan", RingError)
+
     def place_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
         """Gives staged messages the homes their plans have by now; returns how many moved.
 
@@ -152,9 +168,12 @@ class Extractor:
         moved = 0
         keys = self.keys()
         plans = self.staging.plans()
-        for record in map(int, self._held()):
+        messages = self.staging.records()["message"]
+        held = self._held()
+        # In order of number: what comes first decides whether the plan still holds.
+        for record in map(int, held[np.argsort(messages["number"][held], kind="stable")]):
             m = self.staging.handle.records[record].message
-            if plans["state"][m.flow] not in (PLAN_IGNORE, PLAN_ACTIVE):
+            if plans["state"][m.flow] == PLAN_UNKNOWN:
                 continue
             named = (numbers or {}).get((keys[m.flow], int(m.first_psn)), NUMBER_UNKNOWN)
             moved += int(lib.fc_staged_place(self.handle, record, named))

@@ -10,11 +10,12 @@ from flowcheck.messages import Drained, JobLearned, Message, Note, ShardReady, S
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
+from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
+from flowcheck.stages.recut import Recuts
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
 from flowcheck.wire.plan import FlowPlan, compile_flow_plans
@@ -41,6 +42,8 @@ class ExtractService:
         self._learner = Learner(run)
         self._plans: dict[FlowKey, FlowPlan] = {}
         self._generations: Generations | None = None
+        self._recuts: Recuts | None = None
+        self._broken: tuple[int, str] | None = None
         self._planned: list[int] = []
         self._turn = 0
         self._why = ""
@@ -84,9 +87,20 @@ class ExtractService:
         self._generations = Generations(shard)
         self._generations.open_free()
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
+        self._recuts = Recuts(self._run, job, self._plans)
+        self._restore()
         self._install()
         self._place()
         self._links.report(JobLearned(path=str(self._run.learned_job)))
+
+    def _restore(self) -> None:
+        """Ends what a kill interrupted, and gives plans of a late mirror point what others have."""
+        assert self._recuts is not None
+        for extractor in self._extractors:
+            states = extractor.staging.plans()["state"]
+            for index, key in enumerate(extractor.keys()):
+                if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
+                    self._recuts.restore(extractor, index, key)
 
     def work(self) -> int:
         done = sum(extractor.extract(SPAN_SLOTS) for extractor in self._extractors)
@@ -122,11 +136,34 @@ class ExtractService:
         short = generations.short()
         if short is None or short.lost or done:
             return done
+        done += self._recut(short, idle=idle)
+        if done:
+            return done
+        if self._broken is not None and short.step >= self._broken[0]:
+            return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return done + self._lose(short, "staging is full and it is not whole")
         if (idle or self._turn % LOOK_EVERY == 0) and self._passed(short.step):
             return done + self._lose(short, "every flow went on without it")
         return done
+
+    def _recut(self, short: Short, *, idle: bool) -> int:
+        """Flows that left their plan: what lies between the steps is told and left out."""
+        assert self._recuts is not None and self._generations is not None
+        if not (idle or self._turn % LOOK_EVERY == 0) or self._broken is not None:
+            return 0
+        ended = all(x.ring.drained for x in self._extractors)
+        full = any(x.stalled for x in self._extractors)
+        outcome = self._recuts.look(
+            self._extractors,
+            self._learner.numbers,
+            open_step=short.step + GENERATIONS - 1,
+            at_once=(ended or full) and not self._generations.waiting,
+        )
+        self._broken = outcome.broken
+        for sentence in outcome.notes:
+            self._note(sentence)
+        return outcome.done and outcome.done + self._place()
 
     def _install(self) -> None:
         """Plans for flows that appeared; what no plan names is ignored from here on."""
@@ -138,13 +175,15 @@ class ExtractService:
                 plan = None if self._lost else self._plans.get(keys[index])
                 if plan is None or not extractor.install(plan):
                     extractor.ignore(index)
+                elif self._recuts is not None:
+                    self._recuts.restore(extractor, index, keys[index])
             self._planned[number] = len(keys)
 
     def _place(self) -> int:
         return sum(extractor.place_staged(self._learner.numbers) for extractor in self._extractors)
 
     def _passed(self, step: int) -> bool:
-        """Every planned flow is well beyond `step`, or was suspended, at every mirror point."""
+        """Every planned flow is well beyond `step` at every mirror point."""
         last: dict[FlowKey, int] = {}
         for extractor in self._extractors:
             plans = extractor.staging.plans()
@@ -153,8 +192,7 @@ class ExtractService:
                 if plan["state"] not in (PLAN_ACTIVE, PLAN_SUSPENDED) or not plan["each_sends"]:
                     continue
                 at = int(plan["last_step"])
-                suspended = plan["state"] == PLAN_SUSPENDED
-                last[key] = max(last.get(key, 0), step + PASSED_STEPS if suspended else at)
+                last[key] = max(last.get(key, 0), at)
         return bool(last) and all(at >= step + PASSED_STEPS for at in last.values())
 
     @property

@@ -94,6 +94,16 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
     return tuple(plans)
 
 
+def op_sizes(job: Job, edge: Edge, op: Op) -> tuple[tuple[int, ...], ...]:
+    """[channel][message] wire bytes of what `op` sends over `edge`."""
+    channels: list[list[int]] = [[] for _ in edge.flows]
+    for channel, message in _op_messages(
+        job, job.communicators[edge.communicator], edge.sender, op
+    ):
+        channels[channel].append(message.wire_bytes)
+    return tuple(map(tuple, channels))
+
+
 def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Message]]:
     """[channel][message] of everything `ops` sends over `edge`."""
     communicator = job.communicators[edge.communicator]

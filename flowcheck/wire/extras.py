@@ -1,0 +1,128 @@
+"""Collectives that are in no plan, told by the sizes of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from flowcheck.wire.fit import EdgeSizes, Setting, Sizes, range_of_totals, totals_fitting
+from flowcheck.wire.job import Job
+from flowcheck.wire.schedule import Kind, Protocol, Tuning
+
+LaneSizes = tuple[tuple[int, ...], ...]
+"""[lane][message] wire bytes; a lane is a mirrored flow of the communicator."""
+Size = Callable[[int, int], int | None]
+"""(lane, message number) -> wire bytes; None: was lost, or nobody knows; ABSENT."""
+
+ABSENT = -1
+"""Wire bytes of a message that has not come yet."""
+LOOPS_MAX = 4
+"""Rounds of the ring in a collective that is recognized."""
+TOTALS_MAX = 64
+"""Tensor sizes tried at one place; more of them means that too much was lost to tell."""
+_Edges = tuple[tuple[int, EdgeSizes], ...]
+
+
+class Extras:
+    """What may lie between the buckets of one communicator."""
+
+    def __init__(
+        self,
+        job: Job,
+        communicator: int,
+        lanes: Sequence[tuple[int, int]],
+        known: Sequence[LaneSizes],
+        *,
+        guess: bool,
+    ) -> None:
+        """lanes: [lane] (edge, channel); known: collectives that were seen at start-up; guess:
+        other collectives of the ring are possible too."""
+        self._job, self._communicator = job, job.communicators[communicator]
+        self._lanes, self._guess = lanes, guess
+        self._known = [sizes for sizes in known if any(sizes)]
+        self._fits: dict[tuple[Kind, int, _Edges], tuple[LaneSizes, ...]] = {}
+
+    def at(self, at: tuple[int, ...], size: Size) -> Iterator[LaneSizes]:
+        """Collectives that may begin with the messages numbered `at`, each size once."""
+        yield from self._known
+        told = set(self._known)
+        for kind, hops in self._hops() if self._guess else ():
+            for sizes in self._of_kind(at, size, kind, hops):
+                if sizes not in told:
+                    told.add(sizes)
+                    yield sizes
+
+    def _hops(self) -> Iterator[tuple[Kind, int]]:
+        """Sends of one round of the ring, by kind."""
+        ranks = self._communicator.ranks
+        yield Kind.ALL_REDUCE, 2 * ranks - 2 + self._communicator.extra_sends
+        yield Kind.BROADCAST, 1
+        yield Kind.ALL_GATHER, ranks - 1
+        yield Kind.REDUCE_SCATTER, ranks - 1
+
+    def _of_kind(
+        self, at: tuple[int, ...], size: Size, kind: Kind, hops: int
+    ) -> Iterator[LaneSizes]:
+        roots = range(self._communicator.ranks) if kind is Kind.BROADCAST else range(1)
+        for loops in range(1, LOOPS_MAX + 1):
+            for used in range(1, self._communicator.channels + 1):
+                for root in roots:
+                    edges = self._edges(at, size, hops * loops, used, root, kind)
+                    if edges is not None:
+                        yield from self._fitting(kind, root, edges)
+
+    def _edges(
+        self, at: tuple[int, ...], size: Size, messages: int, used: int, root: int, kind: Kind
+    ) -> _Edges | None:
+        """What each edge sends if the next `messages` of its first channels are one collective."""
+        by_edge: dict[int, list[Sizes]] = {}
+        for number, (edge, channel) in enumerate(self._lanes):
+            after = (self._job.edges[edge].sender + 1) % self._communicator.ranks
+            silent = channel >= used or (kind is Kind.BROADCAST and after == root)
+            count = 0 if silent else messages
+            sizes = tuple(size(number, at[number] + n) for n in range(count))
+            if ABSENT in sizes:
+                return None
+            by_edge.setdefault(edge, []).append(sizes)
+        if not any(any(flows) for flows in by_edge.values()):
+            return None
+        return tuple(
+            (edge, EdgeSizes(sender=self._job.edges[edge].sender, flows=tuple(flows)))
+            for edge, flows in by_edge.items()
+        )
+
+    def _fitting(self, kind: Kind, root: int, edges: _Edges) -> tuple[LaneSizes, ...]:
+        """Collectives of this kind that give exactly these sizes, the smallest by protocol."""
+        name = (kind, root, edges)
+        if name not in self._fits:
+            protocols = (Protocol.LL, Protocol.SIMPLE)
+            found = (self._smallest(kind, root, edges, protocol) for protocol in protocols)
+            self._fits[name] = tuple(sizes for sizes in found if sizes is not None)
+        return self._fits[name]
+
+    def _smallest(
+        self, kind: Kind, root: int, edges: _Edges, protocol: Protocol
+    ) -> LaneSizes | None:
+        own = self._communicator
+        setting = Setting(
+            ranks=own.ranks,
+            channels=own.channels,
+            protocol=protocol,
+            kind=kind,
+            extra_sends=own.extra_sends,
+            root=root,
+            tuning=Tuning(
+                threads=own.threads, threshold=own.threshold, buffer_bytes=own.buffer_bytes
+            ),
+        )
+        seen = [sizes for _, sizes in edges]
+        # An edge that a broadcast does not use says nothing of its size.
+        totals = range_of_totals([edge for edge in seen if any(edge.flows)], setting)
+        if len(totals) > TOTALS_MAX:
+            return None
+        for fit in totals_fitting(seen, setting, rules=(self._job.rule,), totals=totals):
+            at = {edge: schedule for (edge, _), schedule in zip(edges, fit.schedules, strict=True)}
+            return tuple(
+                tuple(send.wire_bytes for send in at[edge][channel])
+                for edge, channel in self._lanes
+            )
+        return None

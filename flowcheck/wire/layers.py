@@ -1,0 +1,164 @@
+"""The readings of a stream that leave out the fewest collectives: layer by layer, buckets first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from flowcheck.wire.extras import ABSENT, Extras, LaneSizes, Size
+
+EXTRAS_MAX = 64
+"""Collectives left out at most."""
+STATES_MAX = 4096
+"""Readings of equal cost followed at once."""
+
+At = tuple[int, ...]
+"""[lane] number of the next message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What is known of the messages, by (lane, message number)."""
+
+    size: Size
+    pinned: Callable[[int, int], int | None]
+    """Which message of the plan it was placed as, where its bytes are in the shard."""
+    due: Callable[[int, int, int], int]
+    """(lane, step, bucket op) -> which message of the plan that op begins with."""
+
+
+class Fit(IntEnum):
+    NO = 0
+    OPEN = 1
+    """As far as messages have come."""
+    YES = 2
+
+
+@dataclass(slots=True)
+class State:
+    """Somewhere in a reading: `index` buckets done, the next messages at `at`."""
+
+    index: int
+    at: At
+    before: State | None = field(repr=False, default=None)
+    bucket: bool = False
+    """A bucket led here, not an extra collective."""
+    open: bool = False
+    doubtful: bool = False
+    """Another reading with as few extras comes here too."""
+    extras: int = 0
+
+
+class Search:
+    """One search; `blocked` says afterwards whether a placed message forbade a reading."""
+
+    def __init__(
+        self,
+        buckets: Sequence[LaneSizes],
+        extras: Extras,
+        stream: Stream,
+        step: int,
+        *,
+        pins: bool,
+    ) -> None:
+        """buckets: of one step, in order; step: of the first one; pins: what was placed stays."""
+        self._buckets, self._extras, self._stream = buckets, extras, stream
+        self._step, self._pins = step, pins
+        self._seen: set[tuple[int, At]] = set()
+        self.blocked = False
+
+    def run(self, start: State, target: int) -> State | None:
+        """The state with `target` buckets done after the fewest extras; None: there is none."""
+        layer = [start]
+        for extras in range(EXTRAS_MAX + 1):
+            reached, goal = self._through_buckets(layer, target)
+            if goal is not None:
+                goal.extras = extras
+                return goal
+            layer = list(self._through_extras(reached))[:STATES_MAX]
+            if not layer:
+                break
+        return None
+
+    def _through_buckets(
+        self, layer: Sequence[State], target: int
+    ) -> tuple[list[State], State | None]:
+        """All that follows without an extra, furthest first; and the first one at the target."""
+        known: dict[tuple[int, At], State] = {}
+        goal: State | None = None
+        for begun in layer:
+            state: State | None = begun
+            while state is not None and (state.index, state.at) not in self._seen:
+                twin = known.setdefault((state.index, state.at), state)
+                if twin is not state:
+                    twin.doubtful = True
+                    break
+                if state.index >= target:
+                    goal = goal or state
+                    break
+                state = self._bucket_at(state)
+        self._seen.update(known)
+        return sorted(known.values(), key=lambda s: -s.index), goal
+
+    def _bucket_at(self, state: State) -> State | None:
+        lap, nth = divmod(state.index, len(self._buckets))
+        sizes = self._buckets[nth]
+        fit = fits(self._stream, state.at, sizes)
+        if fit is Fit.NO:
+            return None
+        for lane, at in enumerate(state.at):
+            due = self._stream.due(lane, self._step + lap, nth)
+            for ahead in range(len(sizes[lane])):
+                pin = self._stream.pinned(lane, at + ahead) if self._pins else None
+                if pin is not None and pin != due + ahead:
+                    self.blocked = True
+                    return None
+        is_open = state.open or fit is Fit.OPEN
+        return State(state.index + 1, after(state.at, sizes), state, True, is_open)
+
+    def _through_extras(self, reached: Sequence[State]) -> Iterator[State]:
+        for state in reached:
+            for sizes in self._extras.at(state.at, self._stream.size):
+                fit = fits(self._stream, state.at, sizes)
+                if fit is Fit.NO or all_absent(self._stream, state.at, sizes):
+                    continue
+                if self._pins and self._placed(state.at, sizes):
+                    self.blocked = True
+                    continue
+                is_open = state.open or fit is Fit.OPEN
+                yield State(state.index, after(state.at, sizes), state, False, is_open)
+
+    def _placed(self, at: At, sizes: LaneSizes) -> bool:
+        return any(
+            self._stream.pinned(lane, first + ahead) is not None
+            for lane, first in enumerate(at)
+            for ahead in range(len(sizes[lane]))
+        )
+
+
+def fits(stream: Stream, at: At, sizes: Sequence[Sequence[int]]) -> Fit:
+    fit = Fit.YES
+    for lane, due in enumerate(sizes):
+        for ahead, size in enumerate(due):
+            seen = stream.size(lane, at[lane] + ahead)
+            if seen == ABSENT:
+                fit = Fit.OPEN
+                break
+            if seen is not None and seen != size:
+                return Fit.NO
+    return fit
+
+
+def all_absent(stream: Stream, at: At, sizes: Sequence[Sequence[int]]) -> bool:
+    return all(stream.size(lane, at[lane]) == ABSENT for lane, due in enumerate(sizes) if len(due))
+
+
+def run_fits(stream: Stream, lane: int, at: int, whole: Sequence[int]) -> bool:
+    sizes = [stream.size(lane, at + n) for n in range(len(whole))]
+    free = all(stream.pinned(lane, at + n) is None for n in range(len(whole)))
+    return free and all(seen in (None, due) for seen, due in zip(sizes, whole, strict=True))
+
+
+def after(at: At, sizes: Sequence[Sequence[int]]) -> At:
+    return tuple(a + len(due) for a, due in zip(at, sizes, strict=True))

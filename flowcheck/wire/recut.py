@@ -1,0 +1,158 @@
+"""Where the steps lie in a stream that does not follow the plan: extra collectives left out.
+
+A step ends with the last bucket of the learned list, told by size and order. Metric all-reduces,
+barriers and evaluation broadcasts between buckets belong to no step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from flowcheck.wire.extras import Extras, LaneSizes
+from flowcheck.wire.job import Job, Op, Role
+from flowcheck.wire.layers import At, Search, State, Stream, after, run_fits
+from flowcheck.wire.plan import op_sizes
+from flowcheck.wire.seen import FlowKey
+
+UNEXPLAINED_MAX = 256
+"""Messages of one flow left out without an explanation."""
+
+BY_ORDER = "an extra collective has the size of a bucket: told by order, buckets first"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One mirrored flow of the communicator."""
+
+    flow: FlowKey
+    edge: int
+    """Into `Job.edges`."""
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket's all-reduce (or sends), found in the stream."""
+
+    step: int
+    op: int
+    """Into `Reader.buckets`."""
+    at: At
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A reading: buckets in order; whatever lies between two of them is left out."""
+
+    buckets: tuple[Bucket, ...]
+    end: At
+    extras: int
+    """Collectives left out, or messages where they are not explained."""
+    assumed: str = ""
+    """Why it may be otherwise; empty where no other reading has so few extras."""
+
+
+class Answer(IntEnum):
+    WAIT = 0
+    """What came so far does not decide it."""
+    NONE = 1
+    """Nothing within the bounds explains it."""
+
+
+class Reader:
+    """Reads one communicator's stream against the steps of its job."""
+
+    def __init__(self, job: Job, communicator: int) -> None:
+        self._job, self._communicator = job, communicator
+        self.lanes = tuple(
+            Lane(flow, number, channel)
+            for number, edge in enumerate(job.edges)
+            if edge.communicator == communicator
+            for channel, flow in enumerate(edge.flows)
+            if flow is not None
+        )
+        own = [op for op in job.each if op.communicator == communicator]
+        self.each = tuple(map(self._lane_sizes, own))
+        self.buckets = tuple(n for n, op in enumerate(own) if op.role is Role.BUCKET)
+        """Into `each`."""
+        ignored = [op for op in (*own, *job.first) if op.role is Role.IGNORED]
+        known = (self._lane_sizes(op) for op in ignored if op.communicator == communicator)
+        places = [(lane.edge, lane.channel) for lane in self.lanes]
+        ring = any(op.kind is not None for op in own)
+        self._extras = Extras(job, communicator, places, tuple(dict.fromkeys(known)), guess=ring)
+
+    def _lane_sizes(self, op: Op) -> LaneSizes:
+        """[lane][message] wire bytes of one op."""
+        edges = {lane.edge for lane in self.lanes}
+        sizes = {number: op_sizes(self._job, self._job.edges[number], op) for number in edges}
+        return tuple(sizes[lane.edge][lane.channel] for lane in self.lanes)
+
+    def read(self, stream: Stream, start: Bucket, steps: int, *, at_once: bool) -> Found | Answer:
+        """`steps` whole steps' ends, from before bucket `start.op` of `start.step` on.
+
+        at_once: nothing more comes; what has come must do.
+        """
+        sizes = [self.each[n] for n in self.buckets]
+        target = steps * len(sizes)
+
+        def search(*, pins: bool) -> tuple[State | None, bool]:
+            one = Search(sizes, self._extras, stream, start.step, pins=pins)
+            return one.run(State(start.op, start.at), target), one.blocked
+
+        goal, blocked = search(pins=True)
+        if (goal is None or goal.open) and not at_once:
+            return Answer.WAIT
+        if goal is None:
+            return Answer.NONE
+        found = self._found(goal, start.step)
+        if blocked:
+            other, _ = search(pins=False)
+            rival = self._found(other, start.step) if other else found
+            if rival.assumed or rival.buckets != found.buckets:
+                return replace(found, assumed=BY_ORDER)
+        return found
+
+    def _found(self, goal: State, step: int) -> Found:
+        buckets: list[Bucket] = []
+        doubtful = goal.doubtful
+        state = goal
+        while state.before is not None:
+            doubtful |= state.before.doubtful
+            if state.bucket:
+                lap, nth = divmod(state.before.index, len(self.buckets))
+                buckets.append(Bucket(step + lap, nth, state.before.at))
+            state = state.before
+        return Found(
+            buckets=tuple(reversed(buckets)),
+            end=goal.at,
+            extras=goal.extras,
+            assumed=BY_ORDER if doubtful else "",
+        )
+
+    def skip(self, stream: Stream, start: Bucket) -> Found | None:
+        """As few messages as possible left out of each flow, whatever they are, before `start`;
+        then one whole step. Only where no collectives explain them."""
+        ends: list[int] = []
+        begins: list[int] = []
+        for lane, at in enumerate(start.at):
+            whole = [size for n in self.buckets[start.op :] for size in self.each[n][lane]]
+            shift = next(
+                (k for k in range(UNEXPLAINED_MAX) if run_fits(stream, lane, at + k, whole)), None
+            )
+            if shift is None:
+                return None
+            begins.append(at + shift)
+            ends.append(at + shift + len(whole))
+        buckets: list[Bucket] = []
+        at_now: At = tuple(begins)
+        for nth in range(start.op, len(self.buckets)):
+            buckets.append(Bucket(start.step, nth, at_now))
+            at_now = after(at_now, self.each[self.buckets[nth]])
+        left_out = sum(b - a for a, b in zip(start.at, begins, strict=True))
+        return Found(
+            buckets=tuple(buckets),
+            end=tuple(ends),
+            extras=left_out,
+            assumed=f"{left_out} messages that are no known collective lie before it",
+        )

@@ -1,0 +1,284 @@
+"""Extra collectives between steps: every gradient of synthetic jobs, against their own truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
+from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
+from flowcheck.messages import Drained, Message, Note, StepLost
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import Shard
+from flowcheck.stages.extract import ExtractService
+from flowcheck.stages.rundir import RunDir
+
+SLOTS = 256
+JOB = SyntheticJob(
+    shapes=((64, 32), (64,), (10, 64), (10,)), buckets=((3, 2), (1, 0)), steps=6, channels=2
+)
+
+
+class Heard:
+    """Links that only remember."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, to: str, message: Message) -> None:
+        self.messages.append(message)
+
+    def report(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type) -> list[Message]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+class Chain:
+    """Capture, parser and updater beside the stage, in this process; one ring per capture file."""
+
+    def __init__(self, folder: Path, memory: Path, captures: list[list[object]]) -> None:
+        self.run = RunDir.create(folder / "run", memory)
+        self.heard = Heard()
+        self.gradients: dict[int, bytes] = {}
+        self.parts = []
+        for number, frames in enumerate(captures):
+            path = folder / f"{number}.pcap"
+            write_pcap(path, frames)  # type: ignore[arg-type]
+            Ring.create(self.run.ring(number), slots=SLOTS).close()
+            FlowTable.create(self.run.flows(number), messages=4 * SLOTS).close()
+            ring = Ring.open(self.run.ring(number))
+            flows = FlowTable.open(self.run.flows(number), writable=True)
+            self.parts.append((ring, flows, Parser(ring, flows), PcapSource(path)))
+        self.commits = [ring.capture_commit() for ring, *_ in self.parts]
+
+    def service(self) -> ExtractService:
+        config = JobConfig(
+            source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
+            optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+            ring=RingConfig(slots=SLOTS),
+        )
+        service = ExtractService(self.run, config)
+        service.start(self.heard)  # type: ignore[arg-type]
+        return service
+
+    def feed(self, frames: int = SLOTS) -> None:
+        for (ring, _, parser, source), commit in zip(self.parts, self.commits, strict=True):
+            if not source.ended:
+                source.read_into(ring, frames, commit)
+                if source.ended:
+                    ring.end_source()
+            parser.parse(SLOTS)
+
+    def apply(self) -> None:
+        if not self.run.shard.exists():
+            return
+        with Shard.open(self.run.shard) as shard:
+            step = shard.applied_step + 1
+            generation = shard.generation_of(step)
+            if generation is not None and shard.state(generation).name == "COMPLETE":
+                self.gradients[step] = shard.gradient(generation).tobytes()
+                shard.apply(step)
+
+    def drive(self, service: ExtractService, turns: int = 20000) -> None:
+        for _ in range(turns):
+            self.feed()
+            service.work()
+            self.apply()
+            if service.drained():
+                return
+        raise AssertionError("the stage never came to an end")
+
+    def close(self) -> None:
+        for ring, flows, parser, source in self.parts:
+            source.close()
+            parser.close()
+            flows.close()
+            ring.close()
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]:
+    chains: list[Chain] = []
+
+    def make_chain(traffic: Traffic, *sides: str) -> Chain:
+        number = len(chains)
+        (tmp_path / str(number)).mkdir()
+        captures = [traffic.seen_at(0, side) for side in sides or ("both",)]
+        chains.append(Chain(tmp_path / str(number), shm / str(number), captures))  # type: ignore[arg-type]
+        return chains[-1]
+
+    yield make_chain  # type: ignore[misc]
+    for chain in chains:
+        chain.close()
+
+
+def wanted(traffic: Traffic) -> dict[int, bytes]:
+    return dict(enumerate(traffic.gradients, 1))
+
+
+def played(chain: Chain) -> dict[int, bytes]:
+    service = chain.service()
+    try:
+        chain.drive(service)
+    finally:
+        service.stop()
+    return chain.gradients
+
+
+@pytest.mark.parametrize("metric_every", [1, 2, 3])
+@pytest.mark.parametrize(("ranks", "channels"), [(2, 1), (2, 3), (3, 2), (4, 1)])
+def test_metric_between_steps_moves_no_step(
+    play: Callable[..., Chain], metric_every: int, ranks: int, channels: int
+) -> None:
+    job = replace(JOB, metric_every=metric_every, ranks=ranks, channels=channels)
+    traffic = make(job)
+    chain = play(traffic)
+    assert played(chain) == wanted(traffic)
+    assert chain.heard.of(StepLost) == []
+    assert [m.why for m in chain.heard.of(Drained)] == [""]
+
+
+class Disturbed(Run):
+    """A job whose trainer also does what `before` and `between` say, by step from 0."""
+
+    def __init__(
+        self,
+        job: SyntheticJob,
+        before: dict[int, Callable[[Disturbed], object]],
+        between: dict[int, Callable[[Disturbed], object]],
+    ) -> None:
+        super().__init__(job)
+        self.before, self.between, self.step, self.reduced = before, between, -1, 0
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        self.step += 1
+        self.reduced = 0
+        self.before.get(self.step, lambda run: None)(self)
+        super()._step(buckets)
+
+    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
+        self.reduced += 1
+        if self.reduced == 2:
+            self.between.get(self.step, lambda run: None)(self)
+        return super()._all_reduce(tensors, dtype)
+
+    def metric(self, elements: int = 1, times: int = 1) -> None:
+        for _ in range(times):
+            values = np.arange(elements, dtype=np.float32).tobytes()
+            super()._all_reduce([values] * self.job.ranks, torch.float32)
+
+    def evaluate(self) -> None:
+        self._broadcast(bytes(range(200)) * 50)
+        self.metric(3, times=5)
+
+
+def metric(run: Disturbed) -> None:
+    run.metric()
+
+
+def evaluation(run: Disturbed) -> None:
+    run.evaluate()
+
+
+@pytest.mark.parametrize("sides", [("both",), ("rx", "tx"), ("both", "both")])
+def test_metrics_barriers_and_evaluations_anywhere_move_no_step(
+    play: Callable[..., Chain], sides: tuple[str, ...]
+) -> None:
+    job = replace(JOB, steps=9, channels=1)
+    run = Disturbed(
+        job,
+        before={3: metric, 5: evaluation, 7: lambda run: run.metric(1, times=30)},
+        between={4: metric, 6: lambda run: run.metric(700)},
+    )
+    traffic = run.all()
+    chain = play(traffic, *sides)
+    assert played(chain) == wanted(traffic)
+    assert chain.heard.of(Note) == chain.heard.of(StepLost) == []
+
+
+def test_one_direction_with_point_to_point_sends_moves_no_step(play: Callable[..., Chain]) -> None:
+    job = replace(JOB, steps=8, channels=1, point_to_point=True)
+    traffic = Disturbed(job, {3: metric, 5: metric}, {4: metric}).all()
+    chain = play(traffic, "tx")
+    assert played(chain) == wanted(traffic)
+    assert chain.heard.of(StepLost) == []
+
+
+def test_what_is_no_collective_stops_before_its_step_and_says_that_nothing_was_lost(
+    play: Callable[..., Chain],
+) -> None:
+    def noise(run: Disturbed) -> None:
+        for size in (24, 8, 4000, 40, 8, 16, 56, 8, 24, 8, 8000, 16) * 40:
+            run.fabric.send(run.rings[0, 0], bytes(2 * size))
+
+    traffic = Disturbed(replace(JOB, channels=1), {4: noise}, {}).all()
+    chain = play(traffic)
+    right = wanted(traffic)
+    assert played(chain) == {step: right[step] for step in range(1, 5)}
+    [lost, *_] = chain.heard.of(StepLost)
+    assert lost.step == 5
+    assert "nothing was lost" in lost.why
+
+
+def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., Chain]) -> None:
+    job = replace(JOB, shapes=((64, 32), (64,), (10, 64), (16,)), buckets=((3,), (2, 1, 0)))
+    run = Disturbed(replace(job, channels=1), {4: lambda run: run.metric(16)}, {})
+    chain = play(run.all())
+    played(chain)
+    assert [n.sentence for n in chain.heard.of(Note) if "buckets first" in n.sentence]
+
+
+def die_after(calls: int) -> None:
+    """Kills this process in the middle of a decision: before its `calls`-th cut is made."""
+    left = iter(range(calls))
+    cut = Extractor.cut
+
+    def fatal(extractor: Extractor, *more: object) -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        cut(extractor, *more)  # type: ignore[arg-type]
+
+    Extractor.cut = fatal  # type: ignore[method-assign]
+
+
+def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]) -> None:
+    traffic = make(replace(JOB, metric_every=2, steps=12, ranks=3))
+    chain = play(traffic)
+    rng = np.random.default_rng(7)
+    decided = chain.run.memory / "recuts"
+    inside = 0
+    for kill in range(80):
+        before = decided.stat().st_ino if decided.exists() else 0
+        pause_s = float(rng.uniform(1e-3, 3e-2))
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                service = chain.service()
+                die_after(kill % 3)
+                signal.setitimer(signal.ITIMER_REAL, pause_s)
+                for _ in range(40):
+                    service.work()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        inside += decided.exists() and decided.stat().st_ino != before
+        chain.feed(24)
+        chain.apply()
+    assert inside
+    assert played(chain) == wanted(traffic)
+    placed = sum(ring.counters()["extract"]["placed_bytes"] for ring, *_ in chain.parts)
+    assert placed == 12 * len(traffic.gradients[0])
