@@ -9,13 +9,17 @@ import numpy as np
 
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.doubt import assumptions, doubts_about
+from flowcheck.wire.learn.evidence import added_step_told, begins_here, counted
 from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.pairs import completions
 from flowcheck.wire.learn.place import Canvas, paint, placements, ranges_of
 from flowcheck.wire.learn.reading import Collective, Placement
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.learn.streams import Stream
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.terms import Kind, Protocol
+
+UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
+NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +34,37 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
     """Results of all collectives of a communicator."""
     ring, cuts = communicator.ring, communicator.cuts.found
     proposed = completions(ring, cuts, p2p)
-    painted = [paint(cut, ring) for cut in cuts]
+    added = not ring.extra_sends or added_step_told(ring, cuts)
+    painted = [paint(cut, ring, added=added) for cut in cuts]
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
+    known = counted(ring, cuts)
     collectives = []
+    since = 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
+        if not cut.matched and not cut.op.licensed:
+            continue
+        # A collective comes after the one before it, whenever its frames were seen.
+        since = max(since, _next_seen(painted, i) if first_ns is None else first_ns)
         sources = [source_name(stream, cut.op.protocol) for stream in streams]
         if i in proposed:
             proposed[i].put(canvas)
             sources.append(SOURCE)
-        collectives.append(_collective(communicator, cut, canvas, number, first_ns, sources))
+        doubts = doubts_about(cut, communicator)
+        if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
+            doubts.append(UNCOUNTED)
+        assumed = assumptions(cut, communicator, canvas)
+        assumed += [] if added or cut.op.kind is not Kind.ALL_REDUCE else [NOT_ADDED]
+        collectives.append(
+            _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
+        )
     return Found(tuple(collectives), proposed)
+
+
+def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:
+    """When the first collective after `i` of which something was seen began."""
+    return next((at for _, _, at in painted[i:] if at is not None), 0)
 
 
 def source_name(stream: Stream, protocol: Protocol) -> str:
@@ -62,9 +85,12 @@ def _collective(
     number: int,
     first_ns: int,
     sources: Sequence[str],
+    doubts: Sequence[str],
+    assumed: Sequence[str],
 ) -> Collective:
     ring = communicator.ring
-    doubts = doubts_about(cut, communicator)
+    if doubts and cut.op.kind is Kind.ALL_REDUCE and canvas.covered.all():
+        canvas.clear()
     return Collective(
         index=0,
         kind=str(cut.op.kind),
@@ -78,7 +104,7 @@ def _collective(
         result=canvas.result,
         conflicts=canvas.conflicts,
         sources=tuple(dict.fromkeys(sources)),
-        assumed=(*doubts, *assumptions(cut, communicator, canvas)),
+        assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,
         placements=placements(cut, ring),
         meaning=cut.op.meaning,

@@ -103,22 +103,16 @@ def addresses_lacking(cut: Cut, ring: Ring, edge: Edge) -> set[tuple[str, str]]:
     return found
 
 
-def partial_of(
-    cut: Cut, ring: Ring, edge: Edge
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.bool_]]:
-    """([bytes] what the sender alone adds, [bytes] was it seen?, [bytes] does the final value
-    never come on this edge?). Only the first step of a loop carries one rank's part alone."""
+def partial_of(cut: Cut, ring: Ring, edge: Edge) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """([bytes] what the sender alone adds, [bytes] was it seen?): the first step of each loop
+    carries one rank's part alone."""
     data = np.zeros(cut.op.work_bytes, np.uint8)
     seen = np.zeros(cut.op.work_bytes, np.bool_)
-    missing = np.zeros(cut.op.work_bytes, np.bool_)
-    for start, stop in lacking(cut, ring, edge):
-        missing[start:stop] = True
     for stream, number, send in cut.sends(ring):
         there = stream.sends.get(number)
         if there is None or send.final or stream not in edge.streams or not send.data_bytes:
             continue
-        if send.chunk != (edge.sender - 1) % ring.ranks:
-            continue
-        part = slice(send.start_byte, send.start_byte + send.data_bytes)
-        data[part], seen[part] = unpacked(there, cut.op.protocol, send.data_bytes)
-    return data, seen, missing
+        if send.chunk == (edge.sender - 1) % ring.ranks:
+            part = slice(send.start_byte, send.start_byte + send.data_bytes)
+            data[part], seen[part] = unpacked(there, cut.op.protocol, send.data_bytes)
+    return data, seen

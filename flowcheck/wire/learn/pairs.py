@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from flowcheck.wire.learn.alike import is_multiple
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET
@@ -149,11 +151,12 @@ def _times(ring: Ring, edge: Edge, cut: Cut) -> list[int]:
 
 def _alike(ring: Ring, edge: Edge, cut: Cut, completion: Completion) -> bool | None:
     """Is the parcel what all ranks together add, if each adds what this one does?"""
-    own, own_seen, missing = partial_of(cut, ring, edge)
+    own, own_seen = partial_of(cut, ring, edge)
+    at = np.concatenate([np.arange(a, b) for a, b in completion.ranges])
     data, seen = completion.parcel.content()
-    if ring.ranks != 2 or len(data) != int(missing.sum()):
+    if ring.ranks != 2 or len(data) != len(at):
         return None
-    return is_multiple(own[missing], data, own_seen[missing] & seen, ring.ranks)
+    return is_multiple(own[at], data, own_seen[at] & seen, ring.ranks)
 
 
 def _not_unlike(

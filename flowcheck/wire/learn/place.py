@@ -13,6 +13,7 @@ from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.reading import Placement
 from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.learn.streams import LINE_BYTES, SendSeen, Stream, seen_mask
+from flowcheck.wire.schedule import Send
 from flowcheck.wire.seen import Range
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -47,6 +48,11 @@ class Canvas:
         part = slice(start, start + len(data))
         return not (self.covered[part] & seen & (self.result[part] != data)).any()
 
+    def clear(self) -> None:
+        """Forget everything: none of it is sure to belong here."""
+        self.result[:] = 0
+        self.covered[:] = False
+
     def missing(self) -> tuple[Range, ...]:
         """Ranges no final copy covers."""
         return ranges_of(~self.covered)
@@ -62,9 +68,11 @@ def unpacked(
     send: SendSeen, protocol: Protocol, data_bytes: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """([data_bytes] data, [data_bytes] was it captured?) of one send. LL lines whose flag is not
-    the message's are not counted as captured."""
+    the message's, and bytes of which two copies differ, are not counted as captured."""
     payload = send.message.payload
     mask = seen_mask(len(payload), send.message.missing)
+    for start, stop in getattr(send.message, "conflicts", ()):
+        mask[start:stop] = False
     if protocol is Protocol.LL and len(payload):
         lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
         flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
@@ -103,8 +111,20 @@ def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
     return tuple(found)
 
 
-def paint(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int]:
-    """(the result as far as it was seen, streams that gave final bytes, first_ns)."""
+def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
+    """It is of the ring step that a patched trainer adds to each loop."""
+    if cut.op.kind is not Kind.ALL_REDUCE or not ring.extra_sends:
+        return False
+    slices = 2 if cut.op.protocol is Protocol.SIMPLE else 1
+    steps = 2 * ring.ranks - 2
+    return send.send // slices % (steps + ring.extra_sends) >= steps
+
+
+def paint(
+    cut: Cut, ring: Ring, *, added: bool = True
+) -> tuple[Canvas, tuple[Stream, ...], int | None]:
+    """(the result as far as it was seen, streams that gave final bytes, first_ns; None where no
+    send was seen). `added`: the ring step that patched trainers add is believed."""
     canvas = Canvas(result_bytes(cut, ring))
     sources: dict[int, Stream] = {}
     first_ns: int | None = None
@@ -114,13 +134,14 @@ def paint(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int]:
             continue
         at = seen.message.first_ns
         first_ns = at if first_ns is None else min(first_ns, at)
-        if not send.final or not send.data_bytes:
+        if not send.final or not send.data_bytes or (is_added(send, cut, ring) and not added):
             continue
         data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
         canvas.put(send.start_byte, data, mask)
+        canvas.conflicts += sum(b - a for a, b in getattr(seen.message, "conflicts", ()))
         if mask.any():
             sources.setdefault(id(stream), stream)
-    return canvas, tuple(sources.values()), first_ns or 0
+    return canvas, tuple(sources.values()), first_ns
 
 
 def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:

@@ -1,0 +1,108 @@
+"""What could have contradicted a reading and did not: the added ring step, and where collectives
+begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flowcheck.wire.learn.alike import is_multiple
+from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.p2p import partial_of
+from flowcheck.wire.learn.pairs import counted_until
+from flowcheck.wire.learn.place import Canvas, is_added, paint, unpacked
+from flowcheck.wire.learn.rings import Ring
+from flowcheck.wire.terms import Kind
+
+ENOUGH_BYTES = 32
+"""Bytes, not zero, that must be equal before chance is ruled out."""
+
+
+def added_step_told(ring: Ring, cuts: Sequence[Cut]) -> bool:
+    """Something seen bears out that the trainer's NCCL makes one ring step more. Sizes alone do
+    not: a broadcast of the same size after each all-reduce looks alike."""
+    reduces = [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    verdicts = [_added_equal(cut, ring) for cut in reduces]
+    if False in verdicts:
+        return False
+    if True in verdicts or any(_empty_third(cut, ring) for cut in reduces):
+        return True
+    sums = [adds_up(cut, ring, paint(cut, ring)[0]) for cut in reduces]
+    return True in sums and False not in sums
+
+
+def _added_equal(cut: Cut, ring: Ring) -> bool | None:
+    """Added sends against final copies of the other direction; None: nothing to compare."""
+    canvas = paint(cut, ring, added=False)[0]
+    equal = 0
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        if seen is None or not send.data_bytes or not is_added(send, cut, ring):
+            continue
+        data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
+        part = slice(send.start_byte, send.start_byte + send.data_bytes)
+        both = mask & canvas.covered[part]
+        if (canvas.result[part][both] != data[both]).any():
+            return False
+        equal += int(np.count_nonzero(data[both]))
+    return True if equal >= ENOUGH_BYTES else None
+
+
+def _empty_third(cut: Cut, ring: Ring) -> bool:
+    """An added send without a byte was seen, and more sends after it: no broadcast sends nothing,
+    and it is not the first send of an all-reduce that was cut off."""
+    return any(
+        is_added(send, cut, ring)
+        and not send.wire_bytes
+        and number in stream.sends
+        and number + 1 in stream.sends
+        for stream, number, send in cut.sends(ring)
+    )
+
+
+def adds_up(cut: Cut, ring: Ring, canvas: Canvas) -> bool | None:
+    """Two ranks that add the same: the result is twice what one of them sent; None: not told."""
+    if ring.ranks != 2 or cut.op.kind is not Kind.ALL_REDUCE:
+        return None
+    verdicts = []
+    for edge in ring.edges:
+        own, seen = partial_of(cut, ring, edge)
+        verdicts.append(is_multiple(own, canvas.result, seen & canvas.covered, ring.ranks))
+    if False in verdicts:
+        return False
+    return True if True in verdicts else None
+
+
+def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
+    """How many of the first cuts begin where the count of all sends says."""
+    return min(counted_until(ring, edge, cuts) for edge in ring.edges)
+
+
+def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:
+    """Content bears out where the collective begins: a reading shifted by some sends would take
+    partial sums for results, which differ from one hop to the next."""
+    if adds_up(cut, ring, canvas):
+        return True
+    return ring.ranks > 2 and len(ring.edges) > 1 and not cut.lost and _copies_agree(cut, ring)
+
+
+def _copies_agree(cut: Cut, ring: Ring) -> bool:
+    """Every chunk that both directions carry was seen whole twice, equal and not zero."""
+    canvas = Canvas(cut.op.work_bytes)
+    twice = False
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        if not send.final or not send.data_bytes:
+            continue
+        if seen is None or seen.message.missing:
+            return False
+        data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
+        part = slice(send.start_byte, send.start_byte + send.data_bytes)
+        if canvas.covered[part].any():
+            if np.count_nonzero(data) * 2 < min(len(data), 2 * ENOUGH_BYTES):
+                return False
+            twice = True
+        if canvas.put(send.start_byte, data, mask):
+            return False
+    return twice
