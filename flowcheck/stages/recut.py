@@ -57,7 +57,7 @@ class Recuts:
     """
 
     def __init__(self, run: RunDir, job: Job, plans: Mapping[FlowKey, FlowPlan]) -> None:
-        self._file = run.memory / "recuts"
+        self._file = run.learned_folder / "recuts"
         self._plans = plans
         self._readers = [Reader(job, number) for number in range(len(job.communicators))]
         self._waited = [0] * len(self._readers)

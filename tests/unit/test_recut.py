@@ -258,11 +258,16 @@ def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]
     traffic = make(replace(JOB, metric_every=2, steps=12, ranks=3))
     chain = play(traffic)
     rng = np.random.default_rng(7)
-    decided = chain.run.memory / "recuts"
+    service = chain.service()
+    while not chain.run.learned_job.exists():
+        chain.feed(24)
+        service.work()
+    service.stop()
+    decided = chain.run.learned_folder / "recuts"
     inside = 0
     for kill in range(80):
         before = decided.stat().st_ino if decided.exists() else 0
-        pause_s = float(rng.uniform(1e-3, 3e-2))
+        pause_s = float(rng.uniform(5e-3, 6e-2))
         child = os.fork()
         if child == 0:
             try:
