@@ -50,7 +50,7 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
         sources = [source_name(stream, cut.op.protocol) for stream in streams]
         if i in proposed:
             proposed[i].put(canvas)
-            sources.append(SOURCE)
+            sources += [SOURCE] if proposed[i].ranges else []
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
             doubts.append(UNCOUNTED)

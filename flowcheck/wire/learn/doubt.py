@@ -36,6 +36,9 @@ def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[st
     if not cut.op.licensed and not reduces:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
     ring = communicator.ring
+    named = any(other.op.licensed for other in communicator.cuts.found)
+    if reduces and not ring.closed and not named:
+        assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
     for rival in communicator.rivals if reduces else ():
         other = rival.ring
         if other.ranks != ring.ranks:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from flowcheck.wire import ddp, job
+from flowcheck.wire.learn.candidates import Op
 from flowcheck.wire.learn.collect import Found
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
-from flowcheck.wire.learn.p2p import Completion
+from flowcheck.wire.learn.p2p import Completion, lacking
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -51,8 +53,8 @@ def _of(
         return None, (NO_PLAN,)
     begin = next(i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE)
     plan_at = next(i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES) + 1
-    stop = _period(cuts, plan_at, len(habits.buckets), ended)
-    if stop is None:
+    each = _each(cuts, plan_at, len(habits.buckets), ended)
+    if each is None:
         return None, (NO_ITERATION,)
     parameters = _parameters(habits)
     totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.kind is Kind.ALL_REDUCE]
@@ -60,30 +62,57 @@ def _of(
     if first_buckets is None:
         return None, (NO_FIRST,)
     plan = _Plan(parameters, first_buckets, start=cuts[begin])
-    lacking = False
-    for part, at, until in ((plan.first, begin, plan_at), (plan.each, plan_at, stop)):
+    ring = communicator.ring
+    for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
         bucket = 0
-        for i in range(at, until):
+        for i in chosen:
             gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning == BUCKET
             part.append(_ring_op(cuts[i], gradient, bucket))
-            if gradient and completions:
-                sent = completions.get(i)
-                lacking |= sent is None
-                part.extend([_p2p_op(sent, bucket)] if sent else [])
+            if gradient and i in completions:
+                part.append(_p2p_op(completions[i], bucket))
+            elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
+                return None, (NO_COMPLETION,)
             bucket += gradient
-    if lacking:
-        return None, (NO_COMPLETION,)
     return _assembled(communicator, completions, plan), ()
 
 
-def _period(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> int | None:
-    """Where the first iteration that repeats ends; None if that is not seen yet."""
+def _each(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:
+    """Indices of what every iteration holds, by the first one that was seen whole; None if none
+    was seen yet. What comes only now and then, like a metric, is no part of an iteration."""
     gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning == BUCKET]
-    if len(gradients) > buckets:
-        return start + gradients[buckets] - gradients[0]
-    if ended and len(gradients) == buckets:
-        return gradients[-1] + 1
-    return None
+    lead = gradients[0] - start if gradients else 0
+    begins = [i - lead for i in gradients[::buckets]]
+    spans = [list(range(a, b)) for a, b in pairwise(begins)]
+    if not spans:
+        whole = ended and len(gradients) == buckets
+        return list(range(start, gradients[-1] + 1)) if whole else None
+    common = spans[0]
+    for other in dict.fromkeys(tuple(cuts[i].op for i in span) for span in spans[1:]):
+        common = [common[i] for i in _in_both([cuts[i].op for i in common], other)]
+    return common
+
+
+def _in_both(one: Sequence[Op], other: Sequence[Op]) -> list[int]:
+    """Indices into `one` of a longest common subsequence."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i in reversed(range(len(one))):
+        for j in reversed(range(len(other))):
+            longest[i][j] = (
+                longest[i + 1][j + 1] + 1
+                if one[i] == other[j]
+                else max(longest[i + 1][j], longest[i][j + 1])
+            )
+    found: list[int] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i] == other[j]:
+            found.append(i)
+            i, j = i + 1, j + 1
+        elif longest[i + 1][j] >= longest[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
@@ -121,10 +150,11 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
     messages: list[job.PointToPoint] = []
     left = [list(r) for r in sent.ranges]
     for size in sent.parcel.layout:
-        start, stop = left[0]
+        start, stop = left[0] if left else (0, 0)
         messages.append(job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
-        left[0][0] = start + size
-        if left[0][0] >= stop:
+        if left:
+            left[0][0] = start + size
+        if left and left[0][0] >= stop:
             left.pop(0)
     return job.Op(
         communicator=1,

@@ -29,12 +29,13 @@ def completions(
     of the connections that lack what it carries."""
     found: dict[int, Completion] = {}
     for edge in ring.edges:
-        owed = list(_owed(ring, edge, cuts))
+        reduced = list(_owed(ring, edge, cuts))
+        owed = [entry for entry in reduced if entry[1]]
         addresses = {a for i, _ in owed for a in addresses_lacking(cuts[i], ring, edge)}
         for stream in streams:
             if addresses != {(stream.key.source, stream.key.destination)}:
                 continue
-            told = _by_count(ring, edge, cuts, stream, owed)
+            told = _by_count(ring, edge, cuts, stream, reduced)
             if told is None:
                 told = _by_content(ring, edge, cuts, stream, owed)
             found.update(told)
@@ -43,9 +44,8 @@ def completions(
 
 def _owed(ring: Ring, edge: Edge, cuts: Sequence[Cut]) -> Iterator[Owed]:
     for i, cut in enumerate(cuts):
-        ranges = lacking(cut, ring, edge) if cut.op.kind is Kind.ALL_REDUCE else ()
-        if ranges:
-            yield i, ranges
+        if cut.op.kind is Kind.ALL_REDUCE:
+            yield i, lacking(cut, ring, edge)
 
 
 def counted_until(ring: Ring, edge: Edge, cuts: Sequence[Cut]) -> int:
@@ -73,9 +73,14 @@ def _by_count(
     known = counted_until(ring, edge, cuts)
     counted = [entry for entry in owed if entry[0] < known]
     gradients = [entry for entry in counted if cuts[entry[0]].op.meaning == BUCKET]
-    ways = [counted] if len(gradients) in (0, len(counted)) else [counted, gradients]
-    told = [t for way in ways if (t := _laid_out(ring, edge, cuts, stream, way)) is not None]
-    return told[0] if len(told) == 1 else None
+    # Some trainers send nothing where nothing is lacking, and nothing after a metric.
+    ways = [[e for e in way if e[1]] for way in (counted, gradients)] + [counted, gradients]
+    distinct = {tuple(i for i, _ in way): way for way in ways if way}
+    told = [
+        t for w in distinct.values() if (t := _laid_out(ring, edge, cuts, stream, w)) is not None
+    ]
+    same = {frozenset((i, c.parcel.number) for i, c in t.items() if c.ranges) for t in told}
+    return told[0] if len(same) == 1 else None
 
 
 def _laid_out(
@@ -88,12 +93,13 @@ def _laid_out(
     found: dict[int, Completion] = {}
     for place, (i, ranges) in enumerate(owed):
         size = sum(b - a for a, b in ranges)
-        at, layout, pieces = 0, [], []
-        first = number
-        while at < size:
+        at, first = 0, number
+        layout: list[int] = []
+        pieces: list[tuple[int, SendSeen]] = []
+        while at < size or not layout:
             send = sends.get(psn)
             wide = min(_widest(stream), size - at) if send is None else send.wire_bytes
-            if not 0 < wide <= size - at:
+            if wide > size - at or (size and not wide):
                 return None
             if send is not None:
                 pieces.append((at, send))
@@ -127,7 +133,7 @@ def _packets(stream: Stream, size: int, send: SendSeen | None) -> int:
         s.stop_psn - s.first_psn for s in stream.sends.values() if s.closed and s.wire_bytes == size
     ]
     pmtu = stream.flow.pmtu_bytes
-    return max(alike, default=-(-size // pmtu) if pmtu else 1)
+    return max(alike, default=-(-size // pmtu) if pmtu and size else 1)
 
 
 def _in_time(
@@ -151,6 +157,8 @@ def _times(ring: Ring, edge: Edge, cut: Cut) -> list[int]:
 
 def _alike(ring: Ring, edge: Edge, cut: Cut, completion: Completion) -> bool | None:
     """Is the parcel what all ranks together add, if each adds what this one does?"""
+    if not completion.ranges:
+        return None
     own, own_seen = partial_of(cut, ring, edge)
     at = np.concatenate([np.arange(a, b) for a, b in completion.ranges])
     data, seen = completion.parcel.content()

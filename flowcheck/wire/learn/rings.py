@@ -38,6 +38,8 @@ class Ring:
     rules: tuple[Rule, ...]
     penalty: int
     """How much of what the hosts and tags suggest this guess leaves aside."""
+    closed: bool = False
+    """The hosts seen form a circle: they tell how many ranks there are."""
 
     @property
     def protocol(self) -> Protocol:
@@ -107,6 +109,7 @@ def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
             extra_sends=extra,
             rules=rules,
             penalty=penalty + group.penalty,
+            closed=path[-1][1] == path[0][0],
         )
 
 

@@ -118,9 +118,18 @@ def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
     best = sorted(hasty[:FINALISTS], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts) for cuts in best), key=score_of)
-    won = best[0]
+    won = _fewest_ranks(best[0], [*best, *hasty])
     rivals = tuple(c for c in best[1:] if c.unread == won.unread and score_of(c) <= score_of(won))
     return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
+
+
+def _fewest_ranks(won: Cuts, others: Sequence[Cuts]) -> Cuts:
+    """The reading with the smallest ring, where neither hosts nor a trainer's plan tell how many
+    ranks there are: several all-reduces of few ranks look like one of many, and cover less."""
+    if won.ring.closed or any(cut.op.licensed for cut in won.found):
+        return won
+    smaller = [c for c in others if c.unread <= won.unread and c.ring.ranks < won.ring.ranks]
+    return min(smaller, key=lambda c: (c.ring.ranks, score_of(c)), default=won)
 
 
 def _thorough(hasty: Cuts) -> Cuts:
