@@ -90,6 +90,8 @@ uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m)
 	fc_set(x, &h->records_held, h->records_held + 1);
 	fc_set(x, &r->packets_seen, 0);
 	fc_set(x, &r->completed, 0);
+	fc_set(x, &r->conflict_from, 0);
+	fc_set(x, &r->conflict_stop, 0);
 	fc_record_describe(x, r, m);
 	fc_set(x, &r->state, 1);
 	return record;

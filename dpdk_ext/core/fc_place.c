@@ -75,6 +75,7 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 		t->x->counters->duplicate_bytes += size;
 	} else {
 		t->x->counters->conflict_bytes += size;
+		fc_set(t->x, &t->generation->conflict_bytes, t->generation->conflict_bytes + size);
 	}
 }
 
@@ -154,6 +155,16 @@ int fc_place_generation(const struct fc_extractor *x, uint64_t step)
 			return i;
 	}
 	return -1;
+}
+
+void fc_place_conflict(struct fc_extractor *x, uint64_t step, uint64_t bytes)
+{
+	const int generation = fc_place_generation(x, step);
+
+	if (generation < 0 || !bytes)
+		return;
+	uint64_t *sum = &x->shard->header->generations[generation].conflict_bytes;
+	fc_set(x, sum, *sum + bytes);
 }
 
 /* The first segment that reaches beyond data byte `from`. */

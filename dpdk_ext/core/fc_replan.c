@@ -181,8 +181,11 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	const struct fc_decision d = fc_home_decide(x, &m);
 	fc_change_begin(x);
 	fc_home_note(x, &m, &d);
-	if (d.kind == FC_HOME_SHARD)
+	if (d.kind == FC_HOME_SHARD) {
+		fc_place_conflict(x, d.step, r->conflict_stop - r->conflict_from);
+		fc_set(x, &r->conflict_stop, r->conflict_from);
 		move_packets(x, r, &d);
+	}
 	if (d.kind != FC_HOME_STAGED) {
 		rehome(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
 		fc_record_give(x, record);

@@ -152,6 +152,7 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
+	g->conflict_bytes = 0;
 	g->step = step;
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
 }
@@ -160,7 +161,8 @@ int fc_shard_finish(struct fc_shard *shard, uint32_t generation)
 {
 	struct fc_generation *g = &shard->header->generations[generation];
 
-	if (g->state == FC_GENERATION_OPEN && g->covered_units == shard->units)
+	if (g->state == FC_GENERATION_OPEN && g->covered_units == shard->units &&
+	    !g->conflict_bytes)
 		FC_STORE_RELEASE(&g->state, FC_GENERATION_COMPLETE);
 	return g->state == FC_GENERATION_COMPLETE;
 }

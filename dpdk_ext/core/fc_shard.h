@@ -32,7 +32,8 @@ struct fc_generation {
 	uint64_t state; /* enum fc_generation_state */
 	uint64_t step;
 	uint64_t covered_units;
-	uint64_t spare[13];
+	uint64_t conflict_bytes; /* of which two copies differ: it cannot become COMPLETE */
+	uint64_t spare[12];
 };
 
 struct fc_shard_header {

@@ -16,12 +16,24 @@ static uint32_t bytes_of_packet(const struct fc_message *m, uint64_t nth)
 	return left < m->pmtu_bytes ? (uint32_t)left : m->pmtu_bytes;
 }
 
-static void note_again(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
+/* False where the two copies differ. */
+static bool note_again(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
 {
-	if (!memcmp(kept, piece->payload, piece->payload_bytes))
+	const bool same = !memcmp(kept, piece->payload, piece->payload_bytes);
+
+	if (same)
 		x->counters->duplicate_bytes += piece->payload_bytes;
 	else
 		x->counters->conflict_bytes += piece->payload_bytes;
+	return same;
+}
+
+static void note_conflict(struct fc_extractor *x, struct fc_staged *r, uint64_t from, uint64_t stop)
+{
+	if (!r->conflict_stop || from < r->conflict_from)
+		fc_set(x, &r->conflict_from, from);
+	if (stop > r->conflict_stop)
+		fc_set(x, &r->conflict_stop, stop);
 }
 
 void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
@@ -38,7 +50,9 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 		x->staging->data + r->block_at + r->bitmap_bytes + nth * r->message.pmtu_bytes;
 	x->counters->staged_packets++;
 	if (*word >> (nth % 64) & 1) {
-		note_again(x, home, piece);
+		const uint64_t from = nth * r->message.pmtu_bytes;
+		if (!note_again(x, home, piece))
+			note_conflict(x, r, from, from + piece->payload_bytes);
 		return;
 	}
 	memcpy(home, piece->payload, piece->payload_bytes);

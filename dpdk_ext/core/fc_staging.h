@@ -45,7 +45,8 @@ struct fc_staged {
 	uint64_t bitmap_bytes;
 	uint64_t packets_seen;
 	uint64_t completed; /* ordinal in which messages became complete, from 1; 0: is not */
-	uint64_t spare[7];
+	uint64_t conflict_from, conflict_stop; /* wire bytes around all that two copies differ on */
+	uint64_t spare[5];
 	struct fc_message message; /* as the parser last told it */
 };
 

@@ -73,6 +73,10 @@ class Shard:
     def covered_bytes(self, generation: int) -> int:
         return int(self.handle.header.generations[generation].covered_units) * self.unit_bytes
 
+    def conflict_bytes(self, generation: int) -> int:
+        """Bytes of which two copies differ; a generation that has any stays OPEN."""
+        return int(self.handle.header.generations[generation].conflict_bytes)
+
     def generation_of(self, step: int) -> int | None:
         """The generation that holds `step`, in any state but EMPTY."""
         for generation in range(GENERATIONS):

@@ -132,6 +132,8 @@ class Staging:
     def message(self, record: int, flow: FlowKey) -> MessageSeen:
         """One staged message, payload copied, as learning wants it."""
         m = self.handle.records[record].message
+        kept = self.handle.records[record]
+        differ = (int(kept.conflict_from), int(kept.conflict_stop))
         flags = int(m.flags)
         reth = bool(flags & lib.FC_MESSAGE_RETH)
         return MessageSeen(
@@ -148,6 +150,7 @@ class Staging:
             line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
             payload=self.payload(record),
             missing=self.missing(record),
+            conflicts=(differ,) if differ[0] < differ[1] else (),
             first_ns=int(m.first_ns),
             order=int(m.position),
         )

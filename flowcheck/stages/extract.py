@@ -48,6 +48,7 @@ class ExtractService:
         self._turn = 0
         self._why = ""
         self._over = False
+        self._read_out = False
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -139,6 +140,8 @@ class ExtractService:
         done += self._recut(short, idle=idle)
         if done:
             return done
+        if short.conflict_bytes:
+            return self._lose(short, f"two copies of {short.conflict_bytes} bytes differ")
         if self._broken is not None and short.step >= self._broken[0]:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:
@@ -154,11 +157,12 @@ class ExtractService:
             return 0
         ended = all(x.ring.drained for x in self._extractors)
         full = any(x.stalled for x in self._extractors)
+        self._read_out = (ended or full) and not self._generations.waiting
         outcome = self._recuts.look(
             self._extractors,
             self._learner.numbers,
             open_step=short.step + GENERATIONS - 1,
-            at_once=(ended or full) and not self._generations.waiting,
+            at_once=self._read_out,
         )
         self._broken = outcome.broken
         for sentence in outcome.notes:
@@ -226,7 +230,9 @@ class ExtractService:
             return self._say_drained(0)
         held = sum(int(x.staging.handle.header.records_held) for x in self._extractors)
         short = self._generations.short()
-        if short is None or (held and self._generations.waiting and not short.lost):
+        if short is None:
+            return 0
+        if held and not short.lost and (self._generations.waiting or not self._read_out):
             return 0
         if not short.lost and (short.covered_bytes or held):
             return self._lose(short, "the capture ended before all of it was seen")

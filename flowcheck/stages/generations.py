@@ -15,6 +15,7 @@ class Short:
     generation: int
     covered_bytes: int
     lost: bool
+    conflict_bytes: int = 0
 
 
 class Generations:
@@ -68,7 +69,8 @@ class Generations:
             state = self.shard.state(generation)
             if state != State.COMPLETE:
                 covered = self.shard.covered_bytes(generation)
-                return Short(step, generation, covered, state == State.LOST)
+                conflict_bytes = self.shard.conflict_bytes(generation)
+                return Short(step, generation, covered, state == State.LOST, conflict_bytes)
             step += 1
         return None
 

@@ -71,6 +71,8 @@ class MessageSeen:
     """[wire_bytes], zero where nothing was seen."""
     missing: tuple[Range, ...] = ()
     """Ranges of `payload` never seen, ascending."""
+    conflicts: tuple[Range, ...] = ()
+    """Ranges of `payload` in which two copies differ: nobody knows which one is right."""
     first_ns: int
     order: int
     """Discovery order over all flows of one mirror point."""
