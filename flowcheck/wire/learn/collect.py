@@ -28,6 +28,10 @@ class Found:
 
     collectives: tuple[Collective, ...]
     completions: dict[int, Completion]
+    counted: int
+    """How many of the first cuts begin where the count of all sends says."""
+    added_told: bool
+    """The ring step that a patched trainer adds, if any, is borne out."""
 
 
 def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> Found:
@@ -59,7 +63,7 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
-    return Found(tuple(collectives), proposed)
+    return Found(tuple(collectives), proposed, known, added)
 
 
 def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:

@@ -75,8 +75,18 @@ def adds_up(cut: Cut, ring: Ring, canvas: Canvas) -> bool | None:
 
 
 def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
-    """How many of the first cuts begin where the count of all sends says."""
-    return min(counted_until(ring, edge, cuts) for edge in ring.edges)
+    """How many of the first cuts begin where the count of all sends says. Once sends are lost, a
+    collective whose size nothing else tells may have taken sends of the next one."""
+    contiguous = min(counted_until(ring, edge, cuts) for edge in ring.edges)
+    lost = 0
+    for i, cut in enumerate(cuts[:contiguous]):
+        lost += cut.lost
+        named = cut.op.licensed and not cut.op.open_size
+        reduces = cut.op.kind is Kind.ALL_REDUCE
+        known = any(other.op == cut.op and not other.lost for other in cuts[:contiguous])
+        if lost and not named and not (reduces and cut.matched and (known or not cut.lost)):
+            return i + (reduces and cut.matched > 0)
+    return contiguous
 
 
 def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:

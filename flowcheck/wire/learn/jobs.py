@@ -20,6 +20,8 @@ NO_PLAN = "the trainer's bucket plan was not seen yet"
 NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
 NO_FIRST = "iteration 0 is no set of buckets this release knows"
 NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
+NO_ADDED = "whether the trainer adds a ring step: nothing but sizes tells"
+NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
 @dataclass(slots=True)
@@ -40,15 +42,18 @@ def learn_job(
     the first iteration after the bucket plan is all there is."""
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.shapes and communicator.habits.element_bytes:
-            return _of(communicator, collected.completions, ended)
+            if not collected.added_told:
+                return None, (NO_ADDED,)
+            return _of(communicator, collected, ended)
     reduces = any(c.op.kind is Kind.ALL_REDUCE for x in communicators for c in x.cuts.found)
     return None, (NO_START,) if reduces else ()
 
 
 def _of(
-    communicator: Communicator, completions: dict[int, Completion], ended: bool
+    communicator: Communicator, collected: Found, ended: bool
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
+    completions = collected.completions
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
     begin = next(i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE)
@@ -56,6 +61,8 @@ def _of(
     each = _each(cuts, plan_at, len(habits.buckets), ended)
     if each is None:
         return None, (NO_ITERATION,)
+    if each[-1] >= collected.counted:
+        return None, (NO_COUNT,)
     parameters = _parameters(habits)
     totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.kind is Kind.ALL_REDUCE]
     first_buckets = _first_buckets(parameters, totals)
