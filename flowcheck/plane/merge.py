@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import flow_key, psn_missing
+from flowcheck.plane.owners import Name, name_flows, renamed
+from flowcheck.plane.tally import merge_flows
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
 
 
@@ -31,10 +33,14 @@ def merge(one: MessageSeen, other: MessageSeen) -> tuple[MessageSeen, int]:
     A message whose start was seen is believed about its length before one whose was not.
     """
     kept, extra = (other, one) if one.inferred and not other.inferred else (one, other)
-    if kept.wire_bytes != extra.wire_bytes:
-        return kept, min(kept.wire_bytes, extra.wire_bytes)
+    if _contradict(kept, extra):
+        everything = ((0, kept.wire_bytes),) if kept.wire_bytes else ()
+        return replace(kept, conflicts=everything), min(kept.wire_bytes, extra.wire_bytes)
     here, there = _present(kept), _present(extra)
-    differ = int(np.count_nonzero(here & there & (kept.payload != extra.payload)))
+    different = here & there & (kept.payload != extra.payload)
+    differ = int(np.count_nonzero(different))
+    for start, stop in (*kept.conflicts, *extra.conflicts):
+        different[start:stop] = True
     payload = kept.payload
     if kept.missing:
         payload = np.where(here, kept.payload, extra.payload)
@@ -43,6 +49,7 @@ def merge(one: MessageSeen, other: MessageSeen) -> tuple[MessageSeen, int]:
             kept,
             payload=payload,
             missing=_ranges(here | there),
+            conflicts=_ranges(~different),
             number=extra.number if kept.number is None else kept.number,
             counted=kept.counted or extra.counted,
             immediate=extra.immediate if kept.immediate is None else kept.immediate,
@@ -51,6 +58,13 @@ def merge(one: MessageSeen, other: MessageSeen) -> tuple[MessageSeen, int]:
         ),
         differ,
     )
+
+
+def _contradict(one: MessageSeen, other: MessageSeen) -> bool:
+    """They cannot be copies of one message, or nobody knows how their bytes lie to each other."""
+    both_told = one.va is not None and other.va is not None
+    elsewhere = (one.va, one.rkey) != (other.va, other.rkey)
+    return one.wire_bytes != other.wire_bytes or (both_told and elsewhere)
 
 
 def _present(message: MessageSeen) -> NDArray[np.bool_]:
@@ -152,6 +166,8 @@ class Joined:
     """Bytes on which two mirror points differ; the first one is kept."""
     homeless: int
     """Packets whose message nobody knows."""
+    names: list[dict[FlowKey, Name]]
+    """[view] what its flows are called here."""
 
 
 def view_of(extractor: Extractor) -> View:
@@ -165,7 +181,10 @@ def view_of(extractor: Extractor) -> View:
 
 
 def join(views: Sequence[View]) -> Joined:
-    """Merges mirror points of one job: the same flow and first PSN name the same message."""
+    """Merges mirror points of one job: the same owner and first PSN name the same message."""
+    names = name_flows([view.flows for view in views], [view.messages for view in views])
+    if len(views) > 1:
+        views = [_called(view, own) for view, own in zip(views, names, strict=True)]
     messages, conflicts = merge_messages([view.messages for view in views])
     pmtu_bytes: dict[FlowKey, int] = defaultdict(int)
     for flow in (flow for view in views for flow in view.flows):
@@ -173,66 +192,16 @@ def join(views: Sequence[View]) -> Joined:
     strays = [stray for view in views for stray in view.strays]
     messages, differ, homeless = adopt(strays, messages, pmtu_bytes)
     flows = merge_flows([view.flows for view in views], messages)
-    return Joined(flows, messages, conflicts + differ, homeless)
+    return Joined(flows, messages, conflicts + differ, homeless, names)
 
 
-@dataclass(slots=True)
-class _Packets:
-    """PSNs of one flow, from the messages of all its mirror points."""
-
-    present: list[Range] = field(default_factory=list)
-
-    def add(self, message: MessageSeen, pmtu_bytes: int) -> None:
-        """`pmtu_bytes` turns missing bytes into missing packets; messages of one need none."""
-        at = message.first_psn
-        size = pmtu_bytes if message.packets > 1 else max(1, message.wire_bytes)
-        for start, stop in message.missing:
-            self.present.append((at, message.first_psn + start // size))
-            at = message.first_psn + -(-stop // size)
-        self.present.append((at, message.first_psn + message.packets))
-
-    def missing(self, known_stop: int) -> int:
-        """Packets between the first PSN seen and `known_stop` that nobody saw."""
-        runs = sorted(run for run in self.present if run[0] < run[1])
-        gaps, at = 0, runs[0][0] if runs else known_stop
-        for start, stop in runs:
-            gaps += max(0, start - at)
-            at = max(at, stop)
-        return gaps + max(0, known_stop - at)
-
-
-def merge_flows(files: Sequence[list[FlowSeen]], messages: Iterable[MessageSeen]) -> list[FlowSeen]:
-    seen: dict[FlowKey, list[FlowSeen]] = defaultdict(list)
-    for flows in files:
-        for flow in flows:
-            seen[flow.key].append(flow)
-    of_flow: dict[FlowKey, list[MessageSeen]] = defaultdict(list)
-    for message in messages:
-        of_flow[message.flow].append(message)
-    merged = [
-        views[0] if len(views) == 1 else _merge_flow(views, of_flow[key])
-        for key, views in seen.items()
-    ]
-    return merged if len(files) == 1 else sorted(merged, key=lambda flow: flow.first_ns)
-
-
-def _merge_flow(views: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> FlowSeen:
-    """Counts of frames add up; what is missing or carried is what all together saw."""
-    pmtu_bytes = max(view.pmtu_bytes for view in views)
-    packets = _Packets()
-    absent = 0
-    for message in messages:
-        packets.add(message, pmtu_bytes)
-        absent += sum(stop - start for start, stop in message.missing)
-    last = max(views, key=lambda view: view.last_ns)
-    return replace(
-        last,
-        pmtu_bytes=pmtu_bytes,
-        frames=sum(view.frames for view in views),
-        payload_bytes=sum(message.wire_bytes for message in messages) - absent,
-        psn_missing=packets.missing(max((m.first_psn + m.packets for m in messages), default=0)),
-        psn_duplicate=sum(view.psn_duplicate for view in views),
-        icrc_bad=sum(view.icrc_bad for view in views),
-        acks=sum(view.acks for view in views),
-        first_ns=min(view.first_ns for view in views),
+def _called(view: View, names: dict[FlowKey, Name]) -> View:
+    """The view with the names and PSNs of the join."""
+    return View(
+        flows=[replace(flow, key=names[flow.key].flow) for flow in view.flows],
+        messages=renamed(view.messages, names),
+        strays=[
+            Stray(names[s.flow].flow, s.psn + names[s.flow].psn_shift, s.payload)
+            for s in view.strays
+        ],
     )
