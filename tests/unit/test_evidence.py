@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -133,6 +133,25 @@ def test_one_and_a_half_all_reduces_are_not_one_with_an_added_step() -> None:
     assert not any(c.complete for c in reduced(read(flow, other)))
 
 
+def test_empty_sends_of_the_next_all_reduce_are_no_added_step() -> None:
+    """The start of the second all-reduce taken for the end of the first."""
+    flow, other = Flow(1), Flow(2)
+    for qp, sizes in ((flow, (904, 2048)), (other, (0, 2048))):
+        for number, count in enumerate((*sizes, *sizes)):
+            qp.send(noise(count), 10 * number + qp.qp)
+    found = reduced(read(flow, other))
+    assert found and not any(c.complete for c in found)
+
+
+def test_empty_sends_in_a_row_tell_of_an_added_step() -> None:
+    flow, other = Flow(1), Flow(2)
+    for step in range(2):
+        for qp, sizes in ((flow, (904, 2048, 904)), (other, (0, 2048, 0))):
+            for number, count in enumerate(sizes):
+                qp.send(noise(count), 100 * step + 10 * number + qp.qp)
+    assert [c.complete for c in reduced(read(flow, other))] == [True, True]
+
+
 def test_all_reduces_of_two_ranks_are_not_one_of_four() -> None:
     flow = Flow(1)
     for step in range(6):
@@ -184,3 +203,17 @@ def test_a_stream_joined_late_is_not_called_whole() -> None:
             way.send(noise(2048), 100 * step + 1, seen=step > 1)
     assert reduced(read(flow, back))
     assert not any(c.complete for c in reduced(read(flow, back)))
+
+
+def test_bytes_of_which_two_copies_differ_are_not_covered() -> None:
+    flow, back = Flow(1), Flow(2, source="B", destination="A")
+    for step in range(2):
+        flow.send(noise(1928), 100 * step)
+        back.send(noise(3072), 100 * step + 1)
+        flow.send(noise(3072), 100 * step + 2)
+        back.send(noise(1928), 100 * step + 3)
+    assert [c.complete for c in reduced(read(flow, back))] == [True, True]
+    flow.messages[1] = replace(flow.messages[1], conflicts=((1024, 2048),))
+    first, second = reduced(read(flow, back))
+    assert first.missing == ((512, 1024),) and first.sha256 is None and first.conflicts
+    assert second.complete

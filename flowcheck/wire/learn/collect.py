@@ -106,7 +106,7 @@ def _collective(
         covered_bytes=int(canvas.covered.sum()),
         missing=canvas.missing(),
         result=canvas.result,
-        conflicts=canvas.conflicts,
+        conflicts=canvas.conflicts + canvas.torn,
         sources=tuple(dict.fromkeys(sources)),
         assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,

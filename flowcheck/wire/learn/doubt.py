@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cut import Cut
+from flowcheck.wire.learn.grammar import SHAPES
 from flowcheck.wire.learn.place import Canvas
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
 
+END_OPEN = "the end of the tensor inside its last line"
 LINE_BYTES = 8
 """Data of an LL line: totals that differ by less may fit the same sizes."""
 
@@ -32,7 +34,9 @@ def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[st
     assumed: list[str] = []
     reduces = cut.op.kind is Kind.ALL_REDUCE
     if cut.op.slack_is_open and reduces and not _end_is_told(canvas):
-        assumed.append("the end of the tensor inside its last line")
+        assumed.append(END_OPEN)
+    if cut.op.open_size and cut.op.protocol is Protocol.LL and cut.op.meaning != SHAPES:
+        assumed.append(END_OPEN)
     if not cut.op.licensed and not reduces:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
     ring = communicator.ring

@@ -50,15 +50,15 @@ def _added_equal(cut: Cut, ring: Ring) -> bool | None:
 
 
 def _empty_third(cut: Cut, ring: Ring) -> bool:
-    """An added send without a byte was seen, and more sends after it: no broadcast sends nothing,
-    and it is not the first send of an all-reduce that was cut off."""
-    return any(
-        is_added(send, cut, ring)
-        and not send.wire_bytes
-        and number in stream.sends
-        and number + 1 in stream.sends
-        for stream, number, send in cut.sends(ring)
-    )
+    """Two sends without a byte in a row, the added one and the first of the next all-reduce: of
+    two ranks' plain ring steps one at least holds bytes, and no broadcast is empty."""
+    if ring.ranks != 2:
+        return False
+    for stream, number, send in cut.sends(ring):
+        pair = [stream.sends.get(number), stream.sends.get(number + 1)]
+        if is_added(send, cut, ring) and all(s is not None and not s.wire_bytes for s in pair):
+            return True
+    return False
 
 
 def adds_up(cut: Cut, ring: Ring, canvas: Canvas) -> bool | None:

@@ -149,7 +149,8 @@ def _content(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
     """The result; of the count, any rank's block; None where bytes are missing."""
     canvas, _, _ = paint(cut, ring)
     if cut.op.kind is not Kind.ALL_GATHER:
-        return canvas.result if canvas.covered.all() and not canvas.conflicts else None
+        whole = canvas.covered.all() and not canvas.conflicts and not canvas.torn
+        return canvas.result if whole else None
     size = cut.op.work_bytes
     blocks = [
         canvas.result[i * size : (i + 1) * size]

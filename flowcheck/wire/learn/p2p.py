@@ -73,10 +73,8 @@ class Completion:
         for start, stop in self.ranges:
             canvas.put(start, data[at : at + stop - start], seen[at : at + stop - start])
             at += stop - start
-        canvas.conflicts += sum(
-            stop - start
-            for _, send in self.parcel.pieces
-            for start, stop in getattr(send.message, "conflicts", ())
+        canvas.torn += sum(
+            stop - start for _, send in self.parcel.pieces for start, stop in send.message.conflicts
         )
 
 

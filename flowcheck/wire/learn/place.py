@@ -26,6 +26,8 @@ class Canvas:
     result: NDArray[np.uint8] = field(init=False)
     covered: NDArray[np.bool_] = field(init=False)
     conflicts: int = 0
+    torn: int = 0
+    """Bytes of one message that mirror points or repeats gave differently; none is believed."""
 
     def __post_init__(self) -> None:
         self.result = np.zeros(self.size_bytes, np.uint8)
@@ -71,7 +73,7 @@ def unpacked(
     the message's, and bytes of which two copies differ, are not counted as captured."""
     payload = send.message.payload
     mask = seen_mask(len(payload), send.message.missing)
-    for start, stop in getattr(send.message, "conflicts", ()):
+    for start, stop in send.message.conflicts:
         mask[start:stop] = False
     if protocol is Protocol.LL and len(payload):
         lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
@@ -138,7 +140,7 @@ def paint(
             continue
         data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
         canvas.put(send.start_byte, data, mask)
-        canvas.conflicts += sum(b - a for a, b in getattr(seen.message, "conflicts", ()))
+        canvas.torn += sum(b - a for a, b in seen.message.conflicts)
         if mask.any():
             sources.setdefault(id(stream), stream)
     return canvas, tuple(sources.values()), first_ns
