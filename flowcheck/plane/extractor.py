@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.flows import FlowTable, flow_key
+from flowcheck.plane.owners import Name
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.plane.staging import NUMBER_UNKNOWN, Staging
@@ -45,6 +46,7 @@ class Extractor:
         """
         self.ring, self.flows, self.staging, self.shard = ring, flows, staging, shard
         self._keys: list[FlowKey] = []
+        self._names: Mapping[FlowKey, Name] = {}
         self._told = 0
         slot = ffi.new("struct fc_extractor **")
         code = lib.fc_extractor_open(
@@ -75,11 +77,20 @@ class Extractor:
         self.shard = shard
         lib.fc_extractor_use_shard(self.handle, shard.handle)
 
+    def call(self, names: Mapping[FlowKey, Name]) -> None:
+        """From now on flows have the names under which all mirror points were joined."""
+        self._names, self._keys = names, []
+
     def keys(self) -> list[FlowKey]:
         """[flows] keys by flow index."""
-        records = self.flows.flows()
-        self._keys += [flow_key(record) for record in records[len(self._keys) :]]
+        keys = [flow_key(record) for record in self.flows.flows()[len(self._keys) :]]
+        self._keys += [self._names[key].flow if key in self._names else key for key in keys]
         return self._keys
+
+    def psn_shift(self, flow: int) -> int:
+        """What the unwrapped PSNs of a flow lack of those where all mirror points are joined."""
+        own = self._names.get(flow_key(self.flows.flows()[flow])) if self._names else None
+        return own.psn_shift if own else 0
 
     def staged(self) -> Iterator[MessageSeen]:
         """Every staged message, complete or not, in order of discovery."""
@@ -175,7 +186,9 @@ class Extractor:
             m = self.staging.handle.records[record].message
             if plans["state"][m.flow] == PLAN_UNKNOWN:
                 continue
-            named = (numbers or {}).get((keys[m.flow], int(m.first_psn)), NUMBER_UNKNOWN)
+            named = (numbers or {}).get(
+                (keys[m.flow], int(m.first_psn) + self.psn_shift(m.flow)), NUMBER_UNKNOWN
+            )
             moved += int(lib.fc_staged_place(self.handle, record, named))
         return moved
 

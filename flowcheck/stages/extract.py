@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note, ShardReady, StepLost
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
+from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -15,18 +15,14 @@ from flowcheck.plane.staging import Staging
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
-from flowcheck.stages.recut import Recuts
+from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
-from flowcheck.wire.plan import FlowPlan, compile_flow_plans
-from flowcheck.wire.seen import FlowKey
 
 SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
 LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
-PASSED_STEPS = 2
-"""A step is given up when every flow is so many steps beyond it."""
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
 
@@ -40,11 +36,9 @@ class ExtractService:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
         self._learner = Learner(run)
-        self._plans: dict[FlowKey, FlowPlan] = {}
         self._generations: Generations | None = None
-        self._recuts: Recuts | None = None
+        self._planned: Planned | None = None
         self._broken: tuple[int, str] | None = None
-        self._planned: list[int] = []
         self._turn = 0
         self._why = ""
         self._over = False
@@ -58,7 +52,6 @@ class ExtractService:
             flows = FlowTable.open(self._run.flows(number))
             staging = self._staging(number, flows)
             self._extractors.append(Extractor(ring, flows, staging, shard))
-        self._planned = [0] * len(self._extractors)
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
@@ -77,6 +70,8 @@ class ExtractService:
 
     def _adopt(self, job: Job, shard: Shard | None) -> None:
         """Obeys a learned job: everything here may have been done before a kill."""
+        for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
+            extractor.call(names)
         if shard is None:
             unfinished = self._run.shard.with_suffix(".tmp")
             unfinished.unlink(missing_ok=True)
@@ -87,21 +82,11 @@ class ExtractService:
             extractor.use_shard(shard)
         self._generations = Generations(shard)
         self._generations.open_free()
-        self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
-        self._recuts = Recuts(self._run, job, self._plans)
-        self._restore()
-        self._install()
+        self._planned = Planned(self._run, job, self._extractors)
+        self._planned.restore()
+        self._planned.install(lost=self._lost)
         self._place()
         self._links.report(JobLearned(path=str(self._run.learned_job)))
-
-    def _restore(self) -> None:
-        """Ends what a kill interrupted, and gives plans of a late mirror point what others have."""
-        assert self._recuts is not None
-        for extractor in self._extractors:
-            states = extractor.staging.plans()["state"]
-            for index, key in enumerate(extractor.keys()):
-                if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
-                    self._recuts.restore(extractor, index, key)
 
     def work(self) -> int:
         done = sum(extractor.extract(SPAN_SLOTS) for extractor in self._extractors)
@@ -121,6 +106,8 @@ class ExtractService:
         if job is not None:
             self._adopt(job, None)
             return 1
+        if self._learner.busy:
+            return 0
         for extractor in stalled:
             extractor.unblock()
             self._note(f"staging is full and no job is proved: {'; '.join(self._learner.why_not)}")
@@ -128,7 +115,8 @@ class ExtractService:
 
     def _fill(self, generations: Generations, *, idle: bool) -> int:
         """Homes for what is staged, whole steps to the updater, short ones given up."""
-        self._install()
+        assert self._planned is not None
+        self._planned.install(lost=self._lost)
         done = 0
         if generations.open_free() or idle or self._turn % LOOK_EVERY == 0:
             done += self._place()
@@ -146,19 +134,19 @@ class ExtractService:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return done + self._lose(short, "staging is full and it is not whole")
-        if (idle or self._turn % LOOK_EVERY == 0) and self._passed(short.step):
+        if (idle or self._turn % LOOK_EVERY == 0) and self._planned.passed(short.step):
             return done + self._lose(short, "every flow went on without it")
         return done
 
     def _recut(self, short: Short, *, idle: bool) -> int:
         """Flows that left their plan: what lies between the steps is told and left out."""
-        assert self._recuts is not None and self._generations is not None
+        assert self._planned is not None and self._generations is not None
         if not (idle or self._turn % LOOK_EVERY == 0) or self._broken is not None:
             return 0
         ended = all(x.ring.drained for x in self._extractors)
         full = any(x.stalled for x in self._extractors)
         self._read_out = (ended or full) and not self._generations.waiting
-        outcome = self._recuts.look(
+        outcome = self._planned.recuts.look(
             self._extractors,
             self._learner.numbers,
             open_step=short.step + GENERATIONS - 1,
@@ -169,35 +157,8 @@ class ExtractService:
             self._note(sentence)
         return outcome.done and outcome.done + self._place()
 
-    def _install(self) -> None:
-        """Plans for flows that appeared; what no plan names is ignored from here on."""
-        for number, extractor in enumerate(self._extractors):
-            keys = extractor.keys()
-            for index in range(self._planned[number], len(keys)):
-                if extractor.staging.plans()["state"][index] != PLAN_UNKNOWN:
-                    continue
-                plan = None if self._lost else self._plans.get(keys[index])
-                if plan is None or not extractor.install(plan):
-                    extractor.ignore(index)
-                elif self._recuts is not None:
-                    self._recuts.restore(extractor, index, keys[index])
-            self._planned[number] = len(keys)
-
     def _place(self) -> int:
         return sum(extractor.place_staged(self._learner.numbers) for extractor in self._extractors)
-
-    def _passed(self, step: int) -> bool:
-        """Every planned flow is well beyond `step` at every mirror point."""
-        last: dict[FlowKey, int] = {}
-        for extractor in self._extractors:
-            plans = extractor.staging.plans()
-            for index, key in enumerate(extractor.keys()):
-                plan = plans[index]
-                if plan["state"] not in (PLAN_ACTIVE, PLAN_SUSPENDED) or not plan["each_sends"]:
-                    continue
-                at = int(plan["last_step"])
-                last[key] = max(last.get(key, 0), at)
-        return bool(last) and all(at >= step + PASSED_STEPS for at in last.values())
 
     @property
     def _lost(self) -> bool:
@@ -225,6 +186,8 @@ class ExtractService:
 
     def _end(self) -> int:
         """The sources ended and every frame is extracted: the last word on every step."""
+        if self._learner.busy:
+            return 0
         if self._generations is None:
             self._why = "no job was learned: " + "; ".join(self._learner.why_not)
             return self._say_drained(0)

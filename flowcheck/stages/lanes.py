@@ -83,7 +83,8 @@ class LaneView:
             for m in messages[messages["flow"] == instance.index]:
                 number = int(m["number"])
                 if number == NUMBER_UNKNOWN:
-                    number = numbers.get((key, int(m["first_psn"])), number)
+                    shift = instance.extractor.psn_shift(instance.index)
+                    number = numbers.get((key, int(m["first_psn"]) + shift), number)
                 if number != NUMBER_UNKNOWN and not int(m["flags"]) & lib.FC_MESSAGE_CLOSING:
                     sizes[number] = int(m["length_bytes"])
         return sizes

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
+
+import msgspec
 
 from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.merge import join, view_of
+from flowcheck.plane.merge import Joined, join, view_of
+from flowcheck.plane.owners import Name
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
@@ -16,6 +21,29 @@ from flowcheck.wire.seen import FlowKey
 GROWTH = 1.25
 """Read again once so many more messages are there: all readings together stay linear."""
 MESSAGES_MIN = 4
+PAUSE = 4
+"""Times the last reading took, before the next one, unless twice as many messages are there."""
+TURN_S = 0.1
+"""How long one turn of the stage waits for a reading."""
+
+
+class _Reading(Thread):
+    """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
+
+    def __init__(self, seen: Joined, *, ended: bool) -> None:
+        super().__init__(name="reading", daemon=True)
+        self.seen, self._ended = seen, ended
+        self.result: Reading | None = None
+        self.error: BaseException | None = None
+        self.took_s = 0.0
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.result = read_stream(self.seen.flows, self.seen.messages, ended=self._ended)
+        except BaseException as error:  # handed to the stage, which raises it
+            self.error = error
+        self.took_s = time.monotonic() - began
 
 
 class Learner:
@@ -24,31 +52,63 @@ class Learner:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._read_at = 0
+        self._not_before_s = 0.0
+        self._reading: _Reading | None = None
         self.numbers: dict[tuple[FlowKey, int], int] = {}
         """{(flow, first PSN): message number} where transport may not know it."""
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
+
+    @property
+    def busy(self) -> bool:
+        """A reading has begun whose outcome was not taken yet."""
+        return self._reading is not None
 
     def known(self) -> Job | None:
         """The job an earlier life of this process wrote."""
         path = self._run.learned_job
         return decode_job(path.read_bytes()) if path.exists() else None
 
+    def names(self) -> list[dict[FlowKey, Name]]:
+        """[mirror point] what its flows are called in the learned job."""
+        path = self._run.learned_folder / "names"
+        if not path.exists():
+            return []
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=list[list[tuple[FlowKey, Name]]])
+        return [dict(own) for own in kept]
+
     def learn(self, extractors: Sequence[Extractor], *, at_once: bool) -> Job | None:
         """The job, written to its files, once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new.
         """
+        if self._reading is None and not self._begin(extractors, at_once=at_once):
+            return None
+        assert self._reading is not None
+        self._reading.join(TURN_S)
+        if self._reading.is_alive():
+            return None
+        reading, self._reading = self._reading, None
+        if reading.error is not None:
+            raise reading.error
+        assert reading.result is not None
+        self._not_before_s = time.monotonic() + PAUSE * reading.took_s
+        self.why_not = reading.result.why_not or ("the stream does not tell a training job yet",)
+        return self._proved(reading.result, reading.seen)
+
+    def _begin(self, extractors: Sequence[Extractor], *, at_once: bool) -> bool:
+        """Starts a reading if enough is new; readings take a fifth of the time at most."""
         complete = sum(extractor.staging.completions for extractor in extractors)
         due = self._read_at + 1 if at_once else max(MESSAGES_MIN, int(self._read_at * GROWTH))
-        if complete < due:
-            return None
+        early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
+        if complete < due or (early and not at_once):
+            return False
         self._read_at = complete
         seen = join([view_of(extractor) for extractor in extractors])
-        reading = read_stream(seen.flows, seen.messages)
-        self.why_not = reading.why_not or ("the stream does not tell a training job yet",)
-        return self._proved(reading)
+        self._reading = _Reading(seen, ended=at_once)
+        self._reading.start()
+        return True
 
-    def _proved(self, reading: Reading) -> Job | None:
+    def _proved(self, reading: Reading, seen: Joined) -> Job | None:
         if reading.job is None:
             return None
         if reading.weights is None or not reading.weights.complete:
@@ -60,6 +120,8 @@ class Learner:
             for placement in collective.placements
             if placement.first_psn is not None
         }
+        named = [list(own.items()) for own in seen.names]
+        write_whole(self._run.learned_folder / "names", msgspec.msgpack.encode(named))
         # The job appears last: where it is, the weights are.
         write_whole(self._run.weights, reading.weights.result.tobytes())
         write_whole(self._run.learned_job, encode_job(reading.job))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +18,19 @@ import torch
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
 from flowcheck.messages import Drained, Message, Note, StepLost
+from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.owners import Name, name_flows
 from flowcheck.plane.parser import Parser
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
+from flowcheck.stages import learner
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import decode_job
+from flowcheck.wire.seen import FlowKey
 
 SLOTS = 256
 JOB = SyntheticJob(
@@ -287,3 +295,52 @@ def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]
     assert played(chain) == wanted(traffic)
     placed = sum(ring.counters()["extract"]["placed_bytes"] for ring, *_ in chain.parts)
     assert placed == 12 * len(traffic.gradients[0])
+
+
+def test_names_of_the_join_hold_for_every_later_life_of_the_stage(
+    play: Callable[..., Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_names(*views: Any) -> list[dict[FlowKey, Name]]:
+        return [
+            {key: Name(replace(n.flow, incarnation=3), 5 << 24) for key, n in own.items()}
+            for own in name_flows(*views)
+        ]
+
+    monkeypatch.setattr(merge, "name_flows", other_names)
+    traffic = make(replace(JOB, metric_every=2))
+    chain = play(traffic, "rx", "tx")
+    for _ in range(60):
+        service = chain.service()
+        for _ in range(3):
+            chain.feed(16)
+            service.work()
+            chain.apply()
+        service.stop()
+    learned = decode_job(chain.run.learned_job.read_bytes())
+    assert {flow.incarnation for edge in learned.edges for flow in edge.flows if flow} == {3}
+    assert played(chain) == wanted(traffic)
+
+
+def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
+    play: Callable[..., Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never, begun = Event(), []
+
+    def endless(*_: object, ended: bool) -> None:
+        begun.append(ended)
+        never.wait(60)
+
+    monkeypatch.setattr(learner, "read_stream", endless)
+    chain = play(make(JOB))
+    service = chain.service()
+    slowest_s = 0.0
+    for _ in range(20):
+        chain.feed()
+        began = time.monotonic()
+        service.work()
+        slowest_s = max(slowest_s, time.monotonic() - began)
+        assert not service.drained()
+    service.stop()
+    assert len(begun) == 1
+    assert slowest_s < 1
+    never.set()
