@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.captured import Frame, Truth, read_frames, write_pcap
+from support.captured import NAMES, Frame, Truth, read_frames, write_pcap
 
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
@@ -51,3 +53,20 @@ def test_a_burst_over_two_steps_costs_those_two_alone(
     whole = [c.sha256 for c in reading.collectives if c.kind == "all_reduce" and c.sha256]
     assert set(whole) <= set(hashes)
     assert len(whole) >= len(hashes) - 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("far", [3, 30])
+def test_frames_out_of_order_cost_nothing(
+    name: str, far: int, captures: Path, truth: Path, tmp_path: Path
+) -> None:
+    frames = read_frames(captures / f"{name}.pcapng")
+    dice = random.Random(f"{name} {far}")
+    order = sorted(range(len(frames)), key=lambda i: i + dice.uniform(0, far))
+    times = [(f.seconds, f.microseconds) for f in frames]
+    mixed = [
+        replace(frames[i], seconds=at[0], microseconds=at[1])
+        for i, at in zip(order, times, strict=True)
+    ]
+    found = [c for c in read(mixed, tmp_path).collectives if c.kind == "all_reduce"]
+    assert [c.sha256 for c in found] == [a["sha256_le"] for a in Truth(truth, name).all_reduces]

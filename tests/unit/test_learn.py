@@ -220,3 +220,37 @@ def test_reading_is_the_same_twice(tmp_path: Path) -> None:
 def test_nothing_is_read_from_nothing() -> None:
     reading = read_stream([], [])
     assert reading.collectives == () and reading.weights is None and reading.job is None
+
+
+@pytest.mark.parametrize("direction", ["tx", "both"])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_metric_now_and_then_is_no_part_of_an_iteration(
+    every: int, direction: str, tmp_path: Path
+) -> None:
+    """The second bucket lacks nothing on the wire: its point-to-point send is empty."""
+    buckets = ((0,), (1,))
+    job = SyntheticJob(shapes=((61, 97), (20,)), buckets=buckets, steps=7, metric_every=every)
+    traffic = make(replace(job, point_to_point=True))
+    reading, _ = read(traffic, 0, direction, tmp_path)
+    reduced = [c for c in reading.collectives if c.kind == "all_reduce"]
+    truth = [result for kind, result in traffic.collectives if kind == "all_reduce"]
+    assert [c.result.tobytes() for c in reduced if c.complete] == truth
+    assert reading.job is not None, reading.why_not
+    ops = [(op.kind, op.role, op.work_bytes) for op in reading.job.each]
+    expected = [
+        ("all_reduce", "bucket", 61 * 97 * 4),
+        (None, "bucket", 0),
+        ("all_reduce", "bucket", 80),
+        (None, "bucket", 0),
+    ]
+    assert ops == expected + [("all_reduce", "ignored", 4)] * (every == 1)
+
+
+def test_tensors_too_small_for_a_second_chunk_need_no_parcel(tmp_path: Path) -> None:
+    shapes = ((5, 9), (20,), (7,), (11, 3))
+    job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)), steps=6, metric_every=2)
+    traffic = make(replace(job, point_to_point=True))
+    reading, _ = read(traffic, 0, "tx", tmp_path)
+    assert reading.job is not None
+    assert [op.work_bytes for op in reading.job.each] == [208, 212]
+    assert all(c.complete for c in reading.collectives if c.kind == "all_reduce")
