@@ -129,7 +129,7 @@ class ExtractService:
         if done:
             return done
         if short.conflict_bytes:
-            return self._lose(short, f"two copies of {short.conflict_bytes} bytes differ")
+            return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         if self._broken is not None and short.step >= self._broken[0]:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:

@@ -98,6 +98,29 @@ def test_bytes_that_come_again_are_compared_and_never_replaced(shm: Path) -> Non
         assert run.shard.gradient(0).tobytes() == good[0].data
         assert run.counters()["conflict_bytes"] == 4
         assert run.counters()["duplicate_bytes"] == SIZE - 4
+        assert run.shard.covered_bytes(0) == SIZE
+        assert run.shard.conflict_bytes(0) == 4
+        assert not run.shard.finish(0)
+
+
+def test_copies_that_differed_while_staged_keep_their_step_from_being_whole(shm: Path) -> None:
+    good = [whole(1)]
+    changed = bytearray(good[0].data)
+    changed[PMTU_BYTES + 5] ^= 1
+    bad = [Send(bytes(changed), SIMPLE, SendKind.FINAL, good[0].segments)]
+    with bench(shm) as run:
+        run.run(packets_of(good))
+        run.run(packets_of(bad))
+        [staged] = run.extractor.staged()
+        assert staged.conflicts == ((PMTU_BYTES, 2 * PMTU_BYTES),)
+        run.shard.begin(0, 1)
+        run.extractor.install(plan_of(good))
+        assert run.extractor.place_staged() == 1
+        assert run.shard.gradient(0).tobytes() == good[0].data
+        assert run.shard.conflict_bytes(0) == PMTU_BYTES
+        assert not run.shard.finish(0)
+        run.shard.begin(0, 2)
+        assert run.shard.conflict_bytes(0) == 0
 
 
 def test_lines_with_a_wrong_flag_stay_missing_and_are_counted(shm: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
+from flowcheck.lab.frames import crc_invariant
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
 from flowcheck.messages import Drained, Message, Note, StepLost
 from flowcheck.plane import merge
@@ -344,3 +345,22 @@ def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
     assert len(begun) == 1
     assert slowest_s < 1
     never.set()
+
+
+def test_step_of_which_two_copies_differ_is_lost_and_says_so(play: Callable[..., Chain]) -> None:
+    traffic = make(JOB)
+    at, wire = max(
+        (n, wire)
+        for n, wire in enumerate(traffic.frames)
+        if wire.kind == "data" and len(wire.frame) > 1000 and 0 in (wire.sender, wire.receiver)
+    )
+    ip, udp, transport = wire.frame[14:54], wire.frame[54:62], bytearray(wire.frame[62:-4])
+    transport[-7] ^= 1  # in the second data word of the last LL line
+    again = wire.frame[:62] + transport + crc_invariant(ip, udp, bytes(transport))
+    traffic.frames.insert(at + 1, replace(wire, frame=again))
+    chain = play(traffic)
+    right = wanted(traffic)
+    assert played(chain) == {step: right[step] for step in range(1, JOB.steps)}
+    [lost, *_] = chain.heard.of(StepLost)
+    assert (lost.step, lost.missing) == (JOB.steps, ())
+    assert "two copies differ" in lost.why
