@@ -8,10 +8,10 @@ from enum import IntEnum
 
 from flowcheck.wire.extras import ABSENT, Extras, LaneSizes, Size
 
-EXTRAS_MAX = 64
+EXTRAS_MAX = 256
 """Collectives left out at most."""
-STATES_MAX = 4096
-"""Readings of equal cost followed at once."""
+EXPANDED_MAX = 512
+"""Places at which extra collectives are looked for, milliseconds each: the stage must not stall."""
 
 At = tuple[int, ...]
 """[lane] number of the next message."""
@@ -66,6 +66,7 @@ class Search:
         self._buckets, self._extras, self._stream = buckets, extras, stream
         self._step, self._pins = step, pins
         self._seen: set[tuple[int, At]] = set()
+        self._expanded = 0
         self.blocked = False
 
     def run(self, start: State, target: int) -> State | None:
@@ -76,8 +77,9 @@ class Search:
             if goal is not None:
                 goal.extras = extras
                 return goal
-            layer = list(self._through_extras(reached))[:STATES_MAX]
-            if not layer:
+            self._expanded += len(reached)
+            layer = list(self._through_extras(reached))
+            if not layer or self._expanded > EXPANDED_MAX:
                 break
         return None
 
