@@ -4,16 +4,15 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.chain import wait_until
-from support.veth import Veth, veth
+from support.live import events, greetings, send, start
+from support.veth import veth
 
 from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.lab.synthetic import SyntheticJob, Traffic, make
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
 
@@ -51,33 +50,6 @@ def lost_run(frames: list[Wire], truth: Traffic) -> tuple[int, int, tuple[int, i
     raise AssertionError("the job has no final chunk of three Middle packets in that step")
 
 
-def send(cable: Veth, folder: Path, frames: list[Wire]) -> None:
-    write_pcap(folder / "part.pcap", frames)
-    cable.send(folder / "part.pcap")
-
-
-def start(cable: Veth, folder: Path) -> subprocess.Popen[str]:
-    (folder / "job.toml").write_text(
-        f'run = "{folder}/run"\ndigests = true\n[[source]]\ninterface = "{cable.tap}"\n'
-        "[ring]\nslots = 4096\n[staging]\nsize_bytes = 16_777_216\n"
-        '[optimizer]\nname = "adamw"\nlearning_rate = 0.001\n'
-    )
-    command = ["ip", "netns", "exec", cable.namespace, sys.executable, "-m", "flowcheck", "up"]
-    return subprocess.Popen(
-        [*command, str(folder / "job.toml"), "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def events(run: RunDir, kind: str) -> list[dict[str, object]]:
-    lines = run.events.read_text().splitlines() if run.events.exists() else []
-    return [event for event in map(json.loads, lines) if event.get("type") == kind]
-
-
-def greetings(run: RunDir) -> int:
-    return sum(event["stage"] == "capture-0" for event in events(run, "Hello"))
-
-
 @pytest.mark.slow
 def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_nothing_else(
     tmp_path: Path,
@@ -89,7 +61,7 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
     with veth() as cable:
         process = start(cable, tmp_path)
         try:
-            wait_until(lambda: greetings(run) == 1, 60, "capture on the interface")
+            wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
             with Ring.open(run.ring(0)) as ring:
                 send(cable, tmp_path, frames[:first])
                 wait_until(lambda: ring.head == first, 20, "the frames before the kill")
@@ -98,7 +70,7 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
                 os.kill(run.stage_pids()["capture-0"], signal.SIGKILL)
                 send(cable, tmp_path, frames[first:stop])
                 os.kill(supervisor, signal.SIGCONT)
-                wait_until(lambda: greetings(run) == 2, 60, "capture to come back")
+                wait_until(lambda: greetings(run, "capture-0") == 2, 60, "capture to come back")
                 send(cable, tmp_path, frames[stop:])
                 rest = len(frames) - (stop - first)
                 wait_until(lambda: ring.head == rest, 20, "the frames after the kill")
