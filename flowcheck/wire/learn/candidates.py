@@ -37,6 +37,8 @@ class Op:
     meaning: str = ""
     open_size: bool = False
     """Expected here, but of no particular size."""
+    from_wire: bool = False
+    """Expected here; nothing but the sizes on the wire tells how large it is."""
 
     @property
     def element_bytes(self) -> int:

@@ -58,8 +58,9 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
             doubts.append(UNCOUNTED)
+        if cut.op.kind is Kind.ALL_REDUCE and not added:
+            doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator, canvas)
-        assumed += [] if added or cut.op.kind is not Kind.ALL_REDUCE else [NOT_ADDED]
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cut import Cut
-from flowcheck.wire.learn.grammar import SHAPES
 from flowcheck.wire.learn.place import Canvas
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
@@ -35,7 +34,7 @@ def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[st
     reduces = cut.op.kind is Kind.ALL_REDUCE
     if cut.op.slack_is_open and reduces and not _end_is_told(canvas):
         assumed.append(END_OPEN)
-    if cut.op.open_size and cut.op.protocol is Protocol.LL and cut.op.meaning != SHAPES:
+    if cut.op.from_wire and cut.op.protocol is Protocol.LL:
         assumed.append(END_OPEN)
     if not cut.op.licensed and not reduces:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")

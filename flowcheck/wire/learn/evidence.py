@@ -32,6 +32,12 @@ def added_step_told(ring: Ring, cuts: Sequence[Cut]) -> bool:
     return True in sums and False not in sums
 
 
+def copies_bear_out(ring: Ring, cuts: Sequence[Cut]) -> bool:
+    """Added sends hold what the other direction says, wherever both were seen."""
+    verdicts = [_added_equal(cut, ring) for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    return bool(ring.extra_sends) and True in verdicts and False not in verdicts
+
+
 def _added_equal(cut: Cut, ring: Ring) -> bool | None:
     """Added sends against final copies of the other direction; None: nothing to compare."""
     canvas = paint(cut, ring, added=False)[0]
@@ -81,12 +87,33 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
     lost = 0
     for i, cut in enumerate(cuts[:contiguous]):
         lost += cut.lost
-        named = cut.op.licensed and not cut.op.open_size
+        named = cut.op.licensed and not cut.op.from_wire
         reduces = cut.op.kind is Kind.ALL_REDUCE
         known = any(other.op == cut.op and not other.lost for other in cuts[:contiguous])
+        if not named and not reduces and (first := _may_be_elsewhere(ring, cuts, i)) is not None:
+            return first
         if lost and not named and not (reduces and cut.matched and (known or not cut.lost)):
             return i + (reduces and cut.matched > 0)
     return contiguous
+
+
+def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
+    """Where a broadcast has the size of every send of the all-reduces beside it, any of these
+    may be it: the index of the first of them; None where sizes tell."""
+    alike = {(id(stream), send.wire_bytes) for stream, _, send in cuts[i].sends(ring)}
+
+    def mixes(cut: Cut) -> bool:
+        sizes = [(id(stream), send.wire_bytes) for stream, _, send in cut.sends(ring)]
+        return cut.op.kind is Kind.ALL_REDUCE and any(
+            len({size for of, size in sizes if of == stream}) == 1 and (stream, wide) in sizes
+            for stream, wide in alike
+        )
+
+    first = i
+    while first and mixes(cuts[first - 1]):
+        first -= 1
+    after = i + 1 < len(cuts) and mixes(cuts[i + 1])
+    return first if after or first < i else None
 
 
 def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:

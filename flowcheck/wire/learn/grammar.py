@@ -98,11 +98,15 @@ class Trainer:
         """Collectives that would be in keeping with `path`, most likely first."""
         habits = self.habits(ring, path)
         from_start = not any(n for at in state.positions for n in at)
-        expected = [(*told, False) for told in _expected(habits, from_start)]
+        expected = [(*told, False, False) for told in _expected(habits, from_start)]
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is not None and not (named == SIZES and habits.bucket_count):
             totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST)
-            expected += [(Kind.BROADCAST, total, named, named == BUFFERS) for total in totals]
+            # Content tells whether the shapes are all there.
+            expected += [
+                (Kind.BROADCAST, total, named, named == BUFFERS, named != SHAPES)
+                for total in totals
+            ]
         return [
             Op(
                 kind=kind,
@@ -111,8 +115,9 @@ class Trainer:
                 licensed="DDP",
                 meaning=meaning,
                 open_size=open_size,
+                from_wire=from_wire,
             )
-            for kind, size, meaning, open_size in expected
+            for kind, size, meaning, open_size, from_wire in expected
             if size > 0
         ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cut import HASTY, Cuts, cut_stream
+from flowcheck.wire.learn.evidence import copies_bear_out
 from flowcheck.wire.learn.grammar import Habits, Trainer
 from flowcheck.wire.learn.place import contradictions
 from flowcheck.wire.learn.resume import resumed
@@ -23,6 +24,8 @@ CONTRADICTION_COST = 50.0
 PENALTY_COST = 1.5
 """Weights of what speaks against a reading: a send it leaves unread, a result of which two final
 copies differ, a hint of hosts or tags it ignores."""
+ADDED_GAIN = 6.0
+"""Equal copies of what an added ring step forwards: no reading without it can explain them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def plain_score(cuts: Cuts) -> float:
 
 def score_of(cuts: Cuts) -> float:
     """What speaks against a reading, content included."""
-    return plain_score(cuts) + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
+    score = plain_score(cuts) + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
+    return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)
 
 
 def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
@@ -109,7 +113,7 @@ def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
     for ring in rings(group, rules):
         if PENALTY_COST * ring.penalty > least:
             break
-        limit = least - PENALTY_COST * ring.penalty
+        limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit))
         least = min(least, plain_score(hasty[-1]))
     if not hasty:
