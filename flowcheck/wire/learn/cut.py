@@ -12,13 +12,25 @@ from flowcheck.wire.learn.match import Cut, State, apply, beyond_end
 from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.terms import Kind, Rule
 
-__all__ = ["HASTY", "THOROUGH", "Cut", "Cuts", "Expect", "State", "cut_stream", "unread_sends"]
+__all__ = [
+    "HASTY",
+    "THOROUGH",
+    "Cut",
+    "Cuts",
+    "Expect",
+    "Purse",
+    "State",
+    "cut_stream",
+    "unread_sends",
+]
 
 LOOK_BACK = 256
 """Collectives remembered when guessing what comes next."""
 HASTY, THOROUGH = (50, 2), (500, 6)
 """Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
 fits none of them is left unread from there on."""
+PURSE = (8_000, 16)
+"""Guesses tried at most for a whole capture: so many, and so many for each send seen."""
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
@@ -40,6 +52,18 @@ class Expect(Protocol):
         """False if what was seen of `cut` contradicts the name it was expected by."""
 
 
+@dataclass(slots=True)
+class Purse:
+    """Guesses that one reading may still try, all its rings together: where much was lost on many
+    connections, a search that ends is worth more than one more tensor."""
+
+    left: int
+
+    @classmethod
+    def for_sends(cls, count: int) -> Purse:
+        return cls(PURSE[0] + PURSE[1] * count)
+
+
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """The best reading of one ring."""
@@ -59,6 +83,7 @@ def cut_stream(
     start: Positions | None = None,
     known: Sequence[Op] = (),
     limit: float = float("inf"),
+    purse: Purse | None = None,
 ) -> Cuts:
     """Collectives from `start` on (default: send 0 of every stream). `known`: collectives found
     elsewhere in the stream. `limit`: no reading that costs more is wanted. The search goes depth
@@ -74,8 +99,10 @@ def cut_stream(
     ways = [_successors(ring, state, path, expect, known)]
     costs, unread = [0.0], [best.unread]
     failed: set[tuple[Positions, Channels, tuple[Rule, ...]]] = set()
-    while ways and budget > 0:
+    while ways and budget > 0 and (purse is None or purse.left > 0):
         budget -= 1
+        if purse is not None:
+            purse.left -= 1
         step = next(ways[-1], None)
         if step is None:
             for stack in (ways, costs, unread):

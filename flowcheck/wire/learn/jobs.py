@@ -56,8 +56,11 @@ def _of(
     completions = collected.completions
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
-    begin = next(i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE)
-    plan_at = next(i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES) + 1
+    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
+    sizes_at = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
+    if begin is None or sizes_at is None or sizes_at < begin:
+        return None, (NO_PLAN,)
+    plan_at = sizes_at + 1
     each = _each(cuts, plan_at, len(habits.buckets), ended)
     if each is None:
         return None, (NO_ITERATION,)

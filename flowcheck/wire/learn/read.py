@@ -9,6 +9,7 @@ import numpy as np
 
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
+from flowcheck.wire.learn.cut import Purse
 from flowcheck.wire.learn.doubt import LINE_BYTES
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
@@ -22,6 +23,10 @@ from flowcheck.wire.learn.search import (
 )
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 
+BROKEN_OFF = (
+    "too much was lost to try every reading: the search was broken off, what it says is less"
+)
+
 
 def read_stream(
     flows: Sequence[FlowSeen], messages: Sequence[MessageSeen], *, ended: bool = True
@@ -30,13 +35,18 @@ def read_stream(
     job is then learned from less, see `learn_job`."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
-    communicators = find_communicators(ring_streams, sorted_flows.grants, rules_told(sorted_flows))
+    purse = Purse.for_sends(sum(len(stream.sends) for stream in ring_streams))
+    communicators = find_communicators(
+        ring_streams, sorted_flows.grants, rules_told(sorted_flows), purse
+    )
     found = [collect(c, number, p2p_streams) for number, c in enumerate(communicators)]
     everything = [c for f in found for c in f.collectives]
     everything += parcels_left(p2p_streams, len(communicators))
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended)
+    if purse.left <= 0:
+        why_not = (*why_not, BROKEN_OFF)
     return Reading(
         flows=sorted_flows.readings,
         collectives=numbered,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flowcheck.wire.learn.candidates import Op, Positions, schedule_of
-from flowcheck.wire.learn.cut import HASTY, Cut, Cuts, State, cut_stream
+from flowcheck.wire.learn.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.grammar import Trainer
 from flowcheck.wire.learn.match import agreeing
 from flowcheck.wire.learn.rings import Ring
@@ -22,25 +22,25 @@ AHEAD_COST = 4.0
 SHIFTED = "collectives may begin at another send: sizes fit that too"
 
 
-def resumed(cuts: Cuts) -> Cuts:
+def resumed(cuts: Cuts, purse: Purse | None = None) -> Cuts:
     """`cuts`, continued behind what could not be read, as far as that succeeds."""
     for _ in range(MOST_RESUMES):
         if not cuts.unread:
             break
-        longer = _continued(cuts)
+        longer = _continued(cuts, purse)
         if longer is None:
             break
         cuts = longer
     return cuts
 
 
-def _continued(cuts: Cuts) -> Cuts | None:
+def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
     """One more stretch; None if no start leaves less unread."""
     ring = cuts.ring
     known = list(dict.fromkeys(c.op for c in cuts.found if c.op.kind is Kind.ALL_REDUCE))
     tried: list[tuple[float, Positions, Cuts]] = []
     for skipped, start in _starts(ring, cuts.state.positions):
-        tail = cut_stream(ring, Trainer(), effort=HASTY, start=start, known=known)
+        tail = cut_stream(ring, Trainer(), effort=HASTY, start=start, known=known, purse=purse)
         if tail.found:
             score = SKIP_COST * skipped + tail.cost + UNREAD_COST * tail.unread
             tried.append((score, start, tail))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.wire import nccl
-from flowcheck.wire.learn.cut import HASTY, Cuts, cut_stream
+from flowcheck.wire.learn.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.evidence import copies_bear_out
 from flowcheck.wire.learn.grammar import Habits, Trainer
 from flowcheck.wire.learn.place import contradictions
@@ -78,12 +78,15 @@ def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:
 
 
 def find_communicators(
-    streams: Sequence[Stream], grants: Sequence[Grants], rules: tuple[Rule, ...]
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    purse: Purse | None = None,
 ) -> list[Communicator]:
     """The coarsest grouping that leaves nothing unread, else the one that leaves least."""
     best: tuple[float, list[Communicator]] | None = None
     for groups in groupings(streams, grants) if streams else ():
-        found = [c for group in groups if (c := read_group(group, rules)) is not None]
+        found = [c for group in groups if (c := read_group(group, rules, purse)) is not None]
         if len(found) < len(groups):
             continue
         score = sum(score_of(c.cuts) for c in found)
@@ -105,7 +108,9 @@ def score_of(cuts: Cuts) -> float:
     return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)
 
 
-def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
+def read_group(
+    group: Group, rules: tuple[Rule, ...], purse: Purse | None = None
+) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work."""
     hasty: list[Cuts] = []
@@ -114,14 +119,14 @@ def read_group(group: Group, rules: tuple[Rule, ...]) -> Communicator | None:
         if PENALTY_COST * ring.penalty > least:
             break
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
-        hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit))
+        hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse))
         least = min(least, plain_score(hasty[-1]))
     if not hasty:
         return None
     hasty.sort(key=plain_score)
     best = sorted(hasty[:FINALISTS], key=score_of)
     if best[0].unread:
-        best = sorted((_thorough(cuts) for cuts in best), key=score_of)
+        best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
     won = _fewest_ranks(best[0], [*best, *hasty])
     rivals = tuple(c for c in best[1:] if c.unread == won.unread and score_of(c) <= score_of(won))
     return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
@@ -136,15 +141,19 @@ def _fewest_ranks(won: Cuts, others: Sequence[Cuts]) -> Cuts:
     return min(smaller, key=lambda c: (c.ring.ranks, score_of(c)), default=won)
 
 
-def _thorough(hasty: Cuts) -> Cuts:
+def _thorough(hasty: Cuts, purse: Purse | None) -> Cuts:
     """Cut from the start with patience; where that stops short, go on behind it, and again with
     what was found there, so that a collective whose sizes were lost can be a known one."""
-    first = min(hasty, cut_stream(hasty.ring, Trainer()), key=lambda cuts: (cuts.unread, cuts.cost))
+    first = min(
+        hasty,
+        cut_stream(hasty.ring, Trainer(), purse=purse),
+        key=lambda cuts: (cuts.unread, cuts.cost),
+    )
     if not first.unread:
         return first
-    longer = resumed(first)
+    longer = resumed(first, purse)
     known = list(dict.fromkeys(c.op for c in longer.found if c.op.kind is Kind.ALL_REDUCE))
     if not known:
         return longer
-    again = resumed(cut_stream(hasty.ring, Trainer(), known=known))
+    again = resumed(cut_stream(hasty.ring, Trainer(), known=known, purse=purse), purse)
     return min(longer, again, key=lambda cuts: (cuts.unread, cuts.cost))
