@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +49,10 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     """What torch would refuse at the first step is refused before anything starts."""
+    for key in ("learning_rate", "momentum", "dampening", "eps", "weight_decay"):
+        value = getattr(optimizer, key)
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"optimizer.{key}", value, "must be a finite number")
     if optimizer.learning_rate < 0:
         raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
     if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):
@@ -180,14 +185,22 @@ class JobConfig(Section, frozen=True, kw_only=True):
         return tuple((n, q) for n, source in enumerate(self.source) for q in range(source.queues))
 
 
-def load_job(path: Path) -> JobConfig:
-    """A job file, checked. Raises ConfigError naming the key and what would be right."""
+def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+    """A job file, checked. Raises ConfigError naming the key and what would be right.
+
+    sources: take the place of the file's own, which may then be left out.
+    """
     try:
         tree = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
+    if sources is not None:
+        tree["source"] = [
+            {key: value for key, value in msgspec.to_builtins(source).items() if value is not None}
+            for source in sources
+        ]
     return job_from(tree)
 
 

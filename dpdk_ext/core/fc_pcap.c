@@ -37,7 +37,8 @@ struct fc_pcap {
 	struct interface interfaces[INTERFACES_MAX];
 	uint32_t interfaces_used;
 	uint32_t snaplen_least;
-	bool swapped, next_generation, nanoseconds, ended, torn;
+	bool swapped, next_generation, nanoseconds, ended;
+	const char *torn; /* what is wrong with the file, once it was met */
 };
 
 static uint32_t word32(const struct fc_pcap *pcap, uint64_t at)
@@ -63,7 +64,8 @@ static bool has(const struct fc_pcap *pcap, uint64_t at, uint64_t bytes)
 
 static int torn(struct fc_pcap *pcap, const char *what)
 {
-	pcap->torn = pcap->ended = true;
+	pcap->torn = what;
+	pcap->ended = true;
 	return fc_fail(EBADMSG, "%s is torn at byte %llu (%s); %llu frames before it were read",
 		       pcap->path, (unsigned long long)pcap->at, what,
 		       (unsigned long long)pcap->delivered);
@@ -139,7 +141,8 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 {
 	pcap->at = pcap->start;
 	pcap->delivered = 0;
-	pcap->ended = pcap->torn = false;
+	pcap->ended = false;
+	pcap->torn = NULL;
 	pcap->interfaces_used = 0;
 }
 
@@ -314,7 +317,7 @@ static int next_generation(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 {
 	if (pcap->ended)
-		return pcap->torn ? torn(pcap, "read again") : 0;
+		return pcap->torn ? torn(pcap, pcap->torn) : 0;
 	const int code =
 		pcap->next_generation ? next_generation(pcap, out) : next_classic(pcap, out);
 	if (code == 1)

@@ -34,7 +34,8 @@ def _notes(tape: Tape) -> list[str]:
     notes: list[str] = []
     cut = tape.frames.get("snapped", 0)
     if cut:
-        notes.append(f"{cut} frames were cut by the capture's snap length: their payload is lost")
+        # What follows from it needs no word of its own.
+        return [f"{cut} frames were cut by the capture's snap length: their payload is lost"]
     if tape.conflicts:
         notes.append(f"{tape.conflicts} bytes were seen twice with different values")
     if tape.dropped_packets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -16,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, encode_config, load_job
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, RingError
 from flowcheck.ops.progress import Aloud
 from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.memory import SHM, choose, huge_mounts
+from flowcheck.plane.memory import SHM, Place, choose, huge_mounts
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.links import Links
@@ -31,14 +32,15 @@ from flowcheck.wire.job import decode_job
 DOWN_LIMIT_S = 10.0
 RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
-"""Roughly, beside the message pool; only decides where memory is taken."""
+STAGING_TABLES_BYTES = 48 << 20
+"""Roughly, beside message pool and payload; they only decide where memory is taken."""
 
 
 def memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
     pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
-    return len(config.rings) * (ring + pool + config.staging.size_bytes)
+    return len(config.rings) * (ring + pool + config.staging.size_bytes + STAGING_TABLES_BYTES)
 
 
 def ordinary_bytes_free() -> int:
@@ -53,13 +55,25 @@ def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
     """The run directory with its shared memory, and a sentence about where that lies."""
     need = memory_need(config)
     place = choose(need)
-    if not place.huge_pages and need > ordinary_bytes_free():
+    if place.huge_pages:
+        try:
+            return _create_in(place, config, root)
+        except RingError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        # Somebody took the pages between the look and the making.
+        place = Place(SHM, False, f"the 2 MiB pages ran out meanwhile: using {SHM}")
+    if need > ordinary_bytes_free():
         raise ConfigError(
             "ring.slots",
             config.ring.slots,
             f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
             "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
         )
+    return _create_in(place, config, root)
+
+
+def _create_in(place: Place, config: JobConfig, root: Path) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
         run.config.write_bytes(encode_config(config))
@@ -150,10 +164,14 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     config = load_job(job)
     run, memory = create(config, root or Path(config.run))
     print(f"flowcheck: {memory}", file=sys.stderr)
-    print(f"flowcheck: running in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
+    print(f"flowcheck: starting in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
     with removed(run):
         supervisor = supervise(
-            config, run, until_drained=False, will_save=config.checkpoint is not None, watch=Aloud()
+            config,
+            run,
+            until_drained=False,
+            will_save=config.checkpoint is not None,
+            watch=Aloud(len(config.source)),
         )
         saved = None
         if config.checkpoint is not None:

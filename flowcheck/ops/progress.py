@@ -97,14 +97,18 @@ class Watch:
 class Aloud:
     """Says on stderr, as it happens, what the operator of a live chain must know."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: int) -> None:
+        self._captures = {f"capture-{number}" for number in range(sources)}
         self._notes = 0
-        self._stepping = self._lost = False
+        self._listening = self._stepping = self._lost = False
 
     def __call__(self, progress: ChainProgress) -> None:
         for note in progress.notes[self._notes :]:
             _say(note)
         self._notes = len(progress.notes)
+        if not self._listening and self._captures <= progress.up:
+            self._listening = True
+            _say("every source is being captured: start training now, its start-up comes once")
         if progress.steps and not self._stepping:
             self._stepping = True
             _say(f"the job is learned; the replica is at step {progress.steps} and goes on")

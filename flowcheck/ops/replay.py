@@ -53,7 +53,7 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """The exit code: 0 only if every whole step of the stream is in the replica."""
+    """The exit code: 0 only if every step of the stream is in the replica and none was lost."""
     counts = [_count(path) for path in request.files]
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)  # now, not after all the work
@@ -70,7 +70,8 @@ def run(request: Request) -> int:
         shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
     _print(request, console, result)
-    return 0 if result["steps"] and result["steps"] == result["complete_steps"] else 1
+    whole = result["steps"] and result["steps"] == result["complete_steps"]
+    return 0 if whole and result["lost"] is None else 1
 
 
 def _count(path: Path) -> int:
@@ -87,10 +88,8 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
             raise ConfigError(
                 "job", str(request.job), "states the optimizer: leave --optimizer out"
             )
-        base = load_job(request.job)
-        return msgspec.structs.replace(
-            base, source=sources, digests=request.digests or base.digests
-        ), assumed
+        base = load_job(request.job, sources=sources)
+        return msgspec.structs.replace(base, digests=request.digests or base.digests), assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:
         assumed.append("optimizer sgd: it never crosses the wire; state it with --optimizer")
@@ -118,6 +117,12 @@ def _sources(request: Request, counts: list[int]) -> tuple[SourceConfig, ...]:
         raise ConfigError("--source", kind, "is one of auto, dpdk, file")
     if kind == "auto":
         kind = "dpdk" if _dpdk_reads(request.files) else "file"
+    if kind == "dpdk":
+        for path in request.files:
+            if "," in str(path.resolve()):
+                raise ConfigError(
+                    "FILE", str(path), "DPDK cannot be told a path with a comma: --source file"
+                )
     return tuple(
         SourceConfig(
             vdev=f"net_pcap0,rx_pcap={path.resolve()}" if kind == "dpdk" else None,

@@ -116,6 +116,7 @@ def _read_file(path: Path, icrc_every: int) -> _File:
                 source.read_into(ring, RING_SLOTS, commit)
                 parser.parse(RING_SLOTS)
                 extractor.extract(RING_SLOTS)
+            source.read_into(ring, 1, commit)  # past the end: raises where the file is torn
             # cffi: a nested struct does not keep the one it lies in alive.
             parsed, extracted = ring.parse_commit(), ring.extract_commit()
             counters = extracted.counters

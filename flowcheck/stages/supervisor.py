@@ -49,6 +49,8 @@ class Progress:
     why: str = ""
     """What kept the extractor from more."""
     notes: list[str] = field(default_factory=list)
+    up: set[str] = field(default_factory=set)
+    """Stages that have come up."""
     restarts: int = 0
 
 
@@ -152,6 +154,7 @@ class Supervisor:
                         f"stage {stage} speaks layout version {version}, this supervisor "
                         f"{lib.FC_LAYOUT_VERSION}: two installations are mixed"
                     )
+                progress.up.add(stage)
                 for child in self._children:
                     child.greeted |= child.stage == stage
             case StepApplied(step=step, digest=digest):
