@@ -217,3 +217,15 @@ def test_bytes_of_which_two_copies_differ_are_not_covered() -> None:
     first, second = reduced(read(flow, back))
     assert first.missing == ((512, 1024),) and first.sha256 is None and first.conflicts
     assert second.complete
+
+
+def test_a_parcel_does_not_tell_which_of_two_equal_chunks_it_is() -> None:
+    """One direction, chunks of equal size, no rank named: nothing tells the first from the
+    second."""
+    flow, parcel = Flow(1), Flow(9, simple=True)
+    for step in range(3):
+        flow.send(noise(2048), 100 * step)
+        flow.send(noise(2048), 100 * step + 1)
+        parcel.send(noise(2048), 100 * step + 50)
+    found = reduced(read(flow, parcel))
+    assert found and not any(c.complete for c in found)

@@ -94,6 +94,8 @@ def _collective(
     assumed: Sequence[str],
 ) -> Collective:
     ring = communicator.ring
+    canvas.covered &= ~canvas.disputed
+    canvas.result[canvas.disputed] = 0
     if doubts and cut.op.kind is Kind.ALL_REDUCE and canvas.covered.all():
         canvas.clear()
     return Collective(

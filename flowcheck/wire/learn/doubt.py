@@ -17,6 +17,10 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     """Why the sends of `cut` may be another collective, or one of another size."""
     if cut.doubt:
         return [cut.doubt]
+    if cut.op.kind is Kind.ALL_REDUCE and _senders_open(communicator):
+        return ["the ring index of the senders: sizes fit another as well"]
+    if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
+        return ["its size: a connection of which sends were lost may have carried a part"]
     if cut.op.licensed:
         return []
     if cut.op.kind is Kind.ALL_REDUCE:
@@ -26,6 +30,28 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     if not _clean(communicator):
         return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
     return []
+
+
+def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
+    """A connection that has no part in it lost the sends it may have had here."""
+    for edge, at, names, schedule in zip(
+        communicator.ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            idle = channel is None or not schedule[channel]
+            if idle and number < stream.stop and number not in stream.sends:
+                return True
+    return False
+
+
+def _senders_open(communicator: Communicator) -> bool:
+    """Another ring index explains every size as well: chunks may be each other."""
+    ring = communicator.ring
+    return any(
+        rival.ring.ranks == ring.ranks
+        and [e.sender for e in rival.ring.edges] != [e.sender for e in ring.edges]
+        for rival in communicator.rivals
+    )
 
 
 def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[str]:
@@ -46,8 +72,6 @@ def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[st
         other = rival.ring
         if other.ranks != ring.ranks:
             assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
-        elif [e.sender for e in other.edges] != [e.sender for e in ring.edges]:
-            assumed.append("the ring index of the senders")
         elif other.extra_sends != ring.extra_sends:
             assumed.append("how many ring steps the trainer's NCCL makes")
     if reduces and _channels_open(cut, communicator):

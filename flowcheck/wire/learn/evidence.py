@@ -94,7 +94,17 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
             return first
         if lost and not named and not (reduces and cut.matched and (known or not cut.lost)):
             return i + (reduces and cut.matched > 0)
+        if lost and not named and _turns(cut, ring):
+            return i
     return contiguous
+
+
+def _turns(cut: Cut, ring: Ring) -> bool:
+    """All its sends are of one size on each connection: sizes do not tell the first of them."""
+    sizes: dict[int, set[int]] = {}
+    for stream, _, send in cut.sends(ring):
+        sizes.setdefault(id(stream), set()).add(send.wire_bytes)
+    return all(len(of) == 1 for of in sizes.values())
 
 
 def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:

@@ -62,7 +62,7 @@ def _of(
         return None, (NO_PLAN,)
     plan_at = sizes_at + 1
     each = _each(cuts, plan_at, len(habits.buckets), ended)
-    if each is None:
+    if not each:
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
         return None, (NO_COUNT,)

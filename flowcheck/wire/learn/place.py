@@ -25,6 +25,8 @@ class Canvas:
     size_bytes: int
     result: NDArray[np.uint8] = field(init=False)
     covered: NDArray[np.bool_] = field(init=False)
+    disputed: NDArray[np.bool_] = field(init=False)
+    """Bytes of which two final copies differ."""
     conflicts: int = 0
     torn: int = 0
     """Bytes of one message that mirror points or repeats gave differently; none is believed."""
@@ -32,13 +34,16 @@ class Canvas:
     def __post_init__(self) -> None:
         self.result = np.zeros(self.size_bytes, np.uint8)
         self.covered = np.zeros(self.size_bytes, np.bool_)
+        self.disputed = np.zeros(self.size_bytes, np.bool_)
 
     def put(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> int:
         """Place `data` where `seen`; returns the bytes that contradict what is there. A byte
         that contradicts stays as it was and spoils completeness, it never wins."""
         stop = start + len(data)
         there, result = self.covered[start:stop], self.result[start:stop]
-        differs = int((there & seen & (result != data)).sum())
+        differ = there & seen & (result != data)
+        differs = int(differ.sum())
+        self.disputed[start:stop] |= differ
         fresh = seen & ~there
         result[fresh] = data[fresh]
         there |= seen

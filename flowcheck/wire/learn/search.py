@@ -128,7 +128,11 @@ def read_group(
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
     won = _fewest_ranks(best[0], [*best, *hasty])
-    rivals = tuple(c for c in best[1:] if c.unread == won.unread and score_of(c) <= score_of(won))
+    rivals = tuple(
+        c
+        for c in [*best, *hasty]
+        if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
+    )
     return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
 
 
