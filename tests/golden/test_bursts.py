@@ -70,3 +70,16 @@ def test_frames_out_of_order_cost_nothing(
     ]
     found = [c for c in read(mixed, tmp_path).collectives if c.kind == "all_reduce"]
     assert [c.sha256 for c in found] == [a["sha256_le"] for a in Truth(truth, name).all_reduces]
+
+
+def test_a_channel_that_lost_its_start_is_not_left_out_of_the_tensor(
+    captures: Path, truth: Path, tmp_path: Path
+) -> None:
+    """Without its first sends the second channel looks like a broadcast of its own."""
+    name = "allreduce_addstep"
+    frames = read_frames(captures / f"{name}.pcapng")
+    hashes = {a["sha256_le"] for a in Truth(truth, name).all_reduces}
+    for start in range(270, 300, 2):
+        reading = read(frames[:start] + frames[start + 40 :], tmp_path)
+        whole = {c.sha256 for c in reading.collectives if c.kind == "all_reduce" and c.sha256}
+        assert whole <= hashes, f"burst at frame {start}"

@@ -18,6 +18,7 @@ from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.terms import Kind, Protocol
 
+APART = "its size: connections beside these lost sends and may have carried a part of it"
 UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
 NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
 
@@ -34,8 +35,11 @@ class Found:
     """The ring step that a patched trainer adds, if any, is borne out."""
 
 
-def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> Found:
-    """Results of all collectives of a communicator."""
+def collect(
+    communicator: Communicator, number: int, p2p: Sequence[Stream], apart: bool = False
+) -> Found:
+    """Results of all collectives of a communicator. `apart`: connections beside it that lost
+    sends were read as another communicator, but may be channels of this one."""
     ring, cuts = communicator.ring, communicator.cuts.found
     proposed = completions(ring, cuts, p2p)
     added = not ring.extra_sends or added_step_told(ring, cuts)
@@ -58,6 +62,8 @@ def collect(communicator: Communicator, number: int, p2p: Sequence[Stream]) -> F
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
             doubts.append(UNCOUNTED)
+        if cut.op.kind is Kind.ALL_REDUCE and apart and not cut.op.licensed:
+            doubts.append(APART)
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator, canvas)

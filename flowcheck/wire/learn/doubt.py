@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.place import Canvas
+from flowcheck.wire.learn.releases import releases_open
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -19,6 +20,8 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
         return [cut.doubt]
     if cut.op.kind is Kind.ALL_REDUCE and _senders_open(communicator):
         return ["the ring index of the senders: sizes fit another as well"]
+    if releases_open(cut, communicator):
+        return ["the NCCL release: another one's partition has the same sizes at other places"]
     if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
         return ["its size: a connection of which sends were lost may have carried a part"]
     if cut.op.licensed:
@@ -33,13 +36,15 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
 
 
 def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
-    """A connection that has no part in it lost the sends it may have had here."""
+    """A connection that has no part in it lost sends, or holds some that fit nowhere."""
     for edge, at, names, schedule in zip(
         communicator.ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
     ):
         for stream, number, channel in zip(edge.streams, at, names, strict=True):
             idle = channel is None or not schedule[channel]
-            if idle and number < stream.stop and number not in stream.sends:
+            later = sum(n >= number for n in stream.sends)
+            gaps = later < stream.stop - number
+            if idle and later and (gaps or communicator.cuts.unread):
                 return True
     return False
 

@@ -153,3 +153,14 @@ def _copies_agree(cut: Cut, ring: Ring) -> bool:
         if canvas.put(send.start_byte, data, mask):
             return False
     return twice
+
+
+def lost_beside(ring: Ring, other: Ring) -> bool:
+    """`other` runs between the same addresses and lost sends, or its start: its connections may
+    be channels of `ring` after all."""
+    ends = {(s.key.source, s.key.destination) for e in ring.edges for s in e.streams}
+    return any(
+        (s.key.source, s.key.destination) in ends and (not s.from_start or len(s.sends) < s.stop)
+        for e in other.edges
+        for s in e.streams
+    )

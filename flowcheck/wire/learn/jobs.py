@@ -12,6 +12,7 @@ from flowcheck.wire.learn.collect import Found
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
 from flowcheck.wire.learn.p2p import Completion, lacking
+from flowcheck.wire.learn.releases import releases_open
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -21,6 +22,10 @@ NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
 NO_FIRST = "iteration 0 is no set of buckets this release knows"
 NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
 NO_ADDED = "whether the trainer adds a ring step: nothing but sizes tells"
+NO_RELEASE = (
+    "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
+    "mirror the other direction too"
+)
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -66,6 +71,8 @@ def _of(
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
         return None, (NO_COUNT,)
+    if any(releases_open(cut, communicator) for cut in {c.op: c for c in cuts}.values()):
+        return None, (NO_RELEASE,)
     parameters = _parameters(habits)
     totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.kind is Kind.ALL_REDUCE]
     first_buckets = _first_buckets(parameters, totals)

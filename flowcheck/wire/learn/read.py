@@ -11,6 +11,7 @@ from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
 from flowcheck.wire.learn.doubt import LINE_BYTES
+from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
@@ -39,7 +40,15 @@ def read_stream(
     communicators = find_communicators(
         ring_streams, sorted_flows.grants, rules_told(sorted_flows), purse
     )
-    found = [collect(c, number, p2p_streams) for number, c in enumerate(communicators)]
+    found = [
+        collect(
+            c,
+            number,
+            p2p_streams,
+            any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
+        )
+        for number, c in enumerate(communicators)
+    ]
     everything = [c for f in found for c in f.collectives]
     everything += parcels_left(p2p_streams, len(communicators))
     everything.sort(key=lambda c: c.first_ns)
