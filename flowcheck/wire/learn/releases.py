@@ -37,12 +37,14 @@ def _under(cut: Cut, communicator: Communicator, rule: Rule) -> tuple[Schedule, 
 
 
 def _same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
-    return _values(one, "wire_bytes") == _values(other, "wire_bytes")
+    sizes = ([[[s.wire_bytes for s in c] for c in edge] for edge in e] for e in (one, other))
+    return next(sizes) == next(sizes)
 
 
 def _same_places(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
-    return _values(one, "start_byte") == _values(other, "start_byte")
-
-
-def _values(schedules: tuple[Schedule, ...], name: str) -> list[list[list[int]]]:
-    return [[[getattr(s, name) for s in sends] for sends in schedule] for schedule in schedules]
+    """Where an empty chunk would start is nobody's place."""
+    places = (
+        [[[s.start_byte if s.data_bytes else 0 for s in c] for c in edge] for edge in e]
+        for e in (one, other)
+    )
+    return next(places) == next(places)
