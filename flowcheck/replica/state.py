@@ -29,6 +29,7 @@ from flowcheck.replica.header import (
     write_fixed,
     write_in_step,
 )
+from flowcheck.replica.layout import Layout
 
 
 def place_sections(wanted: list[tuple[str, str, int]]) -> tuple[Section, ...]:
@@ -139,6 +140,31 @@ class StateFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def read_copy(path: Path) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
+    """(commit, layout, sections by name) copied out of a state file that another process may be
+    stepping; nothing is locked. Whether the copy is whole, its digest tells.
+
+    Raises RingError where there is no state, StateError where no commit is whole.
+    """
+    try:
+        with path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        sentence = f"{path}: no replica state can be read here: {error}"
+        raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
+    with memory:
+        sizes, description = read_fixed(path, memory)
+        commit = read_commit(path, memory)
+        base = sizes.data_offset + commit.copy * sizes.copy
+        sections = {
+            s.name: np.frombuffer(
+                memory[base + s.offset : base + s.offset + s.size_bytes], s.dtype
+            ).copy()
+            for s in description.sections
+        }
+    return commit, description.layout, sections
 
 
 def _sizes_of(folder: Path, description: Description) -> Sizes:

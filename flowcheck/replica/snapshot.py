@@ -1,0 +1,90 @@
+"""A consistent copy of a replica that another process goes on stepping.
+
+The updater writes only the copy that is not committed, so the committed one stays whole until the
+step after the next begins; its digest proves that nothing moved while it was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import checkpoint, optimizers
+from flowcheck.replica.digest import state_digest
+from flowcheck.replica.header import Commit
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.state import read_copy
+
+ATTEMPTS = 16
+"""Reads before giving up: each may be overtaken by two steps of the updater."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One step of a replica in memory; tensors have the trainer's strides.
+
+    states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
+    none (before the first step, or SGD without momentum).
+    """
+
+    step: int
+    digest: str
+    layout: Layout
+    optimizer: OptimizerConfig
+    parameters: dict[str, torch.Tensor]
+    states: tuple[dict[str, torch.Tensor], ...]
+
+
+def of_state(path: Path, optimizer: OptimizerConfig) -> Snapshot:
+    """The newest step of the state file at `path`, whoever is writing it.
+
+    Raises RingError where there is no state, StateError where it was made with other optimizer
+    settings, or where it never held still for as long as a copy takes.
+    """
+    for _ in range(ATTEMPTS):
+        commit, layout, sections = read_copy(path)
+        if commit.fingerprint != optimizers.fingerprint(optimizer):
+            raise StateError(f"{path}: this replica was made with other optimizer settings")
+        if state_digest(sections.items()) == commit.digest:
+            return _assembled(commit, layout, optimizer, sections)
+    raise StateError(
+        f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest"
+    )
+
+
+def of_checkpoint(folder: Path) -> Snapshot:
+    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
+    kept = checkpoint.load(folder)
+    manifest = kept.manifest
+    return Snapshot(
+        manifest.step,
+        manifest.digest,
+        manifest.layout,
+        manifest.optimizer,
+        kept.parameters,
+        kept.states,
+    )
+
+
+def _assembled(
+    commit: Commit, layout: Layout, optimizer: OptimizerConfig, sections: dict[str, np.ndarray]
+) -> Snapshot:
+    def tensors(name: str) -> list[torch.Tensor]:
+        return optimizers.views(optimizers.flat_tensor(sections[name], layout), layout)
+
+    states: list[dict[str, torch.Tensor]] = [{} for _ in layout.parameters]
+    if commit.has_optimizer_state:
+        for name in optimizers.state_names(optimizer):
+            for state, tensor in zip(states, tensors(name), strict=True):
+                state[name] = tensor
+        if optimizers.counts_steps(optimizer):
+            for state, count in zip(states, sections[optimizers.STEP_COUNT], strict=True):
+                state[optimizers.STEP_COUNT] = torch.tensor(float(count))
+    values = tensors("parameters")
+    named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
+    return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states))

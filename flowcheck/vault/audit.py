@@ -1,0 +1,98 @@
+"""The replica held against a checkpoint of the trainer's own, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.snapshot import Snapshot
+from flowcheck.vault.template import Template
+
+_BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (2, 4, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tensor that is not the trainer's."""
+
+    name: str
+    """Of the parameter; "/exp_avg" and its like behind it for optimizer state."""
+    elements: int
+    """How many differ."""
+    ulp: int
+    """Largest distance in units in the last place; -1 where a NaN is involved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What comparing one step gave."""
+
+    step: int
+    tensors: int
+    """Compared, optimizer state included."""
+    differences: tuple[Difference, ...]
+    """In registration order, parameters before their state."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.differences
+
+
+def compare(template: Template, snapshot: Snapshot) -> Audit:
+    """Every parameter and optimizer state at the same step. Raises StateError for another step."""
+    if template.step != snapshot.step:
+        raise StateError(
+            f"the trainer's checkpoint is of step {template.step}, the replica at {snapshot.step}"
+        )
+    pairs = list(_pairs(template, snapshot))
+    found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
+    return Audit(snapshot.step, len(pairs), tuple(found))
+
+
+def _pairs(
+    template: Template, snapshot: Snapshot
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    values = snapshot.parameters.values()
+    for index, (name, own, new) in enumerate(
+        zip(template.names, template.parameters, values, strict=True)
+    ):
+        yield name, own, new
+        held = {k: v for k, v in template.states(index).items() if v is not None}
+        if template.optimizer is not None and held.keys() != snapshot.states[index].keys():
+            raise StateError(
+                f"{name}: the trainer's optimizer keeps {sorted(held)}, the replica's "
+                f"{sorted(snapshot.states[index])}"
+            )
+        for kind, value in held.items():
+            yield f"{name}/{kind}", value, snapshot.states[index][kind]
+
+
+def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:
+    if own.shape != new.shape or own.dtype != new.dtype:
+        raise StateError(f"{name}: {own.dtype} {list(own.shape)} against {new.dtype} {new.shape}")
+    one, other = _bits(own), _bits(new)
+    differ = one != other
+    if not differ.any():
+        return None
+    nan = bool((torch.isnan(own) | torch.isnan(new)).any())
+    a, b = _ordered(one[differ]), _ordered(other[differ])
+    apart = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
+    return Difference(name, int(differ.sum()), -1 if nan else int(apart.max()))
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """The elements' bits as integers, flat, index order."""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return raw.view(_BITS[tensor.element_size()])
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """IEEE 754 bits as int64 that ascend with the value, so that a difference counts ulps."""
+    lowest = np.int64(np.iinfo(bits.dtype).min)
+    wide = bits.astype(np.int64)
+    return np.where(wide < 0, lowest - wide, wide)

@@ -1,0 +1,129 @@
+"""A step of the replica in the trainer's own format: its own checkpoint with newer numbers in it.
+
+The template is filled in place, so that structure, key order, shared tensors and everything that
+does not depend on the step stay as the trainer wrote them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.snapshot import Snapshot
+from flowcheck.vault.template import Template
+
+Rate = Callable[[int], float]
+"""Learning rate of the step after so many were taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What `fill` did to a template."""
+
+    step: int
+    replaced: tuple[str, ...]
+    """Parts that hold the replica's step now, one phrase each."""
+    kept: tuple[str, ...]
+    """Parts that stay as they were in the template: what the wire does not tell."""
+
+
+def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
+    """Puts the snapshot's step into the template's own tensors and counters.
+
+    Raises StateError where a shape, a type or a counter does not fit; the template must not be
+    used then.
+    """
+    replaced = [f"{len(template.parameters)} parameters"]
+    for name, own, new in zip(
+        template.names, template.parameters, snapshot.parameters.values(), strict=True
+    ):
+        _same_kind(name, own, new)
+        own.copy_(new)
+    if template.optimizer is not None:
+        replaced.append(_fill_optimizer(template, snapshot, rate))
+    kept = [f"{len(template.others)} buffers of the model"] if template.others else []
+    moved = snapshot.step - template.step
+    for scheduler in template.schedulers:
+        _fill_scheduler(scheduler, moved, template, rate, snapshot.step)
+        replaced.append("a learning-rate scheduler")
+    for node, key, path in template.counters:
+        if node[key] != template.step:
+            kept.append(f"{'.'.join(path)} = {node[key]} (not the step {template.step})")
+            continue
+        node[key] = snapshot.step
+        replaced.append(f"{'.'.join(path)} = {snapshot.step}")
+    return Filled(snapshot.step, tuple(replaced), tuple(kept))
+
+
+def write(tree: Any, path: Path) -> None:
+    """torch.save, whole or not at all. Raises OSError where there is no room."""
+    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with growing.open("wb") as file:
+            torch.save(tree, file)
+            file.flush()
+            os.fsync(file.fileno())
+        growing.replace(path)
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
+    assert template.optimizer is not None
+    state: dict[int, dict[str, Any]] = template.optimizer["state"]
+    wanted = {*optimizers.state_names(snapshot.optimizer)}
+    if optimizers.counts_steps(snapshot.optimizer):
+        wanted.add(optimizers.STEP_COUNT)
+    for index, (name, new) in enumerate(zip(template.names, snapshot.states, strict=True)):
+        own = state.setdefault(template.order[index], {})
+        if own and own.keys() - {k for k, v in own.items() if v is None} != wanted:
+            raise StateError(
+                f"{name}: the trainer's optimizer keeps {sorted(own)}, the replica's "
+                f"{sorted(wanted)}: the job file states another optimizer"
+            )
+        for kind, value in new.items():
+            if own.get(kind) is None:
+                own[kind] = value.clone()
+            else:
+                _same_kind(f"{name}/{kind}", own[kind], value)
+                own[kind].copy_(value)
+    if not any(snapshot.states):
+        state.clear()
+    for group in template.optimizer["param_groups"]:
+        group["lr"] = _like(group["lr"], rate(snapshot.step))
+    return f"optimizer state ({', '.join(sorted(wanted)) or 'none'}), learning rate"
+
+
+def _fill_scheduler(
+    scheduler: dict[str, Any], moved: int, template: Template, rate: Rate, step: int
+) -> None:
+    """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
+    lr_scheduler.py)."""
+    if scheduler["last_epoch"] != template.step:
+        raise StateError(
+            f"the scheduler has taken {scheduler['last_epoch']} steps and the optimizer "
+            f"{template.step}: a schedule that does not step with the optimizer cannot be restored"
+        )
+    scheduler["last_epoch"] += moved
+    scheduler["_step_count"] += moved
+    if "_last_lr" in scheduler:
+        scheduler["_last_lr"] = [_like(last, rate(step)) for last in scheduler["_last_lr"]]
+
+
+def _like(own: Any, value: float) -> Any:
+    return torch.full_like(own, value) if isinstance(own, torch.Tensor) else value
+
+
+def _same_kind(name: str, own: torch.Tensor, new: torch.Tensor) -> None:
+    if own.shape != new.shape or own.dtype != new.dtype:
+        raise StateError(
+            f"{name}: the template has {own.dtype} {list(own.shape)}, "
+            f"the replica {new.dtype} {list(new.shape)}"
+        )

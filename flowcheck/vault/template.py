@@ -1,0 +1,244 @@
+"""A trainer's own checkpoint, read as a pattern: where in it the model, the optimizer's state, the
+schedule and the step counters are.
+
+Any checkpoint of the job will do. Tensors are found by order and shape, never by guess: a model
+that fits in two ways is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+
+STEP_WORDS = frozenset(
+    ("step", "iter", "iteration", "global_step", "updates", "it", "completed_steps")
+)
+"""Keys under which trainers keep the number of optimizer steps taken (Lightning's global_step,
+nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
+
+Path_ = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Template:
+    """The parts of a trainer's checkpoint that change from step to step."""
+
+    tree: Any
+    """Everything, as torch loaded it."""
+    names: tuple[str, ...]
+    """The trainer's names of the parameters, registration order."""
+    parameters: tuple[torch.Tensor, ...]
+    """Registration order; tied names share one."""
+    others: tuple[str, ...]
+    """Tensors of the model that are no parameters: buffers."""
+    optimizer: dict[str, Any] | None
+    """A state_dict of torch.optim.Optimizer, or None."""
+    order: tuple[int, ...]
+    """order[i]: the optimizer's number of parameter i; () without an optimizer."""
+    step: int
+    """Optimizer steps taken when it was written."""
+    schedulers: list[dict[str, Any]] = field(default_factory=list)
+    """state_dicts of learning-rate schedulers."""
+    counters: list[tuple[dict[str, Any], str, Path_]] = field(default_factory=list)
+    """(where, key, path) of integers that count steps."""
+
+    def states(self, index: int) -> Mapping[str, torch.Tensor]:
+        """The optimizer's state of parameter `index` by torch's names; {} before the first step."""
+        if self.optimizer is None:
+            return {}
+        found: Mapping[str, torch.Tensor] = self.optimizer["state"].get(self.order[index], {})
+        return found
+
+
+def load_template(path: Path, layout: Layout, names: Sequence[str] = ()) -> Template:
+    """The checkpoint at `path` as a pattern for a replica of this layout.
+
+    names: the trainer's parameter names in registration order, where order and shapes alone fit
+    in more than one way. Raises StateError where the file is none of torch's, has no model of
+    this layout, or fits ambiguously.
+    """
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    except Exception as error:  # torch raises whatever its unpickler meets
+        raise StateError(f"{path}: torch.load cannot read it: {error}") from error
+    return read_template(tree, layout, names, str(path))
+
+
+def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) -> Template:
+    """See `load_template`; `what` names the tree in errors."""
+    models = [
+        found
+        for _, node in _dicts(tree)
+        if (found := _parameters_in(node, layout, names)) is not None
+    ]
+    if not models:
+        raise StateError(
+            f"{what}: holds no model of {len(layout.parameters)} parameters in these shapes "
+            f"(first {list(layout.parameters[0].shape)}, {layout.dtype})"
+        )
+    if len(models) > 1:
+        raise StateError(f"{what}: {len(models)} of its dictionaries fit the model; state which")
+    model, chosen = models[0]
+    found_names = tuple(name for name, _ in chosen)
+    parameters = tuple(tensor for _, tensor in chosen)
+    held = {tensor.data_ptr() for tensor in parameters}
+    others = tuple(
+        name
+        for name, value in model.items()
+        if isinstance(value, torch.Tensor) and value.data_ptr() not in held
+    )
+    optimizer = _optimizer_of(tree, what)
+    order = _order_of(optimizer, layout, what) if optimizer is not None else ()
+    step = _step_of(optimizer, what)
+    template = Template(tree, found_names, parameters, others, optimizer, order, step)
+    skipped = {id(model), id(optimizer)}
+    _find_counters(template, tree, (), skipped)
+    if template.step < 0:
+        template.step = _told_by_counters(template, what)
+    return template
+
+
+def _dicts(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
+    """Every dictionary of the tree that has text for keys."""
+    if not isinstance(node, dict):
+        return
+    if node and all(isinstance(key, str) for key in node):
+        yield path, node
+    for key, value in node.items():
+        yield from _dicts(value, (*path, str(key)))
+
+
+def _parameters_in(
+    node: dict[str, Any], layout: Layout, names: Sequence[str]
+) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]] | None:
+    """(the dictionary, (name, tensor) of every parameter in registration order), if it is the
+    model's; None for anything else. Raises StateError where it fits in several ways."""
+    wanted = [p.shape for p in layout.parameters]
+    tensors: list[tuple[str, torch.Tensor]] = []
+    held: set[int] = set()
+    for name, value in node.items():
+        if isinstance(value, torch.Tensor) and (
+            value.data_ptr() not in held or not value.numel()
+        ):  # a tied weight has two names and counts under its first, as in named_parameters
+            held.add(value.data_ptr())
+            tensors.append((name, value))
+    if names:
+        by_name = {name.removeprefix("module."): (name, value) for name, value in tensors}
+        if not all(name in by_name for name in names):
+            return None
+        chosen = [by_name[name] for name in names]
+        return (node, chosen) if [tuple(v.shape) for _, v in chosen] == wanted else None
+    dtype = getattr(torch, layout.dtype)
+    fitting = [(n, v) for n, v in tensors if v.dtype == dtype]
+    ways = _embeddings([tuple(v.shape) for _, v in fitting], wanted)
+    if not ways:
+        return None
+    if len(ways) > 1:
+        raise StateError(
+            "the model's tensors fit the parameters in more than one way (buffers of the same "
+            "shapes among them): state [model] names in the job file"
+        )
+    return node, [fitting[i] for i in ways[0]]
+
+
+def _embeddings(
+    have: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]
+) -> list[list[int]]:
+    """Up to two ways to find `wanted` in `have` in order."""
+    if len(have) < len(wanted):
+        return []
+    first, last = _greedy(have, wanted), _greedy(have[::-1], wanted[::-1])
+    if first is None or last is None:
+        return []
+    backward = [len(have) - 1 - i for i in reversed(last)]
+    return [first] if first == backward else [first, backward]
+
+
+def _greedy(have: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> list[int] | None:
+    """The earliest way; the latest, of both reversed, is another one if there are several."""
+    found: list[int] = []
+    at = 0
+    for shape in wanted:
+        while at < len(have) and have[at] != shape:
+            at += 1
+        if at == len(have):
+            return None
+        found.append(at)
+        at += 1
+    return found
+
+
+def _optimizer_of(tree: Any, what: str) -> dict[str, Any] | None:
+    found = [
+        node
+        for _, node in _dicts(tree)
+        if isinstance(node.get("state"), dict) and isinstance(node.get("param_groups"), list)
+    ]
+    if len(found) > 1:
+        raise StateError(f"{what}: {len(found)} optimizers; one replica follows one")
+    return found[0] if found else None
+
+
+def _order_of(optimizer: dict[str, Any], layout: Layout, what: str) -> tuple[int, ...]:
+    """The optimizer numbers parameters in the order it was given them."""
+    numbers = [number for group in optimizer["param_groups"] for number in group["params"]]
+    if len(numbers) != len(layout.parameters):
+        raise StateError(
+            f"{what}: its optimizer has {len(numbers)} parameters, "
+            f"the replica {len(layout.parameters)}"
+        )
+    if len(optimizer["param_groups"]) > 1:
+        raise StateError(f"{what}: its optimizer has several parameter groups; one is supported")
+    for number, parameter in zip(numbers, layout.parameters, strict=True):
+        for name, value in optimizer["state"].get(number, {}).items():
+            if value.dim() and tuple(value.shape) != parameter.shape:
+                raise StateError(
+                    f"{what}: {name} of the optimizer's parameter {number} is of shape "
+                    f"{list(value.shape)}, {parameter.name} of {list(parameter.shape)}: its order "
+                    "is not the model's"
+                )
+    return tuple(numbers)
+
+
+def _step_of(optimizer: dict[str, Any] | None, what: str) -> int:
+    """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
+    if optimizer is None or not optimizer["state"]:
+        return 0 if optimizer is not None else -1
+    counts = {int(s["step"]) for s in optimizer["state"].values() if "step" in s}
+    if len(counts) > 1:
+        raise StateError(f"{what}: its parameters have taken different numbers of steps")
+    return counts.pop() if counts else -1
+
+
+def _find_counters(template: Template, node: Any, path: Path_, skipped: set[int]) -> None:
+    """Schedulers and step counters, wherever the trainer keeps them."""
+    if not isinstance(node, dict) or id(node) in skipped:
+        return
+    if isinstance(node.get("last_epoch"), int) and "_step_count" in node:
+        template.schedulers.append(node)
+        return
+    for key, value in node.items():
+        word = str(key).lower().removesuffix("_num").removeprefix("num_")
+        if type(value) is int and word in STEP_WORDS:
+            template.counters.append((node, key, (*path, str(key))))
+        _find_counters(template, value, (*path, str(key)), skipped)
+
+
+def _told_by_counters(template: Template, what: str) -> int:
+    """The step, where the optimizer counts none."""
+    told = {int(node[key]) for node, key, _ in template.counters}
+    told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}
+    if len(told) != 1:
+        raise StateError(
+            f"{what}: nothing in it tells at which step it was written (it names {sorted(told)})"
+        )
+    return told.pop()

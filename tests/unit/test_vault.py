@@ -1,0 +1,179 @@
+"""Restoring into a trainer's own checkpoint, judged by checkpoints that the trainer wrote."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.snapshot import Snapshot, of_state
+from flowcheck.vault import audit, restore
+from flowcheck.vault.template import load_template, read_template
+
+JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
+SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--save-every", "2")
+ADAMW = OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=0.1)
+SGD = OptimizerConfig(name="sgd", learning_rate=3e-4, momentum=0.9, weight_decay=0.1)
+
+
+def train(out: Path, *flags: str) -> None:
+    """The lab's own training script on one rank, under torch's own gloo."""
+    environment = dict(
+        os.environ, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1"
+    )
+    environment["MASTER_PORT"] = str(20000 + os.getpid() % 20000)
+    command = [sys.executable, str(JOB), *SMALL, "--steps", "4", "--out", str(out), *flags]
+    subprocess.run(command, env=environment, check=True, timeout=100, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module", params=["adamw", "sgd"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder with step-0, 2 and 4, its optimizer)."""
+    out = tmp_path_factory.mktemp(request.param)
+    train(out, *(["--sgd"] if request.param == "sgd" else []))
+    return out, SGD if request.param == "sgd" else ADAMW
+
+
+def load(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+def layout_of(tree: Any) -> Layout:
+    """The layout of the model in a checkpoint of the script; its last entry is a tied weight."""
+    return Layout.of_shapes([v.shape for v in list(tree["model"].values())[:-1]])
+
+
+def snapshot_of(path: Path, optimizer: OptimizerConfig) -> Snapshot:
+    """What a perfect replica would hold, taken from the trainer's own file."""
+    tree = load(path)
+    layout = layout_of(tree)
+    values = [v.clone() for v in list(tree["model"].values())[:-1]]
+    states = tree["optimizer"]["state"]
+    named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
+    return Snapshot(
+        tree["step"],
+        "",
+        layout,
+        optimizer,
+        named,
+        tuple(dict(states.get(i, {})) for i in range(len(values))),
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("template_step", [0, 2, 4])
+def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
+    trained: Any, template_step: int, tmp_path: Path
+) -> None:
+    out, optimizer = trained
+    wanted = load(out / "step-4.pt")
+    template = load_template(out / f"step-{template_step}.pt", layout_of(wanted))
+    assert template.step == template_step
+    rate = wanted["optimizer"]["param_groups"][0]["lr"]
+    restore.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
+    restore.write(template.tree, tmp_path / "restored.pt")
+    restored = load(tmp_path / "restored.pt")
+    assert restored["model"]["head.weight"].data_ptr() == (
+        restored["model"]["tokens.weight"].data_ptr()
+    )
+    for tree in (wanted, restored):  # true until the first step of a scheduler's life, no more
+        tree["scheduler"].pop("_is_initial", None)
+    assert same(wanted["model"], restored["model"])
+    assert same(wanted["optimizer"]["param_groups"], restored["optimizer"]["param_groups"])
+    assert wanted["optimizer"]["state"].keys() == restored["optimizer"]["state"].keys()
+    for number, state in wanted["optimizer"]["state"].items():
+        ours = restored["optimizer"]["state"][number]
+        assert state.keys() == ours.keys()
+        assert all(same(value, ours[kind]) for kind, value in state.items())
+    for key in ("scheduler", "step", "arguments"):
+        assert same(wanted[key], restored[key]), key
+
+
+def test_an_audit_passes_on_the_trainers_own_step_and_names_what_differs(trained: Any) -> None:
+    out, optimizer = trained
+    snapshot = snapshot_of(out / "step-4.pt", optimizer)
+    template = load_template(out / "step-4.pt", snapshot.layout)
+    passed = audit.compare(template, snapshot)
+    assert passed.passed
+    assert passed.tensors >= len(snapshot.parameters)
+    bias = "blocks.0.qkv.bias"
+    index = template.names.index(bias)
+    own = template.parameters[index]
+    own[3] = torch.nextafter(own[3], torch.tensor(float("inf")))
+    own[5] = -own[5] if own[5] else 1.0
+    failed = audit.compare(template, snapshot)
+    assert [d.name for d in failed.differences] == [bias]
+    assert failed.differences[0].elements == 2
+    assert failed.differences[0].ulp > 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ulp"),
+    [(0.0, -0.0, 0), (1.0, 1.0000001, 1), (-1e-45, 1e-45, 2), (float("nan"), 1.0, -1)],
+)
+def test_ulps_are_counted_across_zero(one: float, other: float, ulp: int) -> None:
+    found = audit._difference("x", torch.tensor([one]), torch.tensor([other]))
+    assert found is not None
+    assert found.ulp == ulp
+
+
+def test_another_step_another_model_and_another_optimizer_are_refused(trained: Any) -> None:
+    out, optimizer = trained
+    snapshot = snapshot_of(out / "step-4.pt", optimizer)
+    with pytest.raises(StateError, match=r"is of step 2, the replica at 4"):
+        audit.compare(load_template(out / "step-2.pt", snapshot.layout), snapshot)
+    with pytest.raises(StateError, match="holds no model of 2 parameters"):
+        load_template(out / "step-4.pt", Layout.of_shapes([(3, 3), (3,)]))
+    template = load_template(out / "step-4.pt", snapshot.layout)
+    other = SGD if optimizer is ADAMW else ADAMW
+    wrong = snapshot_of(out / "step-4.pt", other)
+    with pytest.raises(StateError, match="states another optimizer"):
+        restore.fill(template, wrong, lambda step: 0.1)
+
+
+def test_a_model_that_fits_in_two_ways_needs_names() -> None:
+    tree = {"model": {"a": torch.zeros(3), "mean": torch.zeros(3), "b": torch.ones(2)}}
+    tree["optimizer"] = {"state": {}, "param_groups": [{"params": [0, 1], "lr": 0.1}]}
+    layout = Layout.of_shapes([(3,), (2,)])
+    with pytest.raises(StateError, match=r"state \[model\] names"):
+        read_template(tree, layout, (), "x")
+    assert read_template(tree, layout, ("a", "b"), "x").others == ("mean",)
+
+
+def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path) -> None:
+    layout = Layout.of_shapes([(64, 64), (64,)])
+    weights = torch.randn(layout.elements, generator=torch.Generator().manual_seed(1))
+    replica = Replica.create(tmp_path / "replica", layout, ADAMW, weights.numpy())
+    first = copy.deepcopy(of_state(tmp_path / "replica", ADAMW))
+    gradient = torch.ones(layout.elements).numpy()
+    for step in (1, 2, 3):
+        replica.apply(step, gradient)
+        taken = of_state(tmp_path / "replica", ADAMW)
+        assert (taken.step, taken.digest) == (step, replica.digest)
+        flat = torch.cat([v.reshape(-1) for v in taken.parameters.values()])
+        assert torch.equal(flat, torch.from_numpy(replica.parameters().copy()))
+        assert float(taken.states[1]["step"]) == step
+    replica.close()
+    assert first.step == 0
+    assert first.states == ({}, {})
+    with pytest.raises(StateError, match="other optimizer settings"):
+        of_state(tmp_path / "replica", SGD)
