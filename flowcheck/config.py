@@ -28,7 +28,19 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     implementation: Literal["loop", "foreach", "fused"] = "loop"
     """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
     learning_rate: float
-    """Per step, as the trainer starts with; schedules are not followed yet."""
+    """As the trainer's optimizer is made with; a schedule multiplies it."""
+    schedule: str | None = None
+    """LambdaLR's function: "file.py:factory" or "package.module:factory", which is called with
+    `schedule_arguments` and returns the factor by number of steps taken."""
+    schedule_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
+    """Keyword arguments of the factory."""
+    clip_norm: float | None = None
+    """Of torch.nn.utils.clip_grad_norm_ over all parameters, in registration order."""
+    clip_threads: int = 1
+    """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
+    synced_backwards: int = 1
+    """Backward passes with an all-reduce per step: accumulation without no_sync. The last one's
+    gradient holds the earlier ones."""
     momentum: float = 0.0
     """SGD only."""
     dampening: float = 0.0
@@ -53,6 +65,10 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         value = getattr(optimizer, key)
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"optimizer.{key}", value, "must be a finite number")
+    _at_least("optimizer.clip_threads", optimizer.clip_threads, 1)
+    _at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
+    if optimizer.clip_norm is not None and not optimizer.clip_norm > 0:
+        raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, "must be above 0")
     if optimizer.learning_rate < 0:
         raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
     if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):

@@ -75,10 +75,11 @@ def build(config: OptimizerConfig, parameters: Sequence[torch.Tensor]) -> torch.
 
 
 def writes_gradient(config: OptimizerConfig) -> bool:
-    """Whether torch changes the gradient: foreach SGD adds Nesterov's momentum into the list it was
-    given (torch/optim/sgd.py, _multi_tensor_sgd) unless weight decay or maximize made it a new one.
+    """Whether torch changes the gradient: clipping scales it in place, and foreach SGD adds
+    Nesterov's momentum into the list it was given (torch/optim/sgd.py, _multi_tensor_sgd) unless
+    weight decay or maximize made it a new one.
     """
-    return (
+    return config.clip_norm is not None or (
         config.name == "sgd"
         and config.implementation == "foreach"
         and config.nesterov
@@ -117,7 +118,7 @@ class BoundOptimizer:
             self.states[STEP_COUNT] = [counters[i] for i in range(len(self.parameters))]
         self._optimizer = build(config, self.parameters)
 
-    def step(self, gradient: torch.Tensor, has_state: bool) -> None:
+    def step(self, gradient: torch.Tensor, has_state: bool, learning_rate: float) -> None:
         """One optimizer step in place. gradient: flat, [layout.elements], already the mean.
 
         has_state: False for the very first step, where torch has no state yet and does things it
@@ -127,6 +128,9 @@ class BoundOptimizer:
             gradient = gradient.clone()
         for parameter, grad in zip(self.parameters, views(gradient, self._layout), strict=True):
             parameter.grad = grad
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._clip()
         lazy = self._config.name == "sgd" and not has_state
         for index, parameter in enumerate(self.parameters):
             self._optimizer.state[parameter] = (
@@ -136,6 +140,17 @@ class BoundOptimizer:
         self._bring_home()
         for parameter in self.parameters:
             parameter.grad = None
+
+    def _clip(self) -> None:
+        """Scales the gradients as the trainer does, with as many threads as it has."""
+        if self._config.clip_norm is None:
+            return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._config.clip_threads)
+        try:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self._config.clip_norm)
+        finally:
+            torch.set_num_threads(threads)
 
     def _bring_home(self) -> None:
         """Copies into our memory whatever torch put elsewhere."""

@@ -15,6 +15,7 @@ from flowcheck.replica import optimizers
 from flowcheck.replica.digest import DIGEST_BYTES, state_digest
 from flowcheck.replica.header import Commit, Description
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.state import StateFile, place_sections
 
 _PARAMETERS = "parameters"
@@ -34,6 +35,7 @@ class Replica:
         """Use `create` or `open`."""
         self._state: StateFile | None = state
         self.optimizer = optimizer
+        self._rate = rate_of(optimizer)
         self.layout: Layout = state.description.layout
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
@@ -143,7 +145,9 @@ class Replica:
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
         self._bound[other].step(
-            optimizers.flat_tensor(raw, self.layout), state.commit.has_optimizer_state
+            optimizers.flat_tensor(raw, self.layout),
+            state.commit.has_optimizer_state,
+            self._rate(step - 1),
         )
         state.publish(step, other, self._digest_of(other))
         state.in_step = 0

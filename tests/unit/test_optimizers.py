@@ -182,6 +182,11 @@ def test_the_fingerprint_changes_with_every_setting():
         "weight_decay": [0.0],
         "amsgrad": [True],
         "maximize": [True],
+        "schedule": ["job.py:schedule"],
+        "schedule_arguments": [{"warmup": 3}],
+        "clip_norm": [1.0],
+        "clip_threads": [2],
+        "synced_backwards": [2],
     }
     base = {"name": "sgd", "learning_rate": 0.1}
     configs = [OptimizerConfig(**base)]
