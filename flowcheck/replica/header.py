@@ -1,15 +1,16 @@
-"""The first bytes of a replica's file: what it is, and which step it holds.
+"""The first bytes of a replica's file: what it is, and which steps it holds.
 
-    0        magic, version, sizes, checksum          written once
+    0        magic, version, copies, sizes, checksum  written once
     128      in_step: the step being applied, 0       written by the updater
-    256, 384 two commit slots, each with a checksum   written in turn
+    256 ...  a commit slot per copy, with a checksum  written when that copy is whole
     4096     description: layout and sections (JSON)  written once
-    ...      copy 0, copy 1: sections at 64 bytes     only the copy that is not committed changes
+    ...      the copies: sections at 64 bytes         only a copy without a slot changes
 
-A commit is one slot with a higher sequence number. A process killed at any instant leaves either
-that slot whole, or torn and recognised by its checksum while the slot before it still names the
-copy that nobody touched. What is promised is the death of the process; for the death of the
-machine there are checkpoints.
+The newest step is the slot with the highest sequence number; the others are the steps before it,
+whole as long as their slot is. A copy's slot is cleared before the copy is written to, so a process
+killed at any instant leaves that one slot empty or torn (told by its checksum) and all others as
+they were. What is promised is the death of the process; for the death of the machine there are
+checkpoints.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from flowcheck.errors import RingError, StateError
 from flowcheck.replica.layout import Layout
 
 MAGIC = b"FCSTATE\n"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
 SECTION_ALIGN = 64  # a cache line, and torch's own alignment of a tensor
-_FIXED = struct.Struct("<8sIIQQQQ")  # magic, version, spare, then Sizes
+_FIXED = struct.Struct("<8sIIQQQQ")  # magic, version, copies, then Sizes
 _CHECKSUM = struct.Struct("<Q")
 _IN_STEP_OFFSET = 128
 _IN_STEP = struct.Struct("<Q")
-_SLOT_OFFSETS = (256, 384)
+_SLOTS_OFFSET = 256
 _SLOT = struct.Struct("<QQII16s16s")
+_SLOT_BYTES = 64  # with the checksum, in a cache line of its own
+COPIES_MAX = (HEADER_BYTES - _SLOTS_OFFSET) // _SLOT_BYTES
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +64,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The last whole step: which copy holds it and what it is."""
+    """A whole step: which copy holds it and what it is."""
 
     sequence: int
     step: int
@@ -75,19 +78,21 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the description, where copy 0 begins, of one copy, of the whole file."""
+    """Bytes of the description, where copy 0 begins, of one copy, of the whole file; and how many
+    copies there are."""
 
     description: int
     data_offset: int
     copy: int
     total: int
+    copies: int
 
 
 def write_fixed(memory: mmap.mmap, sizes: Sizes, description: Description) -> None:
     """Everything of the header that never changes; `memory` is a fresh file."""
     text = encode(description)
     fixed = _FIXED.pack(
-        MAGIC, VERSION, 0, sizes.description, sizes.data_offset, sizes.copy, sizes.total
+        MAGIC, VERSION, sizes.copies, sizes.description, sizes.data_offset, sizes.copy, sizes.total
     )
     memory[HEADER_BYTES : HEADER_BYTES + len(text)] = text
     memory[: len(fixed)] = fixed
@@ -104,13 +109,14 @@ def read_fixed(path: Path, memory: mmap.mmap) -> tuple[Sizes, Description]:
     version, of another size, or damaged."""
     if len(memory) < HEADER_BYTES:
         raise RingError(errno.EINVAL, f"{path}: {len(memory)} bytes are no replica state")
-    magic, version, _, *numbers = _FIXED.unpack_from(memory, 0)
+    magic, version, copies, *numbers = _FIXED.unpack_from(memory, 0)
     if magic != MAGIC:
         raise RingError(errno.EINVAL, f"{path}: no replica state (starts with {magic!r})")
     if version != VERSION:
         sentence = f"{path}: state of layout version {version}, this program speaks {VERSION}"
         raise RingError(errno.EPROTO, sentence)
-    sizes = Sizes(*numbers)
+    description_bytes, data_offset, copy_bytes, total = numbers
+    sizes = Sizes(description_bytes, data_offset, copy_bytes, total, copies)
     if len(memory) != sizes.total:
         sentence = f"{path}: {len(memory)} bytes, its header says {sizes.total}; it was cut"
         raise RingError(errno.EINVAL, sentence)
@@ -130,16 +136,22 @@ def write_in_step(memory: mmap.mmap, step: int) -> None:
     _IN_STEP.pack_into(memory, _IN_STEP_OFFSET, step)
 
 
+def read_commits(memory: mmap.mmap) -> list[Commit]:
+    """Every whole step the file holds, the newest last."""
+    found = [commit for copy in range(COPIES_MAX) if (commit := _read_slot(memory, copy))]
+    return sorted(found, key=lambda commit: commit.sequence)
+
+
 def read_commit(path: Path, memory: mmap.mmap) -> Commit:
-    """The whole slot with the highest sequence. Raises StateError where none is whole."""
-    whole = [commit for offset in _SLOT_OFFSETS if (commit := _read_slot(memory, offset))]
+    """The newest whole step. Raises StateError where there is none."""
+    whole = read_commits(memory)
     if not whole:
-        raise StateError(f"{path}: neither commit slot is whole; the replica must be made anew")
-    return max(whole, key=lambda commit: commit.sequence)
+        raise StateError(f"{path}: no commit slot is whole; the replica must be made anew")
+    return whole[-1]
 
 
 def write_commit(memory: mmap.mmap, commit: Commit) -> None:
-    """Stores `commit` over the older of the two slots."""
+    """Says that the commit's copy is whole: its slot, in one store."""
     raw = _SLOT.pack(
         commit.sequence,
         commit.step,
@@ -149,8 +161,14 @@ def write_commit(memory: mmap.mmap, commit: Commit) -> None:
         commit.fingerprint,
     )
     slot = raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
-    at = _SLOT_OFFSETS[commit.sequence % 2]
+    at = _SLOTS_OFFSET + commit.copy * _SLOT_BYTES
     memory[at : at + len(slot)] = slot
+
+
+def clear_commit(memory: mmap.mmap, copy: int) -> None:
+    """Says that a copy is whole no longer, before anything is written to it."""
+    at = _SLOTS_OFFSET + copy * _SLOT_BYTES
+    memory[at : at + _SLOT_BYTES] = bytes(_SLOT_BYTES)
 
 
 def peek(path: Path) -> tuple[Commit, int]:
@@ -160,10 +178,14 @@ def peek(path: Path) -> tuple[Commit, int]:
         return read_commit(path, memory), read_in_step(memory)
 
 
-def _read_slot(memory: mmap.mmap, offset: int) -> Commit | None:
+def _read_slot(memory: mmap.mmap, copy: int) -> Commit | None:
+    offset = _SLOTS_OFFSET + copy * _SLOT_BYTES
     raw = memory[offset : offset + _SLOT.size]
     (stored,) = _CHECKSUM.unpack_from(memory, offset + _SLOT.size)
-    sequence, step, copy, has_state, digest, fingerprint = _SLOT.unpack(raw)
-    if sequence == 0 or stored != xxhash.xxh3_64_intdigest(raw):
+    sequence, step, of_copy, has_state, digest, fingerprint = _SLOT.unpack(raw)
+    if sequence == 0 or of_copy != copy or stored != xxhash.xxh3_64_intdigest(raw):
         return None
     return Commit(sequence, step, copy, bool(has_state), digest, fingerprint)
+
+
+assert _SLOT.size + _CHECKSUM.size <= _SLOT_BYTES

@@ -41,17 +41,24 @@ class Replica:
         """The step a killed process was in the middle of when this one took over; 0 for none."""
         self._bound = [
             optimizers.BoundOptimizer(optimizer, self.layout, state.sections(copy))
-            for copy in (0, 1)
+            for copy in range(state.copies)
         ]
         self._pool = ThreadPoolExecutor(torch.get_num_threads(), "digest")
         state.in_step = 0
 
     @classmethod
     def create(
-        cls, path: Path, layout: Layout, optimizer: OptimizerConfig, weights: Flat
+        cls,
+        path: Path,
+        layout: Layout,
+        optimizer: OptimizerConfig,
+        weights: Flat,
+        *,
+        versions: int = 1,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
+        versions: steps that stay whole beside the one being made; memory for versions + 1 copies.
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
@@ -63,7 +70,8 @@ class Replica:
         )
         commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
         description = Description(layout, sections)
-        state = StateFile.create(path, description, {_PARAMETERS: values}, commit)
+        first = {_PARAMETERS: values}
+        state = StateFile.create(path, description, first, commit, copies=versions + 1)
         return cls(state, optimizer)
 
     @classmethod
@@ -110,7 +118,8 @@ class Replica:
     def parameters(self) -> np.ndarray:
         """The committed parameters, flat, [layout.elements], read-only and in place.
 
-        Good until the next `apply` returns; the one after it overwrites this memory.
+        Good until the `apply` that overwrites the oldest version: with one version, the one after
+        the next.
         """
         return self.sections()[_PARAMETERS]
 
@@ -141,7 +150,7 @@ class Replica:
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
         raw = _elements(gradient, self.layout, "gradient")
-        good, other = state.commit.copy, 1 - state.commit.copy
+        good, other = state.commit.copy, state.begin()
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
         self._bound[other].step(
@@ -151,6 +160,31 @@ class Replica:
         )
         state.publish(step, other, self._digest_of(other))
         state.in_step = 0
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Steps that are whole, ascending; the last is `step`."""
+        return tuple(commit.step for commit in self._open.versions)
+
+    def step_of_weights(self, weights: Flat) -> int | None:
+        """The newest whole step whose parameters have these bytes; None if there is none.
+
+        weights: [layout.elements], registration order, memory order.
+        """
+        values = _elements(weights, self.layout, "weights").view(np.uint8)
+        for commit in reversed(self._open.versions):
+            held = self._open.sections(commit.copy)[_PARAMETERS].view(np.uint8)
+            if np.array_equal(values, held):
+                return commit.step
+        return None
+
+    def go_back(self, step: int) -> None:
+        """Returns to an older whole step; later ones are gone. Raises StateError without it."""
+        found = [commit for commit in self._open.versions if commit.step == step]
+        if not found:
+            raise StateError(f"step {step} is not kept (steps kept: {list(self.versions)})")
+        if step != self.step:
+            self._open.go_back(found[-1])
 
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""

@@ -1,7 +1,7 @@
 """A consistent copy of a replica that another process goes on stepping.
 
-The updater writes only the copy that is not committed, so the committed one stays whole until the
-step after the next begins; its digest proves that nothing moved while it was read.
+The updater writes only to a copy that it first says is whole no longer, and that is the oldest
+one; the digest proves that nothing moved while a copy was read.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Snapshot:
     states: tuple[dict[str, torch.Tensor], ...]
 
 
-def of_state(path: Path, optimizer: OptimizerConfig) -> Snapshot:
-    """The newest step of the state file at `path`, whoever is writing it.
+def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Snapshot:
+    """A step of the state file at `path`, whoever is writing it; the newest by default.
 
     Raises RingError where there is no state, StateError where it was made with other optimizer
-    settings, or where it never held still for as long as a copy takes.
+    settings, does not hold the step, or never held still for as long as a copy takes.
     """
     for _ in range(ATTEMPTS):
-        commit, layout, sections = read_copy(path)
+        commit, layout, sections = read_copy(path, step)
         if commit.fingerprint != optimizers.fingerprint(optimizer):
             raise StateError(f"{path}: this replica was made with other optimizer settings")
         if state_digest(sections.items()) == commit.digest:

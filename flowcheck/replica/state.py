@@ -1,4 +1,4 @@
-"""The replica's memory: one named file with two copies of everything and one commit word.
+"""The replica's memory: one named file with copies of everything, each a step, and commit slots.
 
 Layout of the file and what a commit promises: header.py. No torch here.
 """
@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from flowcheck.replica.header import (
     Description,
     Section,
     Sizes,
+    clear_commit,
     encode,
     read_commit,
+    read_commits,
     read_fixed,
     read_in_step,
     write_commit,
@@ -59,14 +62,16 @@ class StateFile:
         description: Description,
         first: dict[str, np.ndarray],
         commit: Commit,
+        copies: int = 2,
     ) -> StateFile:
         """A file that appears whole: the committed copy holds `first`; absent sections are 0.
 
+        copies: one is being written while the others are the last steps.
         Raises StateError where `path` exists; OSError where there is no room.
         """
         if path.exists():
             raise StateError(f"{path}: a replica is already here; open it or remove it")
-        sizes = _sizes_of(path.parent, description)
+        sizes = _sizes_of(path.parent, description, copies)
         growing = path.with_name(f".{path.name}.creating")
         growing.unlink(missing_ok=True)
         descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -128,25 +133,56 @@ class StateFile:
         base = self._sizes.data_offset + copy * self._sizes.copy
         return np.frombuffer(self._map, np.uint8, self._sizes.copy, base)
 
+    @property
+    def copies(self) -> int:
+        return self._sizes.copies
+
+    @property
+    def versions(self) -> list[Commit]:
+        """Every whole step, the newest last."""
+        return read_commits(self._map)
+
+    def begin(self) -> int:
+        """A copy to write the next step to: one that holds none, else the oldest step's, which is
+        whole no longer from here on."""
+        held = {commit.copy: commit.sequence for commit in self.versions}
+        copy = min(
+            (c for c in range(self.copies) if c != self.commit.copy),
+            key=lambda c: held.get(c, 0),
+        )
+        clear_commit(self._map, copy)
+        return copy
+
     def publish(self, step: int, copy: int, digest: bytes) -> None:
         """The one store that makes `copy` the replica at `step`."""
         last = self.commit
-        commit = Commit(last.sequence + 1, step, copy, True, digest, last.fingerprint)
+        self._commit(Commit(last.sequence + 1, step, copy, True, digest, last.fingerprint))
+
+    def go_back(self, version: Commit) -> None:
+        """Makes an older step the newest; the steps that followed it are gone."""
+        gone = [c.copy for c in self.versions if c.sequence > version.sequence]
+        self._commit(replace(version, sequence=self.commit.sequence + 1))
+        for copy in gone:
+            clear_commit(self._map, copy)
+
+    def _commit(self, commit: Commit) -> None:
         write_commit(self._map, commit)
         self.commit = commit
 
     def close(self) -> None:
         """Lets go of the lock; the memory goes with the last view into it."""
         if self._descriptor >= 0:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # the mapping keeps a descriptor too
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-def read_copy(path: Path) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
+def read_copy(path: Path, step: int | None = None) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
     """(commit, layout, sections by name) copied out of a state file that another process may be
     stepping; nothing is locked. Whether the copy is whole, its digest tells.
 
-    Raises RingError where there is no state, StateError where no commit is whole.
+    step: another one than the newest. Raises RingError where there is no state, StateError where
+    it does not hold that step.
     """
     try:
         with path.open("rb") as file:
@@ -156,7 +192,7 @@ def read_copy(path: Path) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
         raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
     with memory:
         sizes, description = read_fixed(path, memory)
-        commit = read_commit(path, memory)
+        commit = read_commit(path, memory) if step is None else _version(path, memory, step)
         base = sizes.data_offset + commit.copy * sizes.copy
         sections = {
             s.name: np.frombuffer(
@@ -167,15 +203,23 @@ def read_copy(path: Path) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
     return commit, description.layout, sections
 
 
-def _sizes_of(folder: Path, description: Description) -> Sizes:
+def _version(path: Path, memory: mmap.mmap, step: int) -> Commit:
+    kept = {commit.step: commit for commit in read_commits(memory)}
+    if step not in kept:
+        steps = ", ".join(map(str, sorted(kept))) or "none"
+        raise StateError(f"{path}: step {step} is not kept (steps kept: {steps})")
+    return kept[step]
+
+
+def _sizes_of(folder: Path, description: Description, copies: int) -> Sizes:
     """Whole pages of the file system that `folder` lies on (2 MiB on hugetlbfs)."""
     page_bytes = max(os.statvfs(folder).f_bsize, mmap.PAGESIZE)
     last = description.sections[-1]
     text_bytes = len(encode(description))
     data_offset = _round_up(HEADER_BYTES + text_bytes, mmap.PAGESIZE)
     copy_bytes = _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE)
-    total = _round_up(data_offset + 2 * copy_bytes, page_bytes)
-    return Sizes(text_bytes, data_offset, copy_bytes, total)
+    total = _round_up(data_offset + copies * copy_bytes, page_bytes)
+    return Sizes(text_bytes, data_offset, copy_bytes, total, copies)
 
 
 def _lock(path: Path, descriptor: int) -> None:
