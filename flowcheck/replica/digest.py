@@ -1,8 +1,9 @@
 """What the bytes of a step are, in a few hex digits.
 
-`state_digest` rides along with every step: xxh3_128 of each 16 MiB block, then xxh3_128 over a
-table of (section name, bytes, block digests). Blocks are independent, so that they can be taken
-by several threads, and later inside the update pass. It finds faults, not forgers: manifests and
+Digests ride along with every step: xxh3_128 of each 16 MiB block of a tensor, of a tensor the
+xxh3_128 over its blocks' digests (of one block: the block's own), and of the state the xxh3_128
+over a table of (tensor name, bytes, digest). Blocks are independent, so that they can be taken by
+several threads, and later inside the update pass. They find faults, not forgers: manifests and
 `--digests` use sha256.
 """
 
@@ -21,26 +22,29 @@ BLOCK_BYTES = 16 * 1024 * 1024
 DIGEST_BYTES = 16
 
 
-def state_digest(
-    sections: Iterable[tuple[str, np.ndarray]], executor: Executor | None = None
-) -> bytes:
-    """16 bytes that stand for the named flat arrays, in the order given.
+Named = tuple[str, np.ndarray]
+"""A tensor's name and its elements, flat in memory order."""
 
-    The result does not depend on `executor`, only the time does (xxhash lets go of the GIL).
-    """
+
+def tensor_digests(arrays: Iterable[np.ndarray], executor: Executor | None = None) -> list[bytes]:
+    """16 bytes for each flat array, whatever `executor`; it makes it faster (xxhash lets go of the
+    GIL)."""
     blocks: list[np.ndarray] = []
-    table: list[tuple[str, int, int]] = []
-    for name, array in sections:
+    counts: list[int] = []
+    for array in arrays:
         raw = array.reshape(-1).view(np.uint8)
         cut = [raw[at : at + BLOCK_BYTES] for at in range(0, raw.size, BLOCK_BYTES)]
-        table.append((name, raw.size, len(cut)))
+        counts.append(len(cut))
         blocks += cut
     digests = iter(executor.map(_block, blocks) if executor else map(_block, blocks))
+    return [_joined([next(digests) for _ in range(count)]) for count in counts]
+
+
+def state_digest(tensors: Iterable[Named], digests: Iterable[bytes]) -> bytes:
+    """16 bytes that stand for the named tensors, in the order given, by their own digests."""
     whole = xxhash.xxh3_128()
-    for name, size_bytes, count in table:
-        whole.update(name.encode() + b"\0" + struct.pack("<QQ", size_bytes, count))
-        for _ in range(count):
-            whole.update(next(digests))
+    for (name, array), digest in zip(tensors, digests, strict=True):
+        whole.update(name.encode() + b"\0" + struct.pack("<Q", array.nbytes) + digest)
     return whole.digest()
 
 
@@ -53,6 +57,10 @@ def sha256_file(path: Path) -> str:
     """sha256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _joined(blocks: list[bytes]) -> bytes:
+    return blocks[0] if len(blocks) == 1 else xxhash.xxh3_128_digest(b"".join(blocks))
 
 
 def _block(raw: np.ndarray) -> bytes:

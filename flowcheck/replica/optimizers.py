@@ -17,8 +17,11 @@ import xxhash
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.digest import Named
 from flowcheck.replica.layout import Layout
 
+PARAMETERS = "parameters"
+"""The section that holds the parameters."""
 STEP_COUNT = "step"
 """Adam's per-parameter counters: one float32 each, as torch keeps them (optimizer.py,
 _get_scalar_dtype)."""
@@ -98,6 +101,17 @@ def flat_tensor(array: np.ndarray, layout: Layout) -> torch.Tensor:
     return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, layout.dtype))
 
 
+def named_tensors(sections: Mapping[str, np.ndarray], layout: Layout) -> list[Named]:
+    """Every tensor of a copy: "weight", "weight/exp_avg", ...; the step counters are one."""
+    values = [
+        (p.name if section == PARAMETERS else f"{p.name}/{section}", array[p.start : p.stop])
+        for section, array in sections.items()
+        if section != STEP_COUNT
+        for p in layout.parameters
+    ]
+    return values + [(STEP_COUNT, array) for s, array in sections.items() if s == STEP_COUNT]
+
+
 class BoundOptimizer:
     """torch's optimizer over the parameters and states of one copy of the replica.
 
@@ -109,7 +123,7 @@ class BoundOptimizer:
         self, config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray]
     ) -> None:
         self._config, self._layout = config, layout
-        self.parameters = views(flat_tensor(sections["parameters"], layout), layout)
+        self.parameters = views(flat_tensor(sections[PARAMETERS], layout), layout)
         self.states = {
             name: views(flat_tensor(sections[name], layout), layout) for name in state_names(config)
         }

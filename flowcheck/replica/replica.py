@@ -12,13 +12,11 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
-from flowcheck.replica.digest import DIGEST_BYTES, state_digest
+from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.header import Commit, Description
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.state import StateFile, place_sections
-
-_PARAMETERS = "parameters"
 
 Flat = np.ndarray | bytes | bytearray | memoryview
 """Raw bytes of a flat tensor, or an array of its elements: registration order, memory order."""
@@ -43,6 +41,8 @@ class Replica:
             optimizers.BoundOptimizer(optimizer, self.layout, state.sections(copy))
             for copy in range(state.copies)
         ]
+        self.tensor_digests: list[bytes] = []
+        """Of the step taken last, in the order of `optimizers.named_tensors`; [] before it."""
         self._pool = ThreadPoolExecutor(torch.get_num_threads(), "digest")
         state.in_step = 0
 
@@ -64,13 +64,13 @@ class Replica:
         """
         sections = place_sections(_wanted(layout, optimizer))
         values = _elements(weights, layout, "weights")
-        digest = state_digest(
-            (s.name, values if s.name == _PARAMETERS else np.zeros(s.elements, s.dtype))
-            for s in sections
-        )
+        arrays = {s.name: np.zeros(s.elements, s.dtype) for s in sections}
+        arrays[optimizers.PARAMETERS] = values
+        named = optimizers.named_tensors(arrays, layout)
+        digest = state_digest(named, tensor_digests(array for _, array in named))
         commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
         description = Description(layout, sections)
-        first = {_PARAMETERS: values}
+        first = {optimizers.PARAMETERS: values}
         state = StateFile.create(path, description, first, commit, copies=versions + 1)
         return cls(state, optimizer)
 
@@ -90,7 +90,7 @@ class Replica:
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
                 )
             replica = cls(state, optimizer)
-            if verify and replica._digest_of(state.commit.copy) != state.commit.digest:
+            if verify and replica._digest_of(state.commit.copy)[0] != state.commit.digest:
                 raise StateError(
                     f"{path}: the bytes of step {state.commit.step} do not have their digest; "
                     "the file was changed or the memory is faulty"
@@ -121,7 +121,7 @@ class Replica:
         Good until the `apply` that overwrites the oldest version: with one version, the one after
         the next.
         """
-        return self.sections()[_PARAMETERS]
+        return self.sections()[optimizers.PARAMETERS]
 
     def sections(self) -> dict[str, np.ndarray]:
         """Every flat array of the committed copy by name, read-only and in place."""
@@ -158,7 +158,8 @@ class Replica:
             state.commit.has_optimizer_state,
             self._rate(step - 1),
         )
-        state.publish(step, other, self._digest_of(other))
+        whole, self.tensor_digests = self._digest_of(other)
+        state.publish(step, other, whole)
         state.in_step = 0
 
     @property
@@ -173,7 +174,7 @@ class Replica:
         """
         values = _elements(weights, self.layout, "weights").view(np.uint8)
         for commit in reversed(self._open.versions):
-            held = self._open.sections(commit.copy)[_PARAMETERS].view(np.uint8)
+            held = self._open.sections(commit.copy)[optimizers.PARAMETERS].view(np.uint8)
             if np.array_equal(values, held):
                 return commit.step
         return None
@@ -200,13 +201,16 @@ class Replica:
             raise StateError("the replica is closed")
         return self._state
 
-    def _digest_of(self, copy: int) -> bytes:
-        return state_digest(self._open.sections(copy).items(), self._pool)
+    def _digest_of(self, copy: int) -> tuple[bytes, list[bytes]]:
+        """(of the whole, of each tensor in the order of `optimizers.named_tensors`)."""
+        named = optimizers.named_tensors(self._open.sections(copy), self.layout)
+        digests = tensor_digests((array for _, array in named), self._pool)
+        return state_digest(named, digests), digests
 
 
 def _wanted(layout: Layout, optimizer: OptimizerConfig) -> list[tuple[str, str, int]]:
     """(name, numpy dtype, elements) of every section of a copy."""
-    names = (_PARAMETERS, *optimizers.state_names(optimizer))
+    names = (optimizers.PARAMETERS, *optimizers.state_names(optimizer))
     wanted = [(name, layout.stored_as, layout.elements) for name in names]
     if optimizers.counts_steps(optimizer):
         wanted.append((optimizers.STEP_COUNT, "<f4", len(layout.parameters)))

@@ -15,7 +15,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint, optimizers
-from flowcheck.replica.digest import state_digest
+from flowcheck.replica.digest import state_digest, tensor_digests
 from flowcheck.replica.header import Commit
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.state import read_copy
@@ -50,7 +50,8 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
         commit, layout, sections = read_copy(path, step)
         if commit.fingerprint != optimizers.fingerprint(optimizer):
             raise StateError(f"{path}: this replica was made with other optimizer settings")
-        if state_digest(sections.items()) == commit.digest:
+        named = optimizers.named_tensors(sections, layout)
+        if state_digest(named, tensor_digests(a for _, a in named)) == commit.digest:
             return _assembled(commit, layout, optimizer, sections)
     raise StateError(
         f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest"
@@ -85,6 +86,6 @@ def _assembled(
         if optimizers.counts_steps(optimizer):
             for state, count in zip(states, sections[optimizers.STEP_COUNT], strict=True):
                 state[optimizers.STEP_COUNT] = torch.tensor(float(count))
-    values = tensors("parameters")
+    values = tensors(optimizers.PARAMETERS)
     named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
     return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states))

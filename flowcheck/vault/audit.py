@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.vault.template import Template
 
@@ -22,10 +26,10 @@ class Difference:
 
     name: str
     """Of the parameter; "/exp_avg" and its like behind it for optimizer state."""
-    elements: int
-    """How many differ."""
-    ulp: int
-    """Largest distance in units in the last place; -1 where a NaN is involved."""
+    elements: int | None = None
+    """How many differ; None where only the digest of that step is kept."""
+    ulp: int | None = None
+    """Largest distance in units in the last place; None where a NaN is involved, or as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,53 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
     pairs = list(_pairs(template, snapshot))
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     return Audit(snapshot.step, len(pairs), tuple(found))
+
+
+def compare_digests(
+    template: Template, layout: Layout, optimizer: OptimizerConfig, digests: Sequence[bytes]
+) -> Audit:
+    """As `compare`, for a step of which only the tensors' digests are kept (replica/trace.py).
+
+    digests: in the order of optimizers.named_tensors. Raises StateError where the checkpoint does
+    not hold the same tensors.
+    """
+    own = [
+        (name, _in_memory_order(value, p))
+        for name, value, p in zip(
+            template.names, template.parameters, layout.parameters, strict=True
+        )
+    ]
+    count = len(own)
+    if template.optimizer is not None:
+        for kind in optimizers.state_names(optimizer):
+            for index, p in enumerate(layout.parameters):
+                own.append(_state_of(template, index, kind, p))
+        if optimizers.counts_steps(optimizer):
+            steps = [template.states(i).get("step", 0.0) for i in range(count)]
+            own.append((optimizers.STEP_COUNT, np.array([float(s) for s in steps], "<f4")))
+    found = tensor_digests([array for _, array in own])
+    differ = [
+        Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b
+    ]
+    return Audit(template.step, len(own), tuple(differ))
+
+
+def _state_of(
+    template: Template, index: int, kind: str, parameter: Parameter
+) -> tuple[str, np.ndarray]:
+    name = f"{template.names[index]}/{kind}"
+    value = template.states(index).get(kind)
+    if value is None and template.step == 0:
+        value = torch.zeros_like(template.parameters[index])
+    if value is None:
+        raise StateError(f"{name}: the trainer's optimizer does not keep it")
+    return name, _in_memory_order(value, parameter)
+
+
+def _in_memory_order(tensor: torch.Tensor, parameter: Parameter) -> np.ndarray:
+    """Its elements as the replica keeps them, as bytes."""
+    flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy()
 
 
 def _pairs(
@@ -82,7 +133,7 @@ def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference |
     nan = bool((torch.isnan(own) | torch.isnan(new)).any())
     a, b = _ordered(one[differ]), _ordered(other[differ])
     apart = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-    return Difference(name, int(differ.sum()), -1 if nan else int(apart.max()))
+    return Difference(name, int(differ.sum()), None if nan else int(apart.max()))
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 
 from bench.measure import Figure, Scale, memory, wall_seconds
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.digest import state_digest
+from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 
@@ -75,5 +75,5 @@ def _replica(
 
     copied = wall_seconds(copy, scale.repeats)
     yield figure("  of it: new state beside the old", copied, note=f"{copied * 1e3:.0f} ms")
-    digested = wall_seconds(lambda: state_digest(sections.items()), scale.repeats)
+    digested = wall_seconds(lambda: tensor_digests(sections.values()), scale.repeats)
     yield figure("  of it: digest, one thread", digested, note=f"{digested * 1e3:.0f} ms")

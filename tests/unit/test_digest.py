@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from flowcheck.replica import digest
-from flowcheck.replica.digest import sha256, sha256_file, state_digest
+from flowcheck.replica.digest import sha256, sha256_file, state_digest, tensor_digests
 
 
 @pytest.fixture(autouse=True)
@@ -16,30 +16,36 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(digest, "BLOCK_BYTES", 64)
 
 
+def whole(named):
+    return state_digest(named, tensor_digests(array for _, array in named))
+
+
 def test_digest_is_what_its_docstring_says():
     array = np.arange(100, dtype=np.uint8)
-    table = b"w\0" + (100).to_bytes(8, "little") + (2).to_bytes(8, "little")
     blocks = [
         xxhash.xxh3_128_digest(array[:64].tobytes()),
         xxhash.xxh3_128_digest(array[64:].tobytes()),
     ]
-    assert state_digest([("w", array)]) == xxhash.xxh3_128_digest(table + b"".join(blocks))
+    tensor = xxhash.xxh3_128_digest(b"".join(blocks))
+    assert tensor_digests([array, array[:64]]) == [tensor, blocks[0]]
+    table = b"w\0" + (100).to_bytes(8, "little") + tensor
+    assert whole([("w", array)]) == xxhash.xxh3_128_digest(table)
 
 
-def test_threads_change_the_time_and_not_the_digest():
-    sections = [("a", np.arange(1000, dtype=np.float32)), ("b", np.ones(3))]
+def test_threads_change_the_time_and_not_the_digests():
+    arrays = [np.arange(1000, dtype=np.float32), np.ones(3), np.ones(0)]
     with ThreadPoolExecutor(2) as pool:
-        assert state_digest(sections, pool) == state_digest(sections)
+        assert tensor_digests(arrays, pool) == tensor_digests(arrays)
 
 
 def test_any_changed_bit_name_or_cut_changes_the_digest():
     array = np.zeros(200, np.uint8)
-    seen = {state_digest([("a", array)]), state_digest([("b", array)])}
-    seen.add(state_digest([("a", array[:100]), ("a", array[100:])]))
+    seen = {whole([("a", array)]), whole([("b", array)])}
+    seen.add(whole([("a", array[:100]), ("a", array[100:])]))
     for at in range(200):
         changed = array.copy()
         changed[at] = 1
-        seen.add(state_digest([("a", changed)]))
+        seen.add(whole([("a", changed)]))
     assert len(seen) == 203
 
 
