@@ -178,6 +178,13 @@ def peek(path: Path) -> tuple[Commit, int]:
         return read_commit(path, memory), read_in_step(memory)
 
 
+def peek_versions(path: Path) -> tuple[Layout, tuple[int, ...]]:
+    """(layout, whole steps ascending) of a replica that another process may be writing."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        _, description = read_fixed(path, memory)
+        return description.layout, tuple(commit.step for commit in read_commits(memory))
+
+
 def _read_slot(memory: mmap.mmap, copy: int) -> Commit | None:
     offset = _SLOTS_OFFSET + copy * _SLOT_BYTES
     raw = memory[offset : offset + _SLOT.size]

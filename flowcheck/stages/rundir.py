@@ -79,6 +79,16 @@ class RunDir:
         return self.root / "steps.jsonl"
 
     @property
+    def trace(self) -> Path:
+        """Digests of every tensor at every step (replica/trace.py)."""
+        return self.root / "trace"
+
+    @property
+    def audits(self) -> Path:
+        """One JSON line per audit."""
+        return self.root / "audits.jsonl"
+
+    @property
     def events(self) -> Path:
         """One JSON line per event the supervisor heard."""
         return self.root / "events.jsonl"
@@ -128,7 +138,14 @@ class RunDir:
         folders = [self.sockets, self.pids]
         if not keep_records:
             folders.append(self.learned_folder)
-            for item in (self.config, self.steps, self.events, *self.root.glob("*.log")):
+            for item in (
+                self.config,
+                self.steps,
+                self.events,
+                self.trace,
+                self.audits,
+                *self.root.glob("*.log"),
+            ):
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)

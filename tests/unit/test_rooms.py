@@ -9,10 +9,12 @@ MAY_IMPORT = {
     "wire": {"wire", "errors"},
     "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
     "replica": {"replica", "plane", "wire", "errors", "config"},
+    "vault": {"vault", "replica", "plane", "wire", "errors", "config"},
     "stages": {"stages", "replica", "plane", "wire", "errors", "config", "messages", "_core"},
     "ops": {
         "ops",
         "stages",
+        "vault",
         "replica",
         "plane",
         "wire",
@@ -23,8 +25,9 @@ MAY_IMPORT = {
         "_core",
         "_dpdk",
     },
-    "lab": {"lab", "errors"},
+    "lab/trainer": {"lab", "_lab"},
 }
+"""The lab as a whole may use anything; what it loads inside a trainer may not."""
 NEVER = {"wire": {"torch", "zmq"}, "plane": {"torch", "zmq"}, "lab": {"zmq"}}
 
 
@@ -49,6 +52,23 @@ def test_imports_point_downward_only() -> None:
                 if parts[0] in NEVER.get(room, set()):
                     wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert wrong == []
+
+
+def test_a_trainer_loads_nothing_of_ours_but_its_own_room_and_nobody_imports_the_lab() -> None:
+    inside = {
+        f"{path.name} imports {name}"
+        for path in (PACKAGE / "lab/trainer").rglob("*.py")
+        for name in imports(path)
+        if name.startswith("flowcheck.lab.") and not name.startswith("flowcheck.lab.trainer")
+    }
+    outside = {
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in ("lab", "cli.py")
+        for name in imports(path)
+        if name.startswith("flowcheck.lab")
+    }
+    assert inside | outside == set()
 
 
 def test_only_links_imports_zmq_and_nothing_sleeps() -> None:

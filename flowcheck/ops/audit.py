@@ -1,0 +1,111 @@
+"""`flowcheck audit`: a step of the replica against the trainer's own checkpoint of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from flowcheck.errors import StateError
+from flowcheck.ops import steps
+from flowcheck.replica import snapshot
+from flowcheck.replica.header import peek_versions
+from flowcheck.replica.trace import digests_at
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault import audit
+from flowcheck.vault.template import Template, load_template
+
+DIFFERENT = 1
+SHOWN = 8
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of audits.jsonl: what `status` and later checkpoints say about the replica."""
+
+    step: int
+    passed: bool
+    file: str
+    tensors: int
+    first_difference: str | None = None
+
+
+def run(root: Path, file: Path, *, as_json: bool) -> int:
+    """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
+    the step is not known or the file does not fit."""
+    where = RunDir(root)
+    found = _audited(where, file)
+    line = AuditLine(
+        step=found.step,
+        passed=found.passed,
+        file=str(file),
+        tensors=found.tensors,
+        first_difference=found.differences[0].name if found.differences else None,
+    )
+    with where.audits.open("ab") as log:
+        log.write(msgspec.json.encode(line) + b"\n")
+    if as_json:
+        differences = [asdict(d) for d in found.differences]
+        result = msgspec.to_builtins(line) | {"differences": differences}
+        print(json.dumps(result))
+    else:
+        _print(found, file)
+    return 0 if found.passed else DIFFERENT
+
+
+def last(where: RunDir) -> AuditLine | None:
+    """The last audit of a run; None if there was none."""
+    if not where.audits.exists():
+        return None
+    lines = [line for line in where.audits.read_bytes().splitlines() if line.endswith(b"}")]
+    return msgspec.json.decode(lines[-1], type=AuditLine) if lines else None
+
+
+def _audited(where: RunDir, file: Path) -> audit.Audit:
+    config = steps.config_of(where)
+    if not where.replica.exists() or config.optimizer is None:
+        raise StateError(f"{where.root}: there is no replica yet")
+    layout, kept = peek_versions(where.replica)
+    template = load_template(file, layout, config.model.names)
+    if template.step in kept:
+        try:
+            taken = snapshot.of_state(where.replica, config.optimizer, template.step)
+            return audit.compare(template, taken)
+        except StateError:
+            if template.step in peek_versions(where.replica)[1]:
+                raise  # otherwise it was overwritten meanwhile: its digests are still there
+    return _by_digests(where, template, file)
+
+
+def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
+    config = steps.config_of(where)
+    layout, kept = peek_versions(where.replica)
+    digests = digests_at(where.trace, template.step)
+    if digests is None:
+        raise StateError(
+            f"{file}: is of step {template.step}; the replica of {where.root} is at "
+            f"{max(kept, default=0)} and has no record of that step"
+        )
+    assert config.optimizer is not None
+    return audit.compare_digests(template, layout, config.optimizer, digests)
+
+
+def _print(found: audit.Audit, file: Path) -> None:
+    say = Console(highlight=False, soft_wrap=True).print
+    if found.passed:
+        say(f"step {found.step}: all {found.tensors} tensors of {file} equal, bit for bit")
+        return
+    say(f"step {found.step}: {len(found.differences)} of {found.tensors} tensors differ")
+    for difference in found.differences[:SHOWN]:
+        say(f"  {difference.name}: {_how_far(difference)}")
+    if len(found.differences) > SHOWN:
+        say(f"  and {len(found.differences) - SHOWN} more")
+
+
+def _how_far(difference: audit.Difference) -> str:
+    if difference.elements is None:
+        return "differs (that step's bytes are no longer kept, only what they were)"
+    far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
+    return f"{difference.elements:,} elements differ, by up to {far}"

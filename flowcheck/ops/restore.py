@@ -1,0 +1,52 @@
+"""`flowcheck restore`: the newest step in the trainer's own checkpoint format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops import steps
+from flowcheck.replica.schedule import rate_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault import restore
+from flowcheck.vault.template import load_template
+
+
+def run(
+    root: Path, template: Path, out: Path, *, checkpoint: Path | None, force: bool, as_json: bool
+) -> int:
+    """Writes `out`. Raises ConfigError, StateError where there is no step or it does not fit."""
+    if out.exists() and not force:
+        raise ConfigError("--out", str(out), "is there already: name another file, or --force")
+    if checkpoint is not None:
+        found = steps.from_checkpoint(checkpoint)
+    else:
+        found = steps.newest(RunDir(root), settle=True)
+    pattern = load_template(template, found.snapshot.layout, found.names)
+    filled = restore.fill(pattern, found.snapshot, rate_of(found.snapshot.optimizer))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    restore.write(pattern.tree, out)
+    if as_json:
+        result = {
+            "step": filled.step,
+            "out": str(out),
+            "from": found.where,
+            "template": {"file": str(template), "step": pattern.step},
+            "replaced": filled.replaced,
+            "kept": filled.kept,
+            "assumed": found.assumed,
+        }
+        print(json.dumps(result))
+        return 0
+    say = Console(highlight=False, soft_wrap=True).print
+    say(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
+    for part in filled.replaced:
+        say(f"  now of step {filled.step}: {part}")
+    for part in filled.kept:
+        say(f"  as the template has it: {part}")
+    for sentence in found.assumed:
+        say(f"  assumed: {sentence}")
+    return 0
