@@ -163,6 +163,17 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """torch's name without the prefix, where two fit one element size: "float32", "bfloat16"."""
 
 
+class ReplicaConfig(Section, frozen=True, kw_only=True):
+    """The state of the model and its optimizer."""
+
+    keep_bytes: int = 512 << 20
+    """Memory for whole steps beside the newest and the one being made, as many as fit: what a job
+    that comes back from an older step, and an audit of a step gone by, ask for."""
+
+    def __post_init__(self) -> None:
+        _at_least("replica.keep_bytes", self.keep_bytes, 0)
+
+
 class JobConfig(Section, frozen=True, kw_only=True):
     """A whole job file."""
 
@@ -182,6 +193,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
     parse: ParseConfig = ParseConfig()
     staging: StagingConfig = StagingConfig()
     model: ModelConfig = ModelConfig()
+    replica: ReplicaConfig = ReplicaConfig()
 
     def __post_init__(self) -> None:
         if not self.source:

@@ -13,7 +13,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
-from flowcheck.replica.header import Commit, Description
+from flowcheck.replica.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.state import StateFile, place_sections
@@ -54,11 +54,11 @@ class Replica:
         optimizer: OptimizerConfig,
         weights: Flat,
         *,
-        versions: int = 1,
+        keep_bytes: int = 0,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
-        versions: steps that stay whole beside the one being made; memory for versions + 1 copies.
+        keep_bytes: for steps that stay whole beside the newest and the one being made.
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
@@ -71,7 +71,9 @@ class Replica:
         commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
         description = Description(layout, sections)
         first = {optimizers.PARAMETERS: values}
-        state = StateFile.create(path, description, first, commit, copies=versions + 1)
+        each = sum(s.size_bytes for s in sections)
+        copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
+        state = StateFile.create(path, description, first, commit, copies=copies)
         return cls(state, optimizer)
 
     @classmethod
@@ -118,7 +120,7 @@ class Replica:
     def parameters(self) -> np.ndarray:
         """The committed parameters, flat, [layout.elements], read-only and in place.
 
-        Good until the `apply` that overwrites the oldest version: with one version, the one after
+        Good until the `apply` that overwrites the oldest version: if none is kept, the one after
         the next.
         """
         return self.sections()[optimizers.PARAMETERS]

@@ -16,9 +16,11 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Message, StepApplied
 from flowcheck.plane.shard import Shard, State
+from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.trace import Trace
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -66,6 +68,7 @@ class UpdateService:
         self._run, self._config = run, config
         self._replica: Replica | None = None
         self._shard: Shard | None = None
+        self._trace: Trace | None = None
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -86,11 +89,22 @@ class UpdateService:
         else:
             layout = layout_of(job, self._config)
             weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
-            self._replica = Replica.create(run.replica, layout, self._config.optimizer, weights)
+            keep_bytes = self._config.replica.keep_bytes
+            self._replica = Replica.create(
+                run.replica, layout, self._config.optimizer, weights, keep_bytes=keep_bytes
+            )
         self._shard = Shard.open(run.shard)
-        if self._replica.step > self._shard.applied_step:
+        count = len(optimizers.named_tensors(self._replica.sections(), self._replica.layout))
+        self._trace = Trace(run.trace, count)
+        if self._replica.step * self._iterations > self._shard.applied_step:
             self._finish_interrupted(self._replica.step)
         return True
+
+    @property
+    def _iterations(self) -> int:
+        """All-reduced backward passes per step of the trainer."""
+        assert self._config.optimizer is not None
+        return self._config.optimizer.synced_backwards
 
     def _finish_interrupted(self, step: int) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
@@ -100,42 +114,55 @@ class UpdateService:
         if kept != text:
             _replace(self._run.steps, kept)
         last = msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
-        self._release(step, 0.0, write=last < step)
+        if last < step:
+            self._write(step, 0.0)
+        self._release(step, 0.0)
 
     def work(self) -> int:
         if not self._open():
             return 0
         assert self._replica is not None and self._shard is not None
-        step = self._replica.step + 1
-        generation = _complete(self._shard, step)
+        iteration = self._shard.applied_step + 1
+        generation = _complete(self._shard, iteration)
         if generation is None:
             return 0
+        if iteration % self._iterations:
+            # The trainer only accumulates: the next all-reduce holds this gradient as well.
+            self._shard.apply(iteration)
+            return 1
+        step = iteration // self._iterations
         began = time.perf_counter()
         self._replica.apply(step, self._shard.gradient(generation))
-        self._release(step, time.perf_counter() - began, write=True)
+        seconds = time.perf_counter() - began
+        self._write(step, seconds)
+        self._release(step, seconds)
         return 1
 
-    def _release(self, step: int, seconds: float, *, write: bool) -> None:
+    def _write(self, step: int, seconds: float) -> None:
+        """The records of a step: what its tensors were, and its line."""
+        assert self._replica is not None and self._trace is not None
+        if self._replica.tensor_digests:
+            self._trace.append(step, self._replica.tensor_digests)
+        with self._run.steps.open("ab") as file:
+            file.write(msgspec.json.encode(self._line(step, seconds)) + b"\n")
+
+    def _release(self, step: int, seconds: float) -> None:
         assert self._replica is not None and self._shard is not None
-        digest = self._replica.digest
-        if write:
-            with self._run.steps.open("ab") as file:
-                file.write(msgspec.json.encode(self._line(step, seconds, digest)) + b"\n")
-        self._shard.apply(step)
-        message = StepApplied(step=step, seconds=seconds, digest=digest)
+        self._shard.apply(step * self._iterations)
+        message = StepApplied(step=step, seconds=seconds, digest=self._replica.digest)
         self._links.send("extract", message)
         self._links.report(message)
 
-    def _line(self, step: int, seconds: float, digest: str) -> StepLine:
+    def _line(self, step: int, seconds: float) -> StepLine:
         assert self._replica is not None and self._shard is not None
         gradient = parameters = None
-        generation = _complete(self._shard, step)
+        generation = _complete(self._shard, step * self._iterations)
         if self._config.digests and generation is not None:
             gradient = sha256(self._shard.gradient(generation))
             parameters = sha256(self._replica.parameters())
         return StepLine(
             step=step,
-            digest=digest,
+            digest=self._replica.digest,
             seconds=round(seconds, 6),
             gradient_sha256=gradient,
             parameters_sha256=parameters,
@@ -148,11 +175,13 @@ class UpdateService:
         """No finished step waits."""
         if self._replica is None or self._shard is None:
             return True
-        return _complete(self._shard, self._replica.step + 1) is None
+        return _complete(self._shard, self._shard.applied_step + 1) is None
 
     def stop(self) -> None:
         if self._shard is not None:
             self._shard.close()
+        if self._trace is not None:
+            self._trace.close()
         if self._replica is not None:
             self._replica.close()
 

@@ -26,7 +26,8 @@ def gradient(step: int) -> np.ndarray:
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[Replica]:
     weights = np.linspace(-1, 1, LAYOUT.elements).astype(np.float32)
-    made = Replica.create(tmp_path / "state", LAYOUT, ADAMW, weights, versions=3)
+    state_bytes = 4 * (3 * LAYOUT.elements + len(LAYOUT.parameters))
+    made = Replica.create(tmp_path / "state", LAYOUT, ADAMW, weights, keep_bytes=2 * state_bytes)
     yield made
     made.close()
 
