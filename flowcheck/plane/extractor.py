@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.flows import FlowTable, flow_key
+from flowcheck.plane.handle import Closing
 from flowcheck.plane.owners import Name
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
@@ -28,7 +28,7 @@ FIRST_FLAG = 1
 """LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
 
 
-class Extractor:
+class Extractor(Closing):
     """Takes back what a killed extractor left half done, then goes on from `ring.tail`."""
 
     def __init__(
@@ -197,14 +197,3 @@ class Extractor:
         if self.handle:
             lib.fc_extractor_close(self.handle)
             self.handle = None
-
-    def __enter__(self) -> Extractor:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
+from flowcheck.plane.handle import Closing
 from flowcheck.wire.seen import FlowKey
 
 NO_FLOW = int(lib.FC_NO_FLOW)
@@ -73,7 +73,7 @@ def psn_missing(record: np.void) -> int:
     return holes + int(record["lost_holes"]) + tail
 
 
-class FlowTable:
+class FlowTable(Closing):
     """Flows and messages of one ring, mapped. `handle` is the `struct fc_flows *` C takes."""
 
     def __init__(self, path: Path, handle: Any) -> None:
@@ -132,14 +132,3 @@ class FlowTable:
 
     def close(self) -> None:
         lib.fc_flows_close(self.handle)
-
-    def __enter__(self) -> FlowTable:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.handle import Closing
 from flowcheck.plane.ring import Ring
 
 
-class Parser:
+class Parser(Closing):
     """Takes back what a killed parser left half done, then goes on from `ring.parsed`."""
 
     def __init__(self, ring: Ring, flows: FlowTable, *, icrc_every: int = 1) -> None:
@@ -34,14 +34,3 @@ class Parser:
         if self.handle:
             lib.fc_parser_close(self.handle)
             self.handle = None
-
-    def __enter__(self) -> Parser:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

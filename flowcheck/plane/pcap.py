@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import CaptureError, check
+from flowcheck.plane.handle import Closing
 from flowcheck.plane.ring import Ring
 
 
-class PcapSource:
+class PcapSource(Closing):
     """A pcap or pcapng file of Ethernet frames. Raises CaptureError if it is anything else."""
 
     def __init__(self, path: Path) -> None:
@@ -71,14 +71,3 @@ class PcapSource:
         if self.handle:
             lib.fc_pcap_close(self.handle)
             self.handle = None
-
-    def __enter__(self) -> PcapSource:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

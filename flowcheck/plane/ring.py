@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.counters import read
+from flowcheck.plane.handle import Closing
 
 UNENDED = 2**64 - 1
 """source_end while the source goes on (fc_ring.h)."""
 
 
-class Ring:
+class Ring(Closing):
     """One ring, mapped. `handle` is the `struct fc_ring *` C functions take."""
 
     def __init__(self, path: Path, handle: Any) -> None:
@@ -107,14 +107,3 @@ class Ring:
 
     def close(self) -> None:
         lib.fc_ring_close(self.handle)
-
-    def __enter__(self) -> Ring:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
+from flowcheck.plane.handle import Closing
 from flowcheck.wire.seen import Range
 
 
@@ -28,7 +28,7 @@ class State(IntEnum):
 GENERATIONS = int(lib.FC_GENERATIONS)
 
 
-class Shard:
+class Shard(Closing):
     """One shard file, mapped. Generations belong to the extractor, `apply` to the updater."""
 
     def __init__(self, path: Path, handle: Any) -> None:
@@ -117,14 +117,3 @@ class Shard:
 
     def close(self) -> None:
         lib.fc_shard_close(self.handle)
-
-    def __enter__(self) -> Shard:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

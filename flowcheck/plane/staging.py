@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.flows import record_dtype
+from flowcheck.plane.handle import Closing
 from flowcheck.wire.seen import FlowKey, MessageSeen, Range
 
 STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
@@ -20,7 +20,7 @@ PLAN_DTYPE = record_dtype(ffi.typeof("struct fc_flow_plan"))
 NUMBER_UNKNOWN = 2**64 - 1
 
 
-class Staging:
+class Staging(Closing):
     """One staging file, mapped. `handle` is the `struct fc_staging *` C takes."""
 
     def __init__(self, path: Path, handle: Any) -> None:
@@ -157,14 +157,3 @@ class Staging:
 
     def close(self) -> None:
         lib.fc_staging_close(self.handle)
-
-    def __enter__(self) -> Staging:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
