@@ -41,6 +41,8 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the mean gradient, flat in registration order."""
     parameters_sha256: str | None = None
     """Of the parameters after the step, flat in registration order."""
+    states_sha256: dict[str, str] = {}
+    """Of each optimizer state after the step, likewise, by torch's name."""
 
 
 def layout_of(job: Job, config: JobConfig) -> Layout:
@@ -156,16 +158,20 @@ class UpdateService:
     def _line(self, step: int, seconds: float) -> StepLine:
         assert self._replica is not None and self._shard is not None
         gradient = parameters = None
+        states: dict[str, str] = {}
         generation = _complete(self._shard, step * self._iterations)
         if self._config.digests and generation is not None:
             gradient = sha256(self._shard.gradient(generation))
             parameters = sha256(self._replica.parameters())
+            sections = self._replica.sections()
+            states = {k: sha256(v) for k, v in sections.items() if k != optimizers.PARAMETERS}
         return StepLine(
             step=step,
             digest=self._replica.digest,
             seconds=round(seconds, 6),
             gradient_sha256=gradient,
             parameters_sha256=parameters,
+            states_sha256=states,
         )
 
     def on_message(self, message: Message) -> None:

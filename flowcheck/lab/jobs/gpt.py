@@ -193,21 +193,22 @@ class Trainer:
         self.step = kept["step"]
 
     def digest(self) -> dict[str, object]:
-        """sha256 of every parameter and of its optimizer state, by the parameter's name."""
-        named = dict(self.model.named_parameters())
+        """sha256 of all parameters, and of each kind of optimizer state, in registration order."""
+        parameters = list(self.model.parameters())
+        kinds = sorted({kind for p in parameters for kind in self.optimizer.state[p]})
         return {
             "step": self.step,
-            "parameters": {name: _sha256(p) for name, p in named.items()},
-            "states": {
-                name: {k: _sha256(v) for k, v in sorted(self.optimizer.state[p].items())}
-                for name, p in named.items()
-            },
+            "parameters": _sha256(parameters),
+            "states": {k: _sha256([self.optimizer.state[p][k] for p in parameters]) for k in kinds},
         }
 
 
-def _sha256(tensor: torch.Tensor) -> str:
-    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(raw.numpy().tobytes()).hexdigest()
+def _sha256(tensors: list[torch.Tensor]) -> str:
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        whole.update(raw.numpy().data)
+    return whole.hexdigest()
 
 
 def main() -> None:
