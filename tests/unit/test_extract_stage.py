@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.staged import Chain, dealt
 
-from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
-from flowcheck.messages import Drained, Message, ShardReady, StepLost
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
+from flowcheck.messages import Drained, ShardReady, StepLost
 from flowcheck.stages import learner
-from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.learn import Reading, Weights
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
@@ -29,22 +22,6 @@ CAPTURE = "iter_40000_p2p_iter10.pcapng"
 ELEMENTS, STEPS = 5000, 20
 CHUNK_BYTES = 3072 * 4
 SLOTS = 64
-
-
-class Heard:
-    """Links that only remember."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-
-    def send(self, to: str, message: Message) -> None:
-        self.messages.append(message)
-
-    def report(self, message: Message) -> None:
-        self.messages.append(message)
-
-    def of(self, kind: type) -> list[Message]:
-        return [message for message in self.messages if isinstance(message, kind)]
 
 
 def job_of(ring: FlowKey, p2p: FlowKey) -> Job:
@@ -96,83 +73,21 @@ def reading(flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool) 
 
 
 @pytest.fixture
-def run(shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def play(
+    shm: Path, tmp_path: Path, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[int], bool]], Chain]]:
+    """A chain that is fed the frames that a predicate on their number keeps."""
     monkeypatch.setattr(learner, "read_stream", reading)
-    made = RunDir.create(tmp_path / "run", shm / "memory")
-    Ring.create(made.ring(0), slots=SLOTS).close()
-    FlowTable.create(made.flows(0), messages=2 * SLOTS).close()
-    return made
+    chains: list[Chain] = []
 
+    def make_chain(keep: Callable[[int], bool]) -> Chain:
+        paths = dealt(captures / CAPTURE, tmp_path, 1, lambda n, _: 0 if keep(n) else None)
+        chains.append(Chain(tmp_path, shm / "memory", paths, SLOTS))
+        return chains[-1]
 
-def config() -> JobConfig:
-    return JobConfig(
-        source=(SourceConfig(file="x"),),
-        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
-        ring=RingConfig(slots=SLOTS),
-    )
-
-
-class Chain:
-    """Capture and parser beside the stage, in this process."""
-
-    def __init__(self, run: RunDir, capture: Path, keep: Callable[[int], bool]) -> None:
-        self.run, self.heard = run, Heard()
-        self.gradients: dict[int, bytes] = {}
-        self.ring = Ring.open(run.ring(0))
-        self.flows = FlowTable.open(run.flows(0), writable=True)
-        self.parser = Parser(self.ring, self.flows)
-        self.source = PcapSource(capture)
-        self.keep = keep
-        self.commit = self.ring.capture_commit()
-        self.seen = 0
-
-    def feed(self) -> None:
-        """One frame at a time, so that tests can leave some out."""
-        from flowcheck._core import ffi, lib
-
-        frame = ffi.new("struct fc_pcap_frame *")
-        while self.ring.head - self.ring.tail < SLOTS:
-            if not lib.fc_pcap_next(self.source.handle, frame):
-                if self.ring.source_end is None:
-                    self.ring.end_source()
-                break
-            self.seen += 1
-            if self.keep(self.seen - 1):
-                size = frame.frame_bytes
-                lib.fc_ring_put(self.ring.handle, 0, frame.bytes, size, size, self.seen, 0)
-                lib.fc_ring_publish(self.ring.handle, 1, self.commit)
-        self.parser.parse(SLOTS)
-
-    def apply(self) -> None:
-        """The updater: takes whole steps in order."""
-        if not self.run.shard.exists():
-            return
-        with Shard.open(self.run.shard) as shard:
-            step = shard.applied_step + 1
-            generation = shard.generation_of(step)
-            if generation is not None and shard.state(generation).name == "COMPLETE":
-                self.gradients[step] = shard.gradient(generation).tobytes()
-                shard.apply(step)
-
-    def drive(self, service: ExtractService, turns: int = 100000) -> None:
-        for _ in range(turns):
-            self.feed()
-            service.work()
-            self.apply()
-            if service.drained():
-                return
-
-    def close(self) -> None:
-        self.source.close()
-        self.parser.close()
-        self.flows.close()
-        self.ring.close()
-
-
-def started(run: RunDir, chain: Chain) -> ExtractService:
-    service = ExtractService(run, config())
-    service.start(chain.heard)  # type: ignore[arg-type]
-    return service
+    yield make_chain
+    for chain in chains:
+        chain.close()
 
 
 def right(truth: Path) -> dict[int, bytes]:
@@ -184,31 +99,30 @@ def right(truth: Path) -> dict[int, bytes]:
 
 
 def test_twenty_steps_come_out_as_the_truth_says_through_a_ring_of_64_slots(
-    run: RunDir, captures: Path, truth: Path
+    play: Callable[..., Chain], truth: Path
 ) -> None:
-    chain = Chain(run, captures / CAPTURE, lambda n: True)
-    service = started(run, chain)
+    chain = play(lambda n: True)
+    service = chain.service()
     try:
         chain.drive(service)
         assert chain.gradients == right(truth)
         assert [m.steps for m in chain.heard.of(Drained)] == [STEPS]
         assert {m.step for m in chain.heard.of(ShardReady)} == set(range(1, STEPS + 1))
         assert chain.heard.of(StepLost) == []
-        assert run.weights.stat().st_size == ELEMENTS * 4
-        counters = chain.ring.counters()
+        assert chain.run.weights.stat().st_size == ELEMENTS * 4
+        counters = chain.parts[0][0].counters()
         assert counters["extract"]["placed_bytes"] == STEPS * ELEMENTS * 4
         assert counters["extract"]["seen_frames"] == 1417
     finally:
         service.stop()
-        chain.close()
 
 
 def test_one_lost_packet_loses_its_step_with_exact_ranges_and_counting_goes_on(
-    run: RunDir, captures: Path, truth: Path
+    play: Callable[..., Chain], truth: Path
 ) -> None:
     # A Middle packet of a p2p message: found by size of a frame and distance.
-    chain = Chain(run, captures / CAPTURE, lambda n: n != 700)
-    service = started(run, chain)
+    chain = play(lambda n: n != 700)
+    service = chain.service()
     try:
         chain.drive(service)
         [lost, *_] = chain.heard.of(StepLost)
@@ -216,36 +130,32 @@ def test_one_lost_packet_loses_its_step_with_exact_ranges_and_counting_goes_on(
         assert chain.gradients == {s: whole[s] for s in range(1, lost.step)}
         assert 0 < sum(b - a for a, b in lost.missing) <= 1024
         assert [m.steps for m in chain.heard.of(Drained)] == [lost.step - 1]
-        assert chain.ring.counters()["extract"]["seen_frames"] == 1416
-        assert chain.ring.drained
+        assert chain.parts[0][0].counters()["extract"]["seen_frames"] == 1416
+        assert chain.parts[0][0].drained
     finally:
         service.stop()
-        chain.close()
 
 
 def test_stage_killed_at_fifty_instants_goes_on_where_it_was(
-    run: RunDir, captures: Path, truth: Path
+    play: Callable[..., Chain], truth: Path
 ) -> None:
-    chain = Chain(run, captures / CAPTURE, lambda n: True)
+    chain = play(lambda n: True)
     rng = np.random.default_rng(11)
-    try:
-        for _ in range(50):
-            child = os.fork()
-            if child == 0:
-                try:
-                    service = started(run, chain)
-                    for _ in range(int(rng.integers(1, 6))):
-                        service.work()
-                finally:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            os.waitpid(child, 0)
-            rng.random()
-            chain.feed()
-            chain.apply()
-        service = started(run, chain)
-        chain.drive(service)
-        service.stop()
-        assert chain.gradients == right(truth)
-        assert chain.ring.counters()["extract"]["placed_bytes"] == STEPS * ELEMENTS * 4
-    finally:
-        chain.close()
+    for _ in range(50):
+        child = os.fork()
+        if child == 0:
+            try:
+                service = chain.service()
+                for _ in range(int(rng.integers(1, 6))):
+                    service.work()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        rng.random()
+        chain.feed()
+        chain.apply()
+    service = chain.service()
+    chain.drive(service)
+    service.stop()
+    assert chain.gradients == right(truth)
+    assert chain.parts[0][0].counters()["extract"]["placed_bytes"] == STEPS * ELEMENTS * 4

@@ -14,22 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.staged import Chain
 
-from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
 from flowcheck.lab.frames import crc_invariant
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
-from flowcheck.messages import Drained, Message, Note, StepLost
+from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.owners import Name, name_flows
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
 from flowcheck.stages import learner
-from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import decode_job
 from flowcheck.wire.seen import FlowKey
 
@@ -39,85 +32,6 @@ JOB = SyntheticJob(
 )
 
 
-class Heard:
-    """Links that only remember."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-
-    def send(self, to: str, message: Message) -> None:
-        self.messages.append(message)
-
-    def report(self, message: Message) -> None:
-        self.messages.append(message)
-
-    def of(self, kind: type) -> list[Message]:
-        return [message for message in self.messages if isinstance(message, kind)]
-
-
-class Chain:
-    """Capture, parser and updater beside the stage, in this process; one ring per capture file."""
-
-    def __init__(self, folder: Path, memory: Path, captures: list[list[object]]) -> None:
-        self.run = RunDir.create(folder / "run", memory)
-        self.heard = Heard()
-        self.gradients: dict[int, bytes] = {}
-        self.parts = []
-        for number, frames in enumerate(captures):
-            path = folder / f"{number}.pcap"
-            write_pcap(path, frames)  # type: ignore[arg-type]
-            Ring.create(self.run.ring(number), slots=SLOTS).close()
-            FlowTable.create(self.run.flows(number), messages=4 * SLOTS).close()
-            ring = Ring.open(self.run.ring(number))
-            flows = FlowTable.open(self.run.flows(number), writable=True)
-            self.parts.append((ring, flows, Parser(ring, flows), PcapSource(path)))
-        self.commits = [ring.capture_commit() for ring, *_ in self.parts]
-
-    def service(self) -> ExtractService:
-        config = JobConfig(
-            source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
-            optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
-            ring=RingConfig(slots=SLOTS),
-        )
-        service = ExtractService(self.run, config)
-        service.start(self.heard)  # type: ignore[arg-type]
-        return service
-
-    def feed(self, frames: int = SLOTS) -> None:
-        for (ring, _, parser, source), commit in zip(self.parts, self.commits, strict=True):
-            if not source.ended:
-                source.read_into(ring, frames, commit)
-                if source.ended:
-                    ring.end_source()
-            parser.parse(SLOTS)
-
-    def apply(self) -> None:
-        if not self.run.shard.exists():
-            return
-        with Shard.open(self.run.shard) as shard:
-            step = shard.applied_step + 1
-            generation = shard.generation_of(step)
-            if generation is not None and shard.state(generation).name == "COMPLETE":
-                self.gradients[step] = shard.gradient(generation).tobytes()
-                shard.apply(step)
-
-    def drive(self, service: ExtractService, turns: int = 20000) -> None:
-        for _ in range(turns):
-            self.feed()
-            service.work()
-            self.apply()
-            if service.drained():
-                return
-        raise AssertionError("the stage never came to an end")
-
-    def close(self) -> None:
-        for ring, flows, parser, source in self.parts:
-            source.close()
-            parser.close()
-            flows.close()
-            ring.close()
-
-
 @pytest.fixture
 def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]:
     chains: list[Chain] = []
@@ -125,8 +39,11 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]
     def make_chain(traffic: Traffic, *sides: str) -> Chain:
         number = len(chains)
         (tmp_path / str(number)).mkdir()
-        captures = [traffic.seen_at(0, side) for side in sides or ("both",)]
-        chains.append(Chain(tmp_path / str(number), shm / str(number), captures))  # type: ignore[arg-type]
+        captures = []
+        for nth, side in enumerate(sides or ("both",)):
+            captures.append(tmp_path / str(number) / f"{nth}.pcap")
+            write_pcap(captures[-1], traffic.seen_at(0, side))
+        chains.append(Chain(tmp_path / str(number), shm / str(number), captures, SLOTS))
         return chains[-1]
 
     yield make_chain  # type: ignore[misc]

@@ -1,0 +1,124 @@
+"""The extract stage driven in one process: capture, parser and updater beside it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flowcheck._core import ffi, lib
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
+from flowcheck.messages import Message
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import Shard
+from flowcheck.stages.extract import ExtractService
+from flowcheck.stages.rundir import RunDir
+
+
+def dealt(
+    capture: Path, folder: Path, files: int, deal: Callable[[int, bytes], int | None]
+) -> list[Path]:
+    """A capture's frames over several files; deal: frame number and bytes to file, None drops."""
+    folder.mkdir(exist_ok=True)
+    bodies = [bytearray(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))]
+    bodies += [bytearray(bodies[0]) for _ in range(files - 1)]
+    frame, number = ffi.new("struct fc_pcap_frame *"), 0
+    with PcapSource(capture) as source:
+        while lib.fc_pcap_next(source.handle, frame) == 1:
+            data = bytes(ffi.buffer(frame.bytes, frame.frame_bytes))
+            to = deal(number, data)
+            number += 1
+            if to is None:
+                continue
+            seconds, nanoseconds = divmod(int(frame.timestamp_ns), 10**9)
+            head = struct.pack("<IIII", seconds, nanoseconds, len(data), frame.wire_bytes)
+            bodies[to] += head + data
+    paths = [folder / f"dealt{n}.pcap" for n in range(files)]
+    for path, body in zip(paths, bodies, strict=True):
+        path.write_bytes(body)
+    return paths
+
+
+class Heard:
+    """Links that only remember."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, to: str, message: Message) -> None:
+        self.messages.append(message)
+
+    def report(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type) -> list[Message]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+class Chain:
+    """Capture, parser and updater beside the stage; one ring per capture file."""
+
+    def __init__(self, folder: Path, memory: Path, captures: Sequence[Path], slots: int) -> None:
+        self.run = RunDir.create(folder / "run", memory)
+        self.heard = Heard()
+        self.slots = slots
+        self.gradients: dict[int, bytes] = {}
+        self.parts = []
+        for number, path in enumerate(captures):
+            Ring.create(self.run.ring(number), slots=slots).close()
+            FlowTable.create(self.run.flows(number), messages=4 * slots).close()
+            ring = Ring.open(self.run.ring(number))
+            flows = FlowTable.open(self.run.flows(number), writable=True)
+            self.parts.append((ring, flows, Parser(ring, flows), PcapSource(path)))
+        self.commits = [ring.capture_commit() for ring, *_ in self.parts]
+
+    def service(self) -> ExtractService:
+        config = JobConfig(
+            source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
+            optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+            ring=RingConfig(slots=self.slots),
+        )
+        service = ExtractService(self.run, config)
+        service.start(self.heard)  # type: ignore[arg-type]
+        return service
+
+    def feed(self, *frames: int) -> None:
+        """At most so many frames into each ring; one number is for all, none: a ring full."""
+        limits = frames if len(frames) > 1 else (frames or (self.slots,)) * len(self.parts)
+        for part, commit, limit in zip(self.parts, self.commits, limits, strict=True):
+            ring, _, parser, source = part
+            if not source.ended and limit:
+                source.read_into(ring, limit, commit)
+                if source.ended:
+                    ring.end_source()
+            parser.parse(self.slots)
+
+    def apply(self) -> None:
+        """The updater: takes whole steps in order."""
+        if not self.run.shard.exists():
+            return
+        with Shard.open(self.run.shard) as shard:
+            step = shard.applied_step + 1
+            generation = shard.generation_of(step)
+            if generation is not None and shard.state(generation).name == "COMPLETE":
+                self.gradients[step] = shard.gradient(generation).tobytes()
+                shard.apply(step)
+
+    def drive(self, service: ExtractService, *frames: int, turns: int = 100000) -> None:
+        for _ in range(turns):
+            self.feed(*frames)
+            service.work()
+            self.apply()
+            if service.drained():
+                return
+        raise AssertionError("the stage never came to an end")
+
+    def close(self) -> None:
+        for ring, flows, parser, source in self.parts:
+            source.close()
+            parser.close()
+            flows.close()
+            ring.close()
