@@ -142,8 +142,8 @@ void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint6
 	fc_set(x, &home->position, position);
 }
 
-static void deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
-		    const struct fc_piece *piece)
+void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
+		     const struct fc_piece *piece)
 {
 	switch (home->kind & KIND_MASK) {
 	case FC_HOME_STAGED:
@@ -178,7 +178,8 @@ static void deliver_held(struct fc_extractor *x, const struct fc_home *home,
 			.payload_bytes = (uint32_t)held->payload_bytes,
 		};
 		if (fc_journal_left(x) >= FC_JOURNAL_PACKET)
-			deliver(x, home, (held->psn - m->first_psn) * m->pmtu_bytes, &piece);
+			fc_home_deliver(x, home, (held->psn - m->first_psn) * m->pmtu_bytes,
+					&piece);
 		else
 			x->counters->orphan_dropped_packets++;
 		fc_held_release(x, i);
@@ -242,6 +243,6 @@ bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
 	} else if (home->kind == FC_HOME_STAGED && mark->opcode != FC_RC_WRITE_MIDDLE) {
 		follow(x, mark, home);
 	}
-	deliver(x, home, mark->offset_bytes, piece);
+	fc_home_deliver(x, home, mark->offset_bytes, piece);
 	return true;
 }

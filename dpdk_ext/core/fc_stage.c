@@ -2,8 +2,7 @@
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
-/* Payload bytes a message has in its packet `nth`; UINT32_MAX: there is none such. */
-static uint32_t bytes_of_packet(const struct fc_message *m, uint64_t nth)
+uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth)
 {
 	if (nth >= m->packets)
 		return UINT32_MAX;
@@ -41,7 +40,7 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 	struct fc_staged *r = &x->staging->records[record];
 	const uint64_t nth = piece->psn - r->message.first_psn;
 
-	if (bytes_of_packet(&r->message, nth) != piece->payload_bytes) {
+	if (fc_bytes_of_packet(&r->message, nth) != piece->payload_bytes) {
 		x->counters->ignored_packets++;
 		return;
 	}
@@ -89,9 +88,9 @@ static void reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 	uint64_t *bits = (uint64_t *)(x->staging->data + r->block_at);
 	for (uint64_t nth = 0; nth < was.packets; nth++) {
 		const uint64_t to = was.first_psn + nth - now->first_psn;
-		const uint32_t bytes = bytes_of_packet(&was, nth);
+		const uint32_t bytes = fc_bytes_of_packet(&was, nth);
 		if (!(((const uint64_t *)old)[nth / 64] >> (nth % 64) & 1) ||
-		    bytes_of_packet(now, to) != bytes)
+		    fc_bytes_of_packet(now, to) != bytes)
 			continue;
 		memcpy((uint8_t *)bits + r->bitmap_bytes + to * now->pmtu_bytes,
 		       old + old_bitmap + nth * was.pmtu_bytes, bytes);

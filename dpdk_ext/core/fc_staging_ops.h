@@ -2,7 +2,8 @@
  * so cffi does not read this file. fc_blocks.c: room for staged messages;
  * fc_stage.c: packets into it; fc_place.c: bytes into the shard; fc_home.c: which
  * of them a message is for; fc_extract.c: spans;
- * fc_replan.c: what Python changes between them. */
+ * fc_replan.c: what Python changes between them; fc_adopt.c: what one ring's
+ * extractor does for another's. */
 #ifndef FC_STAGING_OPS_H
 #define FC_STAGING_OPS_H
 
@@ -72,7 +73,9 @@ void fc_record_give(struct fc_extractor *x, uint64_t record);
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
 
-/* fc_stage.c */
+/* fc_stage.c: payload bytes a message has in its packet `nth`; UINT32_MAX: there is
+ * none such. */
+uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth);
 void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
 /* Follows what the parser learned of the message since; may move it to a larger block. */
 void fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
@@ -93,6 +96,8 @@ void fc_place_conflict(struct fc_extractor *x, uint64_t step, uint64_t bytes);
 
 /* fc_home.c: the packet to where its message lives; false where the source must
  * wait for room. */
+void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
+		     const struct fc_piece *piece);
 bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
 		    const struct fc_piece *piece);
 /* What the plan says of a message now. */

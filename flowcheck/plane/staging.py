@@ -102,6 +102,11 @@ class Staging(Closing):
 
     def held(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """(flow index, unwrapped PSN, payload) of every packet whose message is not known."""
+        for _, flow, psn, payload in self.held_at():
+            yield flow, psn, payload
+
+    def held_at(self) -> Iterator[tuple[int, int, int, NDArray[np.uint8]]]:
+        """The same with the place of each before it."""
         left = self.held_packets
         for index in range(int(self.handle.header.held_max)):
             if left == 0:
@@ -111,7 +116,12 @@ class Staging(Closing):
                 left -= 1
                 at = self.handle.held_data + index * lib.FC_HELD_BYTES
                 payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
-                yield int(entry.flow), int(entry.psn), payload
+                yield index, int(entry.flow), int(entry.psn), payload
+
+    @property
+    def held_free(self) -> int:
+        """Packets without a message that still find room."""
+        return int(self.handle.header.held_max) - self.held_packets
 
     def missing(self, record: int) -> tuple[Range, ...]:
         """Wire bytes of a staged message that never came, ascending."""

@@ -12,6 +12,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
+from flowcheck.stages.apart import Apart
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
@@ -21,6 +22,8 @@ from flowcheck.wire.job import Job
 
 SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
+SPAN_SLOTS_LEAST = 256
+"""Where little room is left for packets whose message another ring may know."""
 LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
 MISSING_RANGES_MAX = 1000
@@ -35,7 +38,8 @@ class ExtractService:
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
-        self._learner = Learner(run)
+        self._apart = Apart(run.learned_folder / "numbers")
+        self._learner = Learner(run, self._apart)
         self._generations: Generations | None = None
         self._planned: Planned | None = None
         self._broken: tuple[int, str] | None = None
@@ -89,7 +93,7 @@ class ExtractService:
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:
-        done = sum(extractor.extract(SPAN_SLOTS) for extractor in self._extractors)
+        done = sum(extractor.extract(self._slots(extractor)) for extractor in self._extractors)
         self._turn += 1
         if self._generations is None:
             done += self._learn()
@@ -118,7 +122,8 @@ class ExtractService:
         assert self._planned is not None
         self._planned.install(lost=self._lost)
         done = 0
-        if generations.open_free() or idle or self._turn % LOOK_EVERY == 0:
+        crowded = any(2 * x.staging.held_free < x.staging.held_packets for x in self._extractors)
+        if generations.open_free() or idle or crowded or self._turn % LOOK_EVERY == 0:
             done += self._place()
         for step, generation in generations.finished():
             self._links.send("update", ShardReady(step=step, generation=generation))
@@ -134,8 +139,9 @@ class ExtractService:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return done + self._lose(short, "staging is full and it is not whole")
-        if (idle or self._turn % LOOK_EVERY == 0) and self._planned.passed(short.step):
-            return done + self._lose(short, "every flow went on without it")
+        looks = idle or self._turn % LOOK_EVERY == 0
+        if looks and (why := self._planned.passed(short.step)):
+            return done + self._lose(short, why)
         return done
 
     def _recut(self, short: Short, *, idle: bool) -> int:
@@ -148,7 +154,7 @@ class ExtractService:
         self._read_out = (ended or full) and not self._generations.waiting
         outcome = self._planned.recuts.look(
             self._extractors,
-            self._learner.numbers,
+            self._apart.numbers,
             open_step=short.step + GENERATIONS - 1,
             at_once=self._read_out,
         )
@@ -158,7 +164,15 @@ class ExtractService:
         return outcome.done and outcome.done + self._place()
 
     def _place(self) -> int:
-        return sum(extractor.place_staged(self._learner.numbers) for extractor in self._extractors)
+        done = self._apart.adopt(self._extractors)
+        self._apart.number(self._extractors)
+        return done + sum(x.place_staged(self._apart.numbers) for x in self._extractors)
+
+    def _slots(self, extractor: Extractor) -> int:
+        """How much to take at once: what a ring holds for another one must find room."""
+        if len(self._extractors) == 1:
+            return SPAN_SLOTS
+        return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.held_free))
 
     @property
     def _lost(self) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
+from flowcheck.stages.apart import Apart
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
@@ -49,13 +50,11 @@ class _Reading(Thread):
 class Learner:
     """Reads the staged messages again as they grow, until they prove a job."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, apart: Apart) -> None:
+        self._run, self._apart = run, apart
         self._read_at = 0
         self._not_before_s = 0.0
         self._reading: _Reading | None = None
-        self.numbers: dict[tuple[FlowKey, int], int] = {}
-        """{(flow, first PSN): message number} where transport may not know it."""
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
 
     @property
@@ -114,12 +113,15 @@ class Learner:
         if reading.weights is None or not reading.weights.complete:
             self.why_not = ("the initial weights were not seen whole, so no replica can start",)
             return None
-        self.numbers = {
-            (placement.flow, placement.first_psn): placement.number
-            for collective in reading.collectives
-            for placement in collective.placements
-            if placement.first_psn is not None
-        }
+        self._apart.learned(
+            {
+                (placement.flow, placement.first_psn): placement.number
+                for collective in reading.collectives
+                for placement in collective.placements
+                if placement.first_psn is not None
+            },
+            seen.messages,
+        )
         named = [list(own.items()) for own in seen.names]
         write_whole(self._run.learned_folder / "names", msgspec.msgpack.encode(named))
         # The job appears last: where it is, the weights are.
