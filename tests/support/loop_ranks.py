@@ -1,0 +1,185 @@
+"""The lab's collectives on a network inside this process (loop_net.c): several ranks, one test."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+LAB = HERE.parents[1] / "dpdk_ext" / "lab"
+ABOVE_THE_NETWORK = re.compile(r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue)")
+
+KINDS = {
+    "all_reduce": 0,
+    "broadcast": 1,
+    "all_gather": 2,
+    "reduce_scatter": 3,
+    "send": 4,
+    "recv": 5,
+}
+PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2, "ANY": 3}
+REDUCTIONS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4}
+TYPES = {
+    torch.int8: 0,
+    torch.uint8: 1,
+    torch.int32: 2,
+    torch.int64: 3,
+    torch.float16: 4,
+    torch.bfloat16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+}
+FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-ffp-contract=off")
+
+
+@cache
+def module(folder: Path) -> Any:
+    """The library over loop_net, built into `folder`: (ffi, lib) as attributes."""
+    text = (
+        "\n".join((LAB / name).read_text() for name in ("fcl_net.h", "fcl_comm.h"))
+        + (HERE / "loop_net.h").read_text()
+    )
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    ffi = FFI()
+    ffi.cdef(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE))
+    sources = [str(p) for p in sorted(LAB.glob("*.c")) if ABOVE_THE_NETWORK.match(p.name)]
+    ffi.set_source(
+        "_loop",
+        '#include "fcl_comm.h"\n#include "loop_net.h"\n',
+        sources=[*sources, str(HERE / "loop_net.c")],
+        include_dirs=[str(LAB), str(HERE)],
+        extra_compile_args=list(FLAGS),
+        libraries=["pthread", "m"],
+    )
+    built = ffi.compile(tmpdir=str(folder))
+    spec = importlib.util.spec_from_file_location("_loop", built)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of one sending end."""
+
+    bytes: int
+    capacity: int
+    flag: int
+    va: int
+
+
+class Ranks:
+    """Ranks of one communicator, each with a node of its own; closed with `close`."""
+
+    def __init__(
+        self, loop: Any, ranks: int, channels: int = 1, protocol: str = "ANY", version: int = 22900
+    ) -> None:
+        self.loop, self.ffi, self.lib = loop, loop.ffi, loop.lib
+        self.ranks, self.channels = ranks, channels
+        self.nodes: list[Any] = []
+        self.comms: list[Any] = []
+        self.first_sender = getattr(loop, "opened", 0)
+        loop.opened = self.first_sender + (ranks * channels if ranks > 1 else 0)
+        for rank in range(ranks):
+            node = self.ffi.new("struct fcl_node **")
+            wanted = self.ffi.new("struct fcl_net_settings *", {"nccl_version": version})
+            self.check(self.lib.fcl_node_open(wanted, node))
+            self.nodes.append(node[0])
+            comm = self.ffi.new("struct fcl_comm **")
+            settings = self.ffi.new("struct fcl_comm_settings *")
+            settings.rank, settings.ranks, settings.channels = rank, ranks, channels
+            settings.protocol = PROTOCOLS[protocol]
+            self.check(self.lib.fcl_comm_open(node[0], settings, comm))
+            self.comms.append(comm[0])
+        if ranks > 1:
+            self._connect()
+        self.sent()
+
+    def check(self, code: int) -> int:
+        """`code`; raises OSError with C's sentence."""
+        if code < 0:
+            raise OSError(-code, self.ffi.string(self.lib.fcl_error()).decode())
+        return code
+
+    def _connect(self) -> None:
+        size = self.lib.fcl_comm_handles_bytes(self.comms[0])
+        handles = []
+        for comm in self.comms:
+            pair = self.ffi.new("uint8_t[]", size), self.ffi.new("uint8_t[]", size)
+            self.check(self.lib.fcl_comm_handles(comm, *pair))
+            handles.append(pair)
+        for rank, comm in enumerate(self.comms):
+            before, after = handles[rank - 1], handles[(rank + 1) % self.ranks]
+            self.check(self.lib.fcl_comm_connect(comm, before[1], after[0]))
+
+    def pair(self, one: int, other: int) -> None:
+        """Connect two ranks for send and receive."""
+        self.loop.opened += 2 * self.channels
+        size = 2 * self.lib.fcl_comm_handles_bytes(self.comms[0])
+        handles = {rank: self.ffi.new("uint8_t[]", size) for rank in (one, other)}
+        for rank, peer in ((one, other), (other, one)):
+            self.check(self.lib.fcl_comm_peer_handles(self.comms[rank], peer, handles[rank]))
+        for rank, peer in ((one, other), (other, one)):
+            self.check(self.lib.fcl_comm_peer_connect(self.comms[rank], peer, handles[peer]))
+
+    def submit(
+        self,
+        rank: int,
+        kind: str,
+        taken: torch.Tensor,
+        made: torch.Tensor,
+        count: int,
+        peer: int = 0,
+        reduction: str = "sum",
+    ) -> int:
+        """Queue one operation of one rank; its ticket."""
+        operation = self.ffi.new("struct fcl_operation *")
+        operation.kind, operation.type = KINDS[kind], TYPES[taken.dtype]
+        operation.reduction, operation.peer, operation.count = REDUCTIONS[reduction], peer, count
+        operation.input = self.ffi.cast("void *", taken.data_ptr())
+        operation.output = self.ffi.cast("void *", made.data_ptr())
+        ticket = self.ffi.new("uint64_t *")
+        self.check(self.lib.fcl_submit(self.comms[rank], operation, ticket))
+        return int(ticket[0])
+
+    def wait(self, rank: int, ticket: int, timeout_ms: int = 20_000) -> tuple[int, int, int]:
+        """(protocol, channels, messages sent) of a finished operation."""
+        outcome = self.ffi.new("struct fcl_outcome *")
+        self.check(self.lib.fcl_wait(self.comms[rank], ticket, timeout_ms, outcome))
+        return outcome.protocol, outcome.channels, outcome.messages
+
+    def all(self, kind: str, taken: list[torch.Tensor], made: list[torch.Tensor], count: int,
+            root: int = 0, reduction: str = "sum") -> list[tuple[int, int, int]]:  # fmt: skip
+        """One collective of all ranks, waited for."""
+        tickets = [
+            self.submit(rank, kind, taken[rank], made[rank], count, root, reduction)
+            for rank in range(self.ranks)
+        ]
+        return [self.wait(rank, ticket) for rank, ticket in enumerate(tickets)]
+
+    def sent(self) -> dict[tuple[int, int], list[Message]]:
+        """Messages on the rings since the last call, by (rank, channel)."""
+        room = 1 << 16
+        out = self.ffi.new("struct loop_message[]", room)
+        by_end: dict[tuple[int, int], list[Message]] = {}
+        for i in range(self.lib.loop_messages(out, room)):
+            one = out[i]
+            end = divmod(one.sender - self.first_sender, self.channels)
+            message = Message(one.bytes, one.capacity, one.flag, one.va)
+            by_end.setdefault(end, []).append(message)
+        return by_end
+
+    def close(self) -> None:
+        """Communicators, then nodes."""
+        for comm in self.comms:
+            self.lib.fcl_comm_close(comm)
+        for node in self.nodes:
+            self.lib.fcl_node_close(node)
