@@ -12,6 +12,10 @@ class Protocol(StrEnum):
     SIMPLE = "Simple"
 
 
+LL_LINE_DATA_BYTES = 8
+"""Data of an LL line: totals that differ by less may have the same sizes on the wire."""
+
+
 class Rule(StrEnum):
     """Eras of the partition rule, named by the NCCL releases that follow it."""
 
@@ -52,7 +56,7 @@ def round_up(size: int, multiple: int) -> int:
 def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
     """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
     if protocol is Protocol.LL:
-        return round_up(data_bytes, 8) * 2
+        return round_up(data_bytes, LL_LINE_DATA_BYTES) * 2
     return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.doubt import assumptions, doubts_about
+from flowcheck.wire.learn.ends import END_OPEN, Ends, uncover_end
 from flowcheck.wire.learn.evidence import added_step_told, begins_here, counted
+from flowcheck.wire.learn.iteration import BY_ORDER, disputed
 from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.pairs import completions
 from flowcheck.wire.learn.place import Canvas, paint, placements, ranges_of
@@ -19,6 +21,7 @@ from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.terms import Kind, Protocol
 
 APART = "its size: connections beside these lost sends and may have carried a part of it"
+NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
 UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
 NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
 
@@ -36,10 +39,16 @@ class Found:
 
 
 def collect(
-    communicator: Communicator, number: int, p2p: Sequence[Stream], apart: bool = False
+    communicator: Communicator,
+    number: int,
+    p2p: Sequence[Stream],
+    *,
+    apart: bool = False,
+    broken_off: bool = False,
 ) -> Found:
     """Results of all collectives of a communicator. `apart`: connections beside it that lost
-    sends were read as another communicator, but may be channels of this one."""
+    sends were read as another communicator, but may be channels of this one. `broken_off`: not
+    every reading was tried."""
     ring, cuts = communicator.ring, communicator.cuts.found
     proposed = completions(ring, cuts, p2p)
     added = not ring.extra_sends or added_step_told(ring, cuts)
@@ -47,7 +56,8 @@ def collect(
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
-    known = counted(ring, cuts)
+    known, ends = counted(ring, cuts), Ends(communicator)
+    either = disputed(cuts, len(communicator.habits.buckets))
     collectives = []
     since = 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
@@ -62,11 +72,14 @@ def collect(
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
             doubts.append(UNCOUNTED)
-        if cut.op.kind is Kind.ALL_REDUCE and apart and not cut.op.licensed:
-            doubts.append(APART)
+        if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed:
+            doubts += [APART] * apart + [NOT_ALL_TRIED] * broken_off
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
-        assumed = assumptions(cut, communicator, canvas)
+        assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
+        if ends.open(i, canvas):
+            uncover_end(canvas)
+            assumed.append(END_OPEN)
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )

@@ -29,8 +29,9 @@ LOOK_BACK = 256
 HASTY, THOROUGH = (50, 2), (500, 6)
 """Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
 fits none of them is left unread from there on."""
-PURSE = (8_000, 16)
-"""Guesses tried at most for a whole capture: so many, and so many for each send seen."""
+PURSE = (15_000, 20)
+"""Steps of the search, and collectives laid over the sends, at most for a whole capture: so many,
+and so many for each send seen. A guess costs as much whether it fits or not."""
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
@@ -54,8 +55,8 @@ class Expect(Protocol):
 
 @dataclass(slots=True)
 class Purse:
-    """Guesses that one reading may still try, all its rings together: where much was lost on many
-    connections, a search that ends is worth more than one more tensor."""
+    """Collectives that one reading may still lay over the sends, all its rings together: where
+    much was lost on many connections, a search that ends is worth more than one more tensor."""
 
     left: int
 
@@ -96,7 +97,7 @@ def cut_stream(
     budget = effort[0] + effort[1] * sum(len(s.sends) for e in ring.edges for s in e.streams)
     best = Cuts(ring, (), state, unread_sends(ring, state.positions), 0.0)
     path: list[Cut] = []
-    ways = [_successors(ring, state, path, expect, known)]
+    ways = [_successors(ring, state, path, expect, known, purse)]
     costs, unread = [0.0], [best.unread]
     failed: set[tuple[Positions, Channels, tuple[Rule, ...]]] = set()
     while ways and budget > 0 and (purse is None or purse.left > 0):
@@ -123,7 +124,7 @@ def cut_stream(
             best = Cuts(ring, tuple(path), state, unread[-1], cost)
         if not unread[-1]:
             break
-        ways.append(_successors(ring, state, path, expect, known))
+        ways.append(_successors(ring, state, path, expect, known, purse))
     return best
 
 
@@ -151,7 +152,12 @@ def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
 
 
 def _successors(
-    ring: Ring, state: State, path: list[Cut], expect: Expect, known: Sequence[Op]
+    ring: Ring,
+    state: State,
+    path: list[Cut],
+    expect: Expect,
+    known: Sequence[Op],
+    purse: Purse | None,
 ) -> Iterator[tuple[State, Cut]]:
     tried: set[tuple[Kind, int]] = set()
     expected = expect(ring, path, state)
@@ -163,10 +169,18 @@ def _successors(
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     likely = [*expected, *followed[-1:], *repeats, *known]
     for op in likely:
-        if (op.kind, op.work_bytes) not in tried:
+        if (op.kind, op.work_bytes) not in tried and _pays(purse):
             tried.add((op.kind, op.work_bytes))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     for op in generated(ring, state.positions, state.channels):
-        if (op.kind, op.work_bytes) not in tried:
+        if (op.kind, op.work_bytes) not in tried and _pays(purse):
             tried.add((op.kind, op.work_bytes))
             yield from apply(ring, state, op)
+
+
+def _pays(purse: Purse | None) -> bool:
+    """One more collective is tried; False once the purse is empty."""
+    if purse is None:
+        return True
+    purse.left -= 1
+    return purse.left >= 0

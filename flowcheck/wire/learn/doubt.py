@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cut import Cut
-from flowcheck.wire.learn.place import Canvas
+from flowcheck.wire.learn.ends import END_OPEN
 from flowcheck.wire.learn.releases import releases_open
 from flowcheck.wire.learn.search import Communicator
+from flowcheck.wire.schedule import Send
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
 from flowcheck.wire.terms import Kind, Protocol
 
-END_OPEN = "the end of the tensor inside its last line"
-LINE_BYTES = 8
-"""Data of an LL line: totals that differ by less may fit the same sizes."""
+MANY_SENDS = 4
+"""Sends with payload that make a ring collective of sizes which single broadcasts might have."""
 
 
 def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
@@ -29,6 +30,8 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     if cut.op.kind is Kind.ALL_REDUCE:
         if cut.lost and not _seen_whole(cut, communicator) and not _only_total(cut, communicator):
             return ["its size: sends of it were lost and other sizes fit what is left"]
+        if cut.lost and not _kind_told(cut, communicator):
+            return ["it is an all_reduce: of what may have told that, sends were lost"]
         return []
     if not _clean(communicator):
         return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
@@ -59,12 +62,10 @@ def _senders_open(communicator: Communicator) -> bool:
     )
 
 
-def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[str]:
+def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     """What no byte seen could have contradicted, and what other readings would change."""
     assumed: list[str] = []
     reduces = cut.op.kind is Kind.ALL_REDUCE
-    if cut.op.slack_is_open and reduces and not _end_is_told(canvas):
-        assumed.append(END_OPEN)
     if cut.op.from_wire and cut.op.protocol is Protocol.LL:
         assumed.append(END_OPEN)
     if not cut.op.licensed and not reduces:
@@ -84,18 +85,25 @@ def assumptions(cut: Cut, communicator: Communicator, canvas: Canvas) -> list[st
     return list(dict.fromkeys(assumed))
 
 
-def _end_is_told(canvas: Canvas) -> bool:
-    """The tensor fills its last line and what stands there looks like the rest of it."""
-    if canvas.size_bytes % LINE_BYTES or not canvas.covered[-4:].all():
-        return False
-    words = canvas.result.reshape(-1, 4)
-    small_integers = bool((words[:, 2:] == 0).all(axis=1).mean() > 0.5)
-    return bool(words[-1].any() and (words[-1, 2:].any() or small_integers))
-
-
 def _seen_whole(cut: Cut, communicator: Communicator) -> bool:
     """The same collective was seen elsewhere with all its sends."""
     return any(c.op == cut.op and not c.lost for c in communicator.cuts.found)
+
+
+def _kind_told(cut: Cut, communicator: Communicator) -> bool:
+    """Broadcasts of just the sizes that were seen, in just this order, are out of the question on
+    every connection: far more was seen than lost. An empty send tells more than any other, no
+    broadcast is empty."""
+    sends: dict[int, list[tuple[Send, bool]]] = {}
+    for stream, number, send in cut.sends(communicator.ring):
+        sends.setdefault(id(stream), []).append((send, number in stream.sends))
+    full = 0
+    for of in sends.values():
+        full += sum(seen and bool(send.wire_bytes) for send, seen in of)
+        empty = [seen for send, seen in of if not send.wire_bytes]
+        if empty and not any(empty):
+            return False
+    return _seen_whole(cut, communicator) or (full >= MANY_SENDS and cut.lost * 2 <= cut.matched)
 
 
 def _clean(communicator: Communicator) -> bool:

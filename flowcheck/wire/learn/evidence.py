@@ -84,6 +84,7 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
     """How many of the first cuts begin where the count of all sends says. Once sends are lost, a
     collective whose size nothing else tells may have taken sends of the next one."""
     contiguous = min(counted_until(ring, edge, cuts) for edge in ring.edges)
+    parts = _parts_of_reduces(ring, cuts) if any(cut.lost for cut in cuts) else set()
     lost = 0
     for i, cut in enumerate(cuts[:contiguous]):
         lost += cut.lost
@@ -92,11 +93,21 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
         known = any(other.op == cut.op and not other.lost for other in cuts[:contiguous])
         if not named and not reduces and (first := _may_be_elsewhere(ring, cuts, i)) is not None:
             return first
+        single = not reduces and (cut.op.open_size or not cut.op.licensed)
+        if single and any((id(of), send.wire_bytes) in parts for of, _, send in cut.sends(ring)):
+            return i
         if lost and not named and not (reduces and cut.matched and (known or not cut.lost)):
             return i + (reduces and cut.matched > 0)
         if lost and not named and _turns(cut, ring):
             return i
     return contiguous
+
+
+def _parts_of_reduces(ring: Ring, cuts: Sequence[Cut]) -> set[tuple[int, int]]:
+    """(connection, wire bytes) of the sends of all all-reduces. Where sends were lost, a broadcast
+    of just that size may be one of them, and what follows it another all-reduce."""
+    reduces = {cut.op: cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE}.values()
+    return {(id(of), send.wire_bytes) for cut in reduces for of, _, send in cut.sends(ring)}
 
 
 def _turns(cut: Cut, ring: Ring) -> bool:

@@ -49,6 +49,8 @@ class Habits:
     shapes: tuple[ddp.Shapes, ...] = ()
     element_bytes: int = 0
     """Of the parameters, from the size of the weights; 0: not told."""
+    weights_bytes: int = 0
+    """Of the first broadcast of weights, buffers and line slack included."""
     order: tuple[int, ...] = ()
     bucket_count: int = 0
     buckets: ddp.Buckets = ()
@@ -60,11 +62,8 @@ class Habits:
 
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
-        shapes = self.shapes[0].shapes
-        return sum(
-            int(np.prod(shapes[i][0], dtype=np.int64)) * self.element_bytes
-            for i in self.buckets[bucket]
-        )
+        counts = self.shapes[0].counts
+        return sum(counts[i] for i in self.buckets[bucket]) * self.element_bytes
 
 
 _OPEN_BROADCASTS = {
@@ -193,14 +192,23 @@ def _after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
 
 
 def _weighed(habits: Habits, op: Op) -> Habits:
-    """Weights are broadcast until the first all-reduce."""
+    """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
+    first broadcast holds without anything left over is the likelier."""
     if op.kind is Kind.ALL_REDUCE:
         return replace(habits, stage=Stage.STEPPED)
     if op.kind is not Kind.BROADCAST or habits.element_bytes:
         return habits
     slack = 7 if op.protocol is Protocol.LL else 0
-    fits = ddp.weights_fits(habits.elements, op.work_bytes, slack_bytes=slack)
-    return replace(habits, element_bytes=fits[0].element_bytes) if fits else habits
+    fits = [
+        (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
+        for i, cut in enumerate(habits.shapes)
+        for fit in ddp.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
+    ]
+    if not fits:
+        return habits
+    _, _, best, size = min(fits)
+    shapes = (habits.shapes[best], *habits.shapes[:best], *habits.shapes[best + 1 :])
+    return replace(habits, shapes=shapes, element_bytes=size, weights_bytes=op.work_bytes)
 
 
 def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from flowcheck.wire import ddp, job
-from flowcheck.wire.learn.candidates import Op
 from flowcheck.wire.learn.collect import Found
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
+from flowcheck.wire.learn.iteration import ALL_ALIKE, BY_ORDER, disputed, iteration
 from flowcheck.wire.learn.p2p import Completion, lacking
 from flowcheck.wire.learn.releases import releases_open
 from flowcheck.wire.learn.search import Communicator
@@ -26,6 +25,7 @@ NO_RELEASE = (
     "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
     "mirror the other direction too"
 )
+LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -66,7 +66,7 @@ def _of(
     if begin is None or sizes_at is None or sizes_at < begin:
         return None, (NO_PLAN,)
     plan_at = sizes_at + 1
-    each = _each(cuts, plan_at, len(habits.buckets), ended)
+    each = iteration(cuts, plan_at, len(habits.buckets), ended)
     if not each:
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
@@ -90,46 +90,7 @@ def _of(
             elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
                 return None, (NO_COMPLETION,)
             bucket += gradient
-    return _assembled(communicator, completions, plan), ()
-
-
-def _each(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:
-    """Indices of what every iteration holds, by the first one that was seen whole; None if none
-    was seen yet. What comes only now and then, like a metric, is no part of an iteration."""
-    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning == BUCKET]
-    lead = gradients[0] - start if gradients else 0
-    begins = [i - lead for i in gradients[::buckets]]
-    spans = [list(range(a, b)) for a, b in pairwise(begins)]
-    if not spans:
-        whole = ended and len(gradients) == buckets
-        return list(range(start, gradients[-1] + 1)) if whole else None
-    common = spans[0]
-    for other in dict.fromkeys(tuple(cuts[i].op for i in span) for span in spans[1:]):
-        common = [common[i] for i in _in_both([cuts[i].op for i in common], other)]
-    return common
-
-
-def _in_both(one: Sequence[Op], other: Sequence[Op]) -> list[int]:
-    """Indices into `one` of a longest common subsequence."""
-    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
-    for i in reversed(range(len(one))):
-        for j in reversed(range(len(other))):
-            longest[i][j] = (
-                longest[i + 1][j + 1] + 1
-                if one[i] == other[j]
-                else max(longest[i + 1][j], longest[i][j + 1])
-            )
-    found: list[int] = []
-    i = j = 0
-    while i < len(one) and j < len(other):
-        if one[i] == other[j]:
-            found.append(i)
-            i, j = i + 1, j + 1
-        elif longest[i + 1][j] >= longest[i][j + 1]:
-            i += 1
-        else:
-            j += 1
-    return found
+    return _assembled(communicator, collected, plan), ()
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
@@ -183,9 +144,8 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
     )
 
 
-def _assembled(
-    communicator: Communicator, completions: dict[int, Completion], plan: _Plan
-) -> job.Job:
+def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job.Job:
+    completions = collected.completions
     ring, habits, start = communicator.ring, communicator.habits, plan.start
     assert start is not None
     edges: list[job.Edge] = []
@@ -229,7 +189,7 @@ def _assembled(
         first=tuple(plan.first),
         each=tuple(plan.each),
         evidence=_evidence(communicator, completions),
-        assumed=_assumed(habits, completions),
+        assumed=_assumed(communicator, collected),
     )
 
 
@@ -246,8 +206,17 @@ def _evidence(communicator: Communicator, completions: dict[int, Completion]) ->
     return tuple(told)
 
 
-def _assumed(habits: Habits, completions: dict[int, Completion]) -> tuple[str, ...]:
+def _assumed(communicator: Communicator, collected: Found) -> tuple[str, ...]:
+    completions = collected.completions
+    habits, cuts = communicator.habits, communicator.cuts.found
     told: list[str] = []
+    sizes = {habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))}
+    if len(sizes) == 1:
+        told.append(ALL_ALIKE)
+    if disputed(cuts, len(habits.buckets)):
+        told.append(BY_ORDER)
+    if collected.counted < len(cuts):
+        told.append(LATER_OPEN)
     alike = [s for s in habits.shapes[1:] if s.cost == habits.shapes[0].cost]
     if alike:
         told.append(f"where parameters begin: {len(alike)} other cuts of the shapes fit as well")

@@ -10,7 +10,7 @@ import numpy as np
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
-from flowcheck.wire.learn.doubt import LINE_BYTES
+from flowcheck.wire.learn.ends import end_open
 from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
@@ -23,6 +23,7 @@ from flowcheck.wire.learn.search import (
     rules_told,
 )
 from flowcheck.wire.seen import FlowSeen, MessageSeen
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES
 
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
@@ -45,7 +46,8 @@ def read_stream(
             c,
             number,
             p2p_streams,
-            any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
+            apart=any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
+            broken_off=purse.left <= 0,
         )
         for number, c in enumerate(communicators)
     ]
@@ -98,12 +100,14 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
         for part in parts:
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
             at += part.bytes
-        exact = 0 <= sum(part.bytes for part in parts) - size < LINE_BYTES
+        exact = 0 <= sum(part.bytes for part in parts) - size < LL_LINE_DATA_BYTES
         agreed = exact or any(
             c.kind == "all_reduce" and c.bytes == size and c.meaning == BUCKET
             for c in collected.collectives
         )
-        whole = agreed and not missing and _in_whole_pieces(parts, size)
+        # In one line nothing tells the size of an element, nor which cut of the shapes it is.
+        told = size > LL_LINE_DATA_BYTES and not end_open(habits, size)
+        whole = agreed and told and not missing and _in_whole_pieces(parts, size)
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=result,
