@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -92,12 +93,15 @@ def creator(settings: Settings) -> Callable[[Any, int, int, timedelta], RoceProc
         _groups.add(group)
         return group
 
-    atexit.register(_leave)
+    atexit.register(_leave, os.getpid())
     return create
 
 
-def _leave() -> None:
-    """A script need not destroy its groups; what it sent last must still arrive."""
+def _leave(owner: int) -> None:
+    """A script need not destroy its groups; what it sent last must still arrive. A child that was
+    forked has neither the thread nor the connections."""
+    if os.getpid() != owner:
+        return
     for group in list(_groups):
         group.shutdown()
     Node.close()

@@ -1,0 +1,127 @@
+"""Hosts as network namespaces on one bridge, and torch jobs on them with the lab's backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MTU = 4200
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one rank ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def entry_points(folder: Path) -> Path:
+    """A distribution in `folder` with the project's own entry points, for a tree that is not
+    installed; to be put on PYTHONPATH."""
+    groups = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
+    info = folder / "flowcheck_lab_entry-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flowcheck-lab-entry\nVersion: 0\n")
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in
+             groups.items()]  # fmt: skip
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return folder
+
+
+class Hosts:
+    """`count` namespaces with one interface eth0 each, 10.78.0.1 and on."""
+
+    def __init__(self, count: int, entry: Path) -> None:
+        self.names = [f"fcthosts{os.getpid()}-{i}" for i in range(count)]
+        self.switch = f"fcthosts{os.getpid()}-sw"
+        self._path = os.pathsep.join([str(entry), str(REPOSITORY)])
+
+    def start(self, rank: int, script: str, **environment: str) -> subprocess.Popen[str]:
+        """Rank `rank` of a job of all hosts runs `script` (Python source)."""
+        variables = os.environ | {
+            "PYTHONPATH": self._path,
+            "MASTER_ADDR": "10.78.0.1",
+            "MASTER_PORT": "29555",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(self.names)),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "FLOWCHECK_LAB_INTERFACE": "eth0",
+            **environment,
+        }
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.names[rank], sys.executable, "-W", "error", "-c", script],
+            env=variables,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, script: str, limit_s: int = 60, **environment: str) -> list[Result]:
+        """The job on all hosts, to its end; what still runs at the limit is killed."""
+        started = [self.start(rank, script, **environment) for rank in range(len(self.names))]
+        results = []
+        for process in started:
+            try:
+                out, err = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                err += "\nkilled at the limit"
+            results.append(Result(process.returncode, out, err))
+        return results
+
+    def capture(self, rank: int, path: Path) -> subprocess.Popen[bytes]:
+        """tcpdump of the RoCE frames at the switch's port of `rank`; ready when this returns."""
+        inside = ("ip", "netns", "exec", self.switch, "tcpdump")
+        process = subprocess.Popen(
+            [*inside, "-i", f"p{rank}", "-U", "-B", "65536", "-w", str(path), "udp port 4791"],
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        while b"listening" not in process.stderr.readline():
+            assert process.poll() is None
+        return process
+
+
+@contextmanager
+def hosts(count: int, entry: Path) -> Iterator[Hosts]:
+    """Needs root."""
+    made = Hosts(count, entry)
+    spaces = [made.switch, *made.names]
+    try:
+        for name in spaces:
+            _ip("netns", "add", name)
+            subprocess.run(
+                ["ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"],
+                check=True,
+                timeout=20,
+            )
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", made.switch, "link", "add", "br0", "mtu", str(MTU), "type", "bridge")
+        _ip("-n", made.switch, "link", "set", "br0", "up")
+        for i, name in enumerate(made.names):
+            inside = ("-n", made.switch, "link")
+            _ip(*inside, "add", f"p{i}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("-n", name, "link", "set", "eth0", "mtu", str(MTU), "up")
+            _ip("-n", name, "address", "add", f"10.78.0.{i + 1}/24", "dev", "eth0")
+            _ip(*inside, "set", f"p{i}", "mtu", str(MTU), "master", "br0", "up")
+        yield made
+    finally:
+        for name in spaces:
+            subprocess.run(
+                ["ip", "netns", "del", name], capture_output=True, timeout=20, check=False
+            )

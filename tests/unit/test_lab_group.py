@@ -1,0 +1,226 @@
+"""The lab's process group: torch's calls on a network inside this process, and its settings."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.loop_ranks import module
+
+from flowcheck.lab.trainer import settings as settings_module
+
+ROOM = "flowcheck.lab.trainer."
+INTERFACE = {"FLOWCHECK_LAB_INTERFACE": "lo"}
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """flowcheck.lab.trainer.exchange, imported over the network inside the process."""
+    kept = {name: one for name, one in sys.modules.items() if name.startswith("flowcheck._lab")}
+    sys.modules["flowcheck._lab"] = module(Path(tmp_path_factory.mktemp("loop")))
+    yield importlib.import_module(ROOM + "exchange")
+    for name in [name for name in sys.modules if name.startswith(ROOM)]:
+        if not name.endswith("settings"):
+            del sys.modules[name]
+    del sys.modules["flowcheck._lab"]
+    sys.modules.update(kept)
+
+
+Body = Callable[[Any, int], None]
+Run = Callable[[int, Body], None]
+
+
+@pytest.fixture
+def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs body(group, rank) on a thread per rank, each with a node of its own."""
+    own = threading.local()
+    communicator = sys.modules[ROOM + "communicator"]
+    monkeypatch.setattr(communicator.Node, "get", lambda settings: own.node)
+    settings = settings_module.read(INTERFACE)
+
+    def on_all(ranks: int, body: Body) -> None:
+        store, errors = dist.HashStore(), []
+
+        def one(rank: int) -> None:
+            own.node = communicator.Node(settings)
+            group = trainer.RoceProcessGroup(settings, store, rank, ranks, timedelta(seconds=20))
+            try:
+                body(group, rank)
+            except BaseException as error:
+                errors.append(error)
+                raise
+            finally:
+                group.shutdown()
+                communicator.lib.fcl_node_close(own.node.pointer)
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert not errors
+        assert not any(thread.is_alive() for thread in threads)
+
+    return on_all
+
+
+def options(kind: Any, **values: Any) -> Any:
+    made = kind()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_reductions_as_torch_asks_for_them(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        tensor = torch.full((10,), float(rank + 1))
+        group.allreduce([tensor]).wait()
+        assert tensor.tolist() == [6.0] * 10
+        tensor = torch.full((2, 3, 4, 5), float(rank)).to(memory_format=torch.channels_last)
+        most = options(dist.AllreduceOptions, reduceOp=dist.ReduceOp.MAX)
+        assert torch.equal(group.allreduce([tensor], most).get_future().wait()[0], tensor)
+        assert tensor.eq(2).all()
+        flags = torch.tensor([rank == 1, False])
+        group.allreduce([flags]).wait()
+        assert flags.tolist() == [True, False]
+        pairs = torch.full((3,), complex(rank, 1), dtype=torch.complex64)
+        group.allreduce([pairs]).wait()
+        assert pairs.tolist() == [3 + 3j] * 3
+        part = torch.zeros(3)
+        group.reduce_scatter_single(part, torch.arange(9.0)).wait()
+        assert part.tolist() == [3.0 * (3 * rank + i) for i in range(3)]
+        assert group.allreduce_coalesced([]).is_completed()
+        assert group.barrier().wait()
+
+    run(3, body)
+
+
+def test_copies_as_torch_asks_for_them(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        tensor = torch.full((4, 3), rank, dtype=torch.int16)
+        group.broadcast([tensor], options(dist.BroadcastOptions, rootRank=1)).wait()
+        assert tensor.eq(1).all()
+        made = [torch.zeros(2, dtype=torch.int64) for _ in range(3)]
+        group.allgather([made], [torch.tensor([rank, 7])]).wait()
+        assert [one.tolist() for one in made] == [[0, 7], [1, 7], [2, 7]]
+        made = [torch.zeros(n + 1) for n in range(3)]
+        group.allgather([made], [torch.full((rank + 1,), float(rank))]).wait()
+        assert [one.tolist() for one in made] == [[0], [1, 1], [2, 2, 2]]
+        to_two = options(dist.GatherOptions, rootRank=2)
+        outputs = [[torch.zeros(2) for _ in range(3)]] if rank == 2 else []
+        group.gather(outputs, [torch.full((2,), float(rank))], to_two).wait()
+        if rank == 2:
+            assert [one[0].item() for one in outputs[0]] == [0, 1, 2]
+        inputs = [[torch.full((2,), float(n)) for n in range(3)]] if rank == 0 else []
+        part = torch.zeros(2)
+        group.scatter([part], inputs, options(dist.ScatterOptions, rootRank=0)).wait()
+        assert part.tolist() == [rank, rank]
+        rows = torch.zeros(6, 3)
+        group.all_to_all_single(rows, torch.full((6, 3), float(rank))).wait()
+        assert rows[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
+
+    run(3, body)
+
+
+def test_a_receive_posted_early_holds_up_nobody(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        come = torch.zeros(5)
+        receive = group.recv([come], (rank + 1) % 3)
+        group.allreduce([torch.ones(1)]).wait()
+        group.send([torch.full((5,), float(rank))], (rank - 1) % 3).wait()
+        receive.wait()
+        assert come.tolist() == [(rank + 1) % 3] * 5
+
+    run(3, body)
+
+
+def test_a_hook_may_wait_for_a_collective_inside_a_future(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        first, second = torch.ones(3), torch.ones(3)
+
+        def again(_: Any) -> torch.Tensor:
+            made: torch.Tensor = group.allreduce([second]).get_future().wait()[0]
+            return made
+
+        assert group.allreduce([first]).get_future().then(again).wait().tolist() == [2] * 3
+
+    run(2, body)
+
+
+def test_what_nccl_would_not_take_is_refused_before_anything_is_sent(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        with pytest.raises(ValueError, match="contiguous"):
+            group.allreduce([torch.zeros(4, 4)[:, :2]])
+        with pytest.raises(ValueError, match="contiguous"):
+            group.allreduce([torch.zeros(1).expand(4)])
+        with pytest.raises(ValueError, match="reduce"):
+            group.allreduce([torch.zeros(4, dtype=torch.int16)])
+        with pytest.raises(ValueError, match="no reduction"):
+            bits = options(dist.AllreduceOptions, reduceOp=dist.ReduceOp.BXOR)
+            group.allreduce([torch.zeros(4, dtype=torch.int32)], bits)
+        with pytest.raises(ValueError, match="are due"):
+            group.all_gather_single(torch.zeros(5), torch.zeros(2))
+
+    run(2, body)
+
+
+def test_operations_after_shutdown_are_refused(run: Run) -> None:
+    def body(group: Any, rank: int) -> None:
+        group.allreduce([torch.ones(1)]).wait()
+        group.shutdown()
+        with pytest.raises(RuntimeError, match="shut down"):
+            group.allreduce([torch.ones(1)])
+
+    run(2, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_PROTO", "fast"),
+        ("NCCL_MAX_NCHANNELS", "0"),
+        ("NCCL_BUFFSIZE", "4M"),
+        ("NCCL_IB_TC", "256"),
+        ("FLOWCHECK_LAB_NCCL", "2.18"),
+        ("FLOWCHECK_LAB_NCCL", "3.0"),
+        ("FLOWCHECK_LAB_PMTU", "1500"),
+        ("FLOWCHECK_LAB_LOSS", "1.0"),
+        ("FLOWCHECK_LAB_LOSS", "nan"),
+        ("FLOWCHECK_LAB_SEED", "-1"),
+        ("FLOWCHECK_LAB_INTERFACE", "a/b"),
+    ],
+)
+def test_a_value_that_is_not_understood_is_named(name: str, value: str) -> None:
+    with pytest.raises(SystemExit, match=f"^flowcheck lab: {name}={value} is not understood"):
+        settings_module.read({**INTERFACE, name: value})
+
+
+def test_settings_follow_nccls_names_and_defaults(tmp_path: Path) -> None:
+    plain = settings_module.read(INTERFACE)
+    assert (plain.nccl_version, plain.protocol, plain.channels, plain.split_data) == (
+        22900,
+        settings_module.ANY_PROTOCOL,
+        2,
+        0,
+    )
+    old = settings_module.read(
+        {**INTERFACE, "FLOWCHECK_LAB_NCCL": "2.19.3", "NCCL_PROTO": "simple", "NCCL_IB_TC": "106"}
+    )
+    assert (old.nccl_version, old.protocol, old.split_data, old.traffic_class) == (21903, 2, 1, 106)
+    for least, most, channels in (("", "1", 1), ("4", "", 4), ("8", "3", 3)):
+        limits = {"NCCL_MIN_NCHANNELS": least, "NCCL_MAX_NCHANNELS": most}
+        assert settings_module.read({**INTERFACE, **limits}).channels == channels
+    for mtu, largest in ((1500, 1024), (4200, 4096), (9000, 4096), (4159, 2048)):
+        (tmp_path / "x0").mkdir(exist_ok=True)
+        (tmp_path / "x0" / "mtu").write_text(f"{mtu}\n")
+        assert settings_module.path_mtu("x0", tmp_path) == largest
+    with pytest.raises(SystemExit, match="no such network interface"):
+        settings_module.path_mtu("x1", tmp_path)
