@@ -29,6 +29,7 @@ HEADERS_BYTES = 64
 """IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4: what a frame has beside the payload."""
 
 MOST_CHANNELS = 32
+MOST_QPS = 8
 
 Number = TypeVar("Number", int, float)
 
@@ -131,14 +132,14 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         # One ring is found on such a machine, and the first duplication is always done.
         channels=max(1, min(max(2, least), most)),
         buffer_bytes=value("NCCL_BUFFSIZE", _number(1, 1 << 26), 0),
-        qps_per_connection=value("NCCL_IB_QPS_PER_CONNECTION", _number(1, 128), 1),
+        qps_per_connection=value("NCCL_IB_QPS_PER_CONNECTION", _number(1, MOST_QPS), 1),
         split_data=value("NCCL_IB_SPLIT_DATA_ON_QPS", switch, int(version < 22000)),
         adaptive=value("NCCL_IB_ADAPTIVE_ROUTING", switch, 0),
         random_qpn=value("FLOWCHECK_LAB_RANDOM_QPN", switch, 0),
         traffic_class=value("NCCL_IB_TC", _number(0, 255), 0),
         # Seconds, as NCCL sets them, would only make a lossy lab slow.
         timeout_ms=value("FLOWCHECK_LAB_TIMEOUT_MS", _number(1, 60_000), 200),
-        retries=value("NCCL_IB_RETRY_CNT", _number(0, 1000), 50),
+        retries=value("NCCL_IB_RETRY_CNT", _number(1, 1000), 50),
         loss=value("FLOWCHECK_LAB_LOSS", _probability, 0.0),
         reorder=value("FLOWCHECK_LAB_REORDER", _probability, 0.0),
         seed=value("FLOWCHECK_LAB_SEED", _number(0, 2**63 - 1), 0),
