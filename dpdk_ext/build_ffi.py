@@ -1,4 +1,5 @@
-"""Compile the two cffi modules: `flowcheck._core` always, `flowcheck._dpdk` with libdpdk.
+"""Compile the cffi modules: `flowcheck._core` always, `flowcheck._dpdk` with libdpdk, and
+`flowcheck._lab`, the emulated RoCE ports of the lab, with zlib.
 
 The C headers are the declarations: cffi reads the files the compiler reads, less their
 preprocessor lines, so no struct and no prototype is written twice.
@@ -19,6 +20,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core"
 DPDK = HERE / "dpdk"
+LAB = HERE / "lab"
 
 CORE_HEADERS = (
     "fc_counters.h",
@@ -41,6 +43,9 @@ CORE_HEADERS = (
 
 DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
 """The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
+
+LAB_HEADERS = ("fcl_net.h", "fcl_comm.h")
+"""What Python calls of the lab; the wire structs are the only thing it shares with the rest."""
 
 DPDK_CORE_SOURCES = ("fc_error.c", "fc_shm.c", "fc_ring.c", "fc_copy.c", "fc_pcap.c")
 """What the capture shares with the plain module; the two are loaded independently."""
@@ -118,6 +123,28 @@ def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     return ffi
 
 
+def lab_missing() -> str | None:
+    """Why `_lab` cannot be built here, as one sentence, or None."""
+    if not Path("/usr/include/zlib.h").exists() and "FLOWCHECK_CFLAGS" not in os.environ:
+        return "zlib.h was not found, so the lab's RoCE ports are left out; install zlib1g-dev"
+    return None
+
+
+def lab_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
+    """The lab's module. Sums are rounded at every hop, so nothing may be fused or reordered."""
+    ffi = FFI()
+    ffi.cdef(declarations(LAB, LAB_HEADERS))
+    ffi.set_source(
+        "flowcheck._lab",
+        "".join(f'#include "{name}"\n' for name in LAB_HEADERS),
+        sources=[str(path) for path in sorted(LAB.glob("*.c"))],
+        include_dirs=[str(LAB), str(CORE)],
+        extra_compile_args=[*COMMON_FLAGS, "-ffp-contract=off", *extra_flags],
+        libraries=["z", "m", "pthread"],
+    )
+    return ffi
+
+
 def compile_into(ffi: FFI, package: Path) -> Path:
     """Build `ffi` and put the finished shared object into `package`, whole or not at all."""
     with tempfile.TemporaryDirectory(prefix="flowcheck-build-") as scratch:
@@ -137,6 +164,11 @@ def build_all(package: Path) -> list[Path]:
     reason = dpdk_missing() if any(DPDK.glob("*.c")) else "no capture sources"
     if reason is None:
         built.append(compile_into(dpdk_builder(extra), package))
+    else:
+        print(f"flowcheck: {reason}", file=sys.stderr)
+    reason = lab_missing()
+    if reason is None:
+        built.append(compile_into(lab_builder(extra), package))
     else:
         print(f"flowcheck: {reason}", file=sys.stderr)
     return built

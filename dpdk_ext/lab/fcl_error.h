@@ -1,5 +1,5 @@
-/* A sentence behind a negative errno, per thread; fcl_error() in fcl_net.h reads it. */
+/* One sentence per thread behind a negative errno, for whoever has to tell the user. */
 #pragma once
 
-/* Stores the formatted sentence and returns -errno_value. Arguments may point into the old one. */
+/* Stores the sentence that fcl_error() returns and returns -errno_value. */
 int fcl_fail(int errno_value, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -27,7 +27,7 @@ apt_need() {
 
 # setup [EXTRA]: .venv with FlowCheck's dependencies, the C built, the package importable.
 setup() {
-	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev iproute2 procps
+	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev zlib1g-dev iproute2 procps
 	python=$(command -v python3.11 || command -v python3.12 || command -v python3)
 	if [ ! -x .venv/bin/python ]; then
 		say "Making the virtual environment .venv with $($python --version)"
