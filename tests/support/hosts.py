@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -84,17 +85,22 @@ class Hosts:
             results.append(Result(process.returncode, out, err))
         return results
 
-    def capture(self, rank: int, path: Path) -> subprocess.Popen[bytes]:
-        """tcpdump of the RoCE frames at the switch's port of `rank`; ready when this returns."""
+    @contextmanager
+    def capture(self, rank: int, path: Path) -> Iterator[None]:
+        """RoCE frames at the switch's port of `rank`, by tcpdump, while the block runs."""
         inside = ("ip", "netns", "exec", self.switch, "tcpdump")
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*inside, "-i", f"p{rank}", "-U", "-B", "65536", "-w", str(path), "udp port 4791"],
             stderr=subprocess.PIPE,
-        )
-        assert process.stderr is not None
-        while b"listening" not in process.stderr.readline():
-            assert process.poll() is None
-        return process
+        ) as process:
+            assert process.stderr is not None
+            try:
+                while b"listening" not in process.stderr.readline():
+                    assert process.poll() is None
+                yield
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=10)
 
 
 @contextmanager

@@ -23,6 +23,9 @@ def register() -> None:
     if not dist.is_available():
         sys.exit("flowcheck lab: this torch is built without torch.distributed")
 
+    if "roce" in dist.Backend.backend_list:
+        return  # two distributions on the path may name this entry point
+
     from flowcheck.lab.trainer.exchange import creator
 
     dist.Backend.register_backend("roce", creator(settings), devices=["cpu"])

@@ -51,6 +51,7 @@ class RoceGroup(Base):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._truth, self._operations = Truth(settings.truth), 0
         self._closed = False
+        self._name, self._description = "", ""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """As registered."""
@@ -63,6 +64,34 @@ class RoceGroup(Base):  # type: ignore[misc]
     def getSize(self) -> int:  # noqa: N802 - torch's name
         """Ranks of this group."""
         return self._size
+
+    # The base class keeps names in backends, of which a group in Python has none.
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Torch's name of the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """As set."""
+        return self._name
+
+    @property
+    def group_name(self) -> str:
+        """As set."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
+        """The user's words about it."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """As set."""
+        return self._description
+
+    @property
+    def group_desc(self) -> str:
+        """As set."""
+        return self._description
 
     def _lane(self, kind: int, peer: int) -> Lane:
         """Where operations of `kind` queue. What goes to a peer and what comes from it
