@@ -1,0 +1,130 @@
+"""`flowcheck lab`: a cluster on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="""A training cluster on this machine: hosts, a mirroring switch, a checkpoint node.
+
+Each is a network namespace; the switch is a Linux bridge or Open vSwitch. Needs root.
+""",
+)
+Name = Annotated[str, typer.Option("--name", help="Of the cluster; several may be up.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DOWN = 1
+"""Exit code of status for a cluster that is not up."""
+
+
+@app.command()
+def up(
+    hosts: Annotated[int, typer.Option(help="Training hosts, one port each: p0, p1, ...")] = 2,
+    switch: Annotated[str, typer.Option(help="bridge (Linux) or ovs (Open vSwitch).")] = "bridge",
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PORT:rx|tx|both",
+            help="As the switch names it: rx is what the host sent. May be repeated. [p0:both]",
+        ),
+    ] = None,
+    mtu: Annotated[int, typer.Option(help="Of the hosts: 4200 or 9000.")] = 4200,
+    name: Name = "lab",
+    erspan: Annotated[
+        bool, typer.Option("--erspan", help="Copies travel in ERSPAN (ovs only).")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a cluster, and tell what its mirrors see of a ring all-reduce."""
+    from flowcheck.lab import cluster
+    from flowcheck.lab.cluster.status import describe
+
+    made = cluster.up(
+        cluster.Cluster(
+            name=name,
+            hosts=hosts,
+            switch=switch,  # type: ignore[arg-type]  # Cluster says which there are
+            mirrors=cluster.parse_mirrors(mirror or ["p0:both"]),
+            mtu=mtu,
+            erspan=erspan,
+        )
+    )
+    found = cluster.status(name) or describe(made)
+    print(json.dumps(found) if as_json else _text(found))
+
+
+@app.command()
+def down(name: Name = "lab", as_json: Json = False) -> None:
+    """Remove a cluster with everything that runs in it, also after a crash."""
+    from flowcheck.lab import cluster
+
+    removed = cluster.down(name)
+    if as_json:
+        ended = [{"pid": one.pid, "what": one.what} for one in removed.processes]
+        print(
+            json.dumps(
+                {
+                    "namespaces": removed.namespaces,
+                    "processes": ended,
+                    "settings": removed.settings,
+                    "files": removed.files,
+                }
+            )
+        )
+    elif not removed:
+        print(f"cluster {name}: nothing to remove")
+    else:
+        for one in removed.processes:
+            print(f"ended {one.what} ({one.pid})")
+        for said in removed.settings:
+            print(said)
+        print(f"cluster {name}: {len(removed.namespaces)} namespaces removed")
+
+
+@app.command()
+def status(name: Name = "lab", as_json: Json = False) -> None:
+    """Tell whether a cluster is whole, and what its monitor port has carried.
+
+    Exit code 0: up; 1: not there, or something of it is missing.
+    """
+    from flowcheck.lab import cluster
+    from flowcheck.lab.cluster.build import require_root
+
+    require_root()
+    found = cluster.status(name)
+    if found is None:
+        print(json.dumps({"name": name, "state": "down"}) if as_json else f"cluster {name}: down")
+        raise typer.Exit(DOWN)
+    print(json.dumps(found) if as_json else _text(found))
+    if found["state"] != "up":
+        raise typer.Exit(DOWN)
+
+
+def _text(found: dict[str, Any]) -> str:
+    """A cluster's description for people."""
+    kind = {"bridge": "Linux bridge", "ovs": "Open vSwitch"}[found["switch"]]
+    lines = [f"cluster {found['name']}: {found['state']}, {kind} in {found['switch_namespace']}"]
+    lines += [
+        f"  {host['port']}  {host['namespace']}  {host['interface']} {host['address']}"
+        for host in found["hosts"]
+    ]
+    way = " in ERSPAN type II" if found["erspan"] else ""
+    lines.append(
+        f"  mirror {' '.join(found['mirrors'])}{way} -> {found['checkpoint']['namespace']} "
+        f"{found['checkpoint']['interface']}"
+    )
+    lines.append(f"  MTU {found['mtu']}, monitor {found['monitor_mtu']}")
+    lines += [f"  set on this machine until `down`: {said}" for said in found["changed"]]
+    if "monitor" in found:
+        count = found["monitor"]
+        lines.append(
+            f"  monitor port: {count['frames']} frames, {count['bytes']} bytes, "
+            f"{count['dropped']} dropped"
+        )
+    lines += [f"  MISSING: {one}" for one in found["missing"]]
+    lines.append(f"  {found['coverage']['text']}")
+    return "\n".join(lines)
