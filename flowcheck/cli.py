@@ -11,6 +11,7 @@ import typer
 
 from flowcheck import __version__
 from flowcheck.errors import FlowCheckError
+from flowcheck.lab import cli as lab_cli
 
 OPERATOR_ERROR = 2
 
@@ -36,6 +37,7 @@ First steps:
 * `flowcheck up job.toml` - the chain on a live mirror port
 """,
 )
+app.add_typer(lab_cli.app, name="lab")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Files = Annotated[
