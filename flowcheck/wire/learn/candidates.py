@@ -71,13 +71,19 @@ def schedule_of(
 
 def generated(ring: Ring, positions: Positions, channels: Channels) -> Iterator[Op]:
     """Guesses from the sizes alone, the most telling kind first."""
-    protocol = ring.protocol
     seen: set[Op] = set()
+    for protocol in ring.protocols_at(positions):
+        yield from _generated(ring, positions, channels, protocol, seen)
+
+
+def _generated(
+    ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
+) -> Iterator[Op]:
     kinds = [Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE_SCATTER]
     if ring.ranks == 2:
         # One send is a gather or a broadcast: nothing but the other direction tells.
         kinds[1:3] = kinds[2:0:-1]
-    totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k)]
+    totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
         for slack in LL_SLACK if protocol is Protocol.LL and kind is Kind.ALL_REDUCE else (0,):
             op = Op(kind=kind, work_bytes=total - slack, protocol=protocol)
@@ -86,18 +92,22 @@ def generated(ring: Ring, positions: Positions, channels: Channels) -> Iterator[
                 yield op
 
 
-def totals_of(ring: Ring, positions: Positions, channels: Channels, kind: Kind) -> Iterator[int]:
+def totals_of(
+    ring: Ring, positions: Positions, channels: Channels, kind: Kind, protocol: Protocol
+) -> Iterator[int]:
     """Totals of `kind` that fit the parts of the channels, by any edge that shows them all."""
     found: dict[int, None] = {}
     for edge, at, names in zip(ring.edges, positions, channels, strict=True):
-        parts = [_parts(ring, edge, s, n, kind) for s, n in zip(edge.streams, at, strict=True)]
+        parts = [
+            _parts(ring, edge, s, n, kind, protocol) for s, n in zip(edge.streams, at, strict=True)
+        ]
         for taking_part in _subsets(parts, names):
             for choice in product(*taking_part):
                 found.setdefault(sum(choice))
                 if len(found) >= MOST_OPTIONS:
                     break
     if not found and kind is Kind.ALL_REDUCE:
-        found.update(dict.fromkeys(_united(ring, positions, channels)))
+        found.update(dict.fromkeys(_united(ring, positions, channels, protocol)))
     for total in sorted(found, reverse=True):
         if total > 0:
             yield total
@@ -129,15 +139,19 @@ def _slices(kind: Kind, protocol: Protocol) -> int:
     return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
 
 
-def _parts(ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind) -> list[int]:
+def _parts(
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
+) -> list[int]:
     """Most data bytes a collective starting at send `at` may have on this channel: one entry for
     each number of loops it may have; () where a size is not known."""
     if kind is Kind.BROADCAST and (edge.sender + 1) % ring.ranks == 0:
         return []
+    if stream.protocol_at(at) not in (None, protocol):
+        return []
     options: list[int] = []
     total = 0
     while at < stream.stop and len(options) < MOST_OPTIONS:
-        chunks = loop_chunks(ring, edge, stream, at, kind)
+        chunks = loop_chunks(ring, edge, stream, at, kind, protocol)
         if chunks is None or any(size is None for size in chunks):
             break
         known = [size or 0 for size in chunks]
@@ -146,11 +160,11 @@ def _parts(ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind) -> list[
                 break
             known = known[:1]
         total += sum(known)
-        full = _full_chunk(kind, stream.protocol)
+        full = _full_chunk(kind, protocol)
         options.append(total)
         if any(size < full for size in known):
             return [*options[-1:], *options[:-1]]
-        at += hops_of(kind, ring) * _slices(kind, stream.protocol)
+        at += hops_of(kind, ring) * _slices(kind, protocol)
     return options[::-1]
 
 
@@ -161,26 +175,26 @@ def _full_chunk(kind: Kind, protocol: Protocol) -> int:
 
 
 def loop_chunks(
-    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
 ) -> list[int | None] | None:
     """[chunk] most data bytes of each chunk of the loop that starts at send `at`, None where no
     copy of the chunk has a known size; None if copies disagree."""
     lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
     sizes: list[int | None] = [None] * lanes
-    per_hop = _slices(kind, stream.protocol)
+    per_hop = _slices(kind, protocol)
     for hop in range(hops_of(kind, ring)):
         lane = (edge.sender - 1 - hop) % lanes if kind is Kind.ALL_REDUCE else hop
         sends = [stream.sends.get(at + hop * per_hop + i) for i in range(per_hop)]
         if any(send is None for send in sends):
             continue
-        size = sum(data_bytes_of(stream.protocol, s.wire_bytes) for s in sends if s is not None)
+        size = sum(data_bytes_of(protocol, s.wire_bytes) for s in sends if s is not None)
         if sizes[lane] not in (None, size):
             return None
         sizes[lane] = size
     return sizes
 
 
-def _united(ring: Ring, positions: Positions, channels: Channels) -> list[int]:
+def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Protocol) -> list[int]:
     """The total of a one-loop all-reduce whose chunks no single edge shows, but all together."""
     total = 0
     for channel in range(ring.channels):
@@ -190,7 +204,7 @@ def _united(ring: Ring, positions: Positions, channels: Channels) -> list[int]:
             if channel >= len(order):
                 continue
             i = order[channel]
-            chunks = loop_chunks(ring, edge, edge.streams[i], at[i], Kind.ALL_REDUCE)
+            chunks = loop_chunks(ring, edge, edge.streams[i], at[i], Kind.ALL_REDUCE, protocol)
             for lane, size in enumerate(chunks or []):
                 if size is not None and united[lane] not in (None, size):
                     return []

@@ -159,7 +159,7 @@ def _successors(
     known: Sequence[Op],
     purse: Purse | None,
 ) -> Iterator[tuple[State, Cut]]:
-    tried: set[tuple[Kind, int]] = set()
+    tried: set[tuple[Kind, int, object]] = set()
     expected = expect(ring, path, state)
     lately = path[-LOOK_BACK:]
     repeats = list(dict.fromkeys(c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE))[
@@ -169,12 +169,12 @@ def _successors(
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     likely = [*expected, *followed[-1:], *repeats, *known]
     for op in likely:
-        if (op.kind, op.work_bytes) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes))
+        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     for op in generated(ring, state.positions, state.channels):
-        if (op.kind, op.work_bytes) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes))
+        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol))
             yield from apply(ring, state, op)
 
 

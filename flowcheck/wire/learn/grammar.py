@@ -96,11 +96,18 @@ class Trainer:
     def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> list[Op]:
         """Collectives that would be in keeping with `path`, most likely first."""
         habits = self.habits(ring, path)
+        return [
+            op
+            for protocol in ring.protocols_at(state.positions)
+            for op in self._ops(ring, habits, state, protocol)
+        ]
+
+    def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> list[Op]:
         from_start = not any(n for at in state.positions for n in at)
         expected = [(*told, False, False) for told in _expected(habits, from_start)]
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is not None and not (named == SIZES and habits.bucket_count):
-            totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST)
+            totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
             # Content tells whether the shapes are all there.
             expected += [
                 (Kind.BROADCAST, total, named, named == BUFFERS, named != SHAPES)
@@ -110,7 +117,7 @@ class Trainer:
             Op(
                 kind=kind,
                 work_bytes=size,
-                protocol=ring.protocol,
+                protocol=protocol,
                 licensed="DDP",
                 meaning=meaning,
                 open_size=open_size,

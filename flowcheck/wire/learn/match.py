@@ -10,7 +10,7 @@ from flowcheck.wire.learn.candidates import Channels, Op, Positions, schedule_of
 from flowcheck.wire.learn.rings import Edge, Ring
 from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.schedule import Schedule, Send
-from flowcheck.wire.terms import Rule
+from flowcheck.wire.terms import Protocol, Rule
 
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
@@ -63,8 +63,8 @@ def apply(
         )
         alike.setdefault(schedules, []).append(rule)
     for schedules, rules in alike.items():
-        for names in _assignments(ring, state, schedules):
-            fit = _fit(ring, state, schedules, names)
+        for names in _assignments(ring, state, schedules, op.protocol):
+            fit = _fit(ring, state, schedules, names, op.protocol)
             if fit is None:
                 continue
             cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit)
@@ -81,7 +81,7 @@ def apply(
 
 
 def _fit(
-    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels
+    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, protocol: Protocol
 ) -> tuple[int, int] | None:
     """(sends seen that agree, sends not seen); None if a seen one disagrees."""
     matched = lost = 0
@@ -89,7 +89,7 @@ def _fit(
         for stream, number, channel in zip(edge.streams, at, of, strict=True):
             if channel is None:
                 continue
-            agree = agreeing(stream, number, schedule[channel])
+            agree = agreeing(stream, number, schedule[channel], protocol)
             if agree is None:
                 return None
             matched += agree
@@ -97,24 +97,26 @@ def _fit(
     return matched, lost
 
 
-def agreeing(stream: Stream, number: int, sends: Sequence[Send]) -> int | None:
+def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Protocol) -> int | None:
     """How many of `sends`, expected from `number` on, were seen with the right size; None if
-    one has another size."""
+    one has another size, or is of another protocol."""
     agree = 0
     for i, send in enumerate(sends):
         seen = stream.sends.get(number + i)
         if seen is None:
             continue
-        if seen.wire_bytes != send.wire_bytes:
+        if seen.wire_bytes != send.wire_bytes or seen.protocol not in (None, protocol):
             return None
         agree += 1
     return agree
 
 
-def _assignments(ring: Ring, state: State, schedules: Sequence[Schedule]) -> Iterator[Channels]:
+def _assignments(
+    ring: Ring, state: State, schedules: Sequence[Schedule], protocol: Protocol
+) -> Iterator[Channels]:
     """Channels for streams that have none yet and now carry something; QP order first."""
     options = [
-        list(_edge_assignments(edge, at, names, schedule))
+        list(_edge_assignments(edge, at, names, schedule, protocol))
         for edge, at, names, schedule in zip(
             ring.edges, state.positions, state.channels, schedules, strict=True
         )
@@ -130,11 +132,16 @@ def _assignments(ring: Ring, state: State, schedules: Sequence[Schedule]) -> Ite
 
 
 def _edge_assignments(
-    edge: Edge, at: Sequence[int], names: Sequence[int | None], schedule: Schedule
+    edge: Edge,
+    at: Sequence[int],
+    names: Sequence[int | None],
+    schedule: Schedule,
+    protocol: Protocol,
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
     missing = len(schedule) - len(edge.streams)
-    yield from islice(_choose(edge, at, tuple(names), schedule, wanted, missing), MOST_ASSIGNMENTS)
+    ways = _choose(edge, at, tuple(names), schedule, wanted, missing, protocol)
+    yield from islice(ways, MOST_ASSIGNMENTS)
 
 
 def _choose(
@@ -144,17 +151,18 @@ def _choose(
     schedule: Schedule,
     wanted: Sequence[int],
     missing: int,
+    protocol: Protocol,
 ) -> Iterator[tuple[int | None, ...]]:
     if not wanted:
         yield names
         return
     channel, rest = wanted[0], wanted[1:]
     for i, stream in enumerate(edge.streams):
-        if names[i] is None and agreeing(stream, at[i], schedule[channel]) is not None:
+        if names[i] is None and agreeing(stream, at[i], schedule[channel], protocol) is not None:
             taken = (*names[:i], channel, *names[i + 1 :])
-            yield from _choose(edge, at, taken, schedule, rest, missing)
+            yield from _choose(edge, at, taken, schedule, rest, missing, protocol)
     if missing > 0:
-        yield from _choose(edge, at, names, schedule, rest, missing - 1)
+        yield from _choose(edge, at, names, schedule, rest, missing - 1, protocol)
 
 
 def beyond_end(ring: Ring, cut: Cut) -> int:

@@ -23,13 +23,18 @@ class Numbered:
     from_start: bool
 
 
-def number_sends(sends: Sequence[SendSeen], granted: Mapping[int, int]) -> Numbered:
+def number_sends(
+    sends: Sequence[SendSeen], granted: Mapping[int, int], *, flags_count: bool
+) -> Numbered:
     """Number the sends of one flow, ascending PSN. `granted`: send number -> address, empty where
-    the opposite direction was not mirrored. A send whose number stays open is numbered by the
-    least that fits and the flow says so."""
+    the opposite direction was not mirrored. `flags_count`: a line's flag is the number of its send
+    plus one; false where Simple sends, which are two steps long, come between. A send whose number
+    stays open is numbered by the least that fits and the flow says so."""
     if not sends:
         return Numbered({}, (), (), False)
     from_start = sends[0].first_psn == PSN_OF_START
+    if not flags_count:
+        sends = [replace(s, flag=None) for s in sends]
     base = _slot_base(sends)
     known = [_flag_number(s) for s in sends]
     numbers: list[int] = []

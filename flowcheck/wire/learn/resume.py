@@ -133,7 +133,7 @@ def _ending(ring: Ring, op: Op, stop: Positions, like: Cut, before: State) -> Cu
         for stream, end, channel, read in zip(edge.streams, at, names, least, strict=True):
             sends = schedule[channel] if channel is not None else ()
             begin = end - len(sends)
-            agree = agreeing(stream, begin, sends)
+            agree = agreeing(stream, begin, sends, op.protocol)
             if agree is None or (read and begin < read):
                 return None
             matched += agree

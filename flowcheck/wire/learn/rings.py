@@ -41,9 +41,17 @@ class Ring:
     closed: bool = False
     """The hosts seen form a circle: they tell how many ranks there are."""
 
-    @property
-    def protocol(self) -> Protocol:
-        return self.edges[0].streams[0].protocol
+    def protocols_at(self, positions: Sequence[Sequence[int]]) -> tuple[Protocol, ...]:
+        """Of the sends that come next on each connection, those of the earliest first. positions:
+        [edge][stream] number of its next send."""
+        found: list[tuple[int, Protocol]] = []
+        for edge, at in zip(self.edges, positions, strict=True):
+            for stream, number in zip(edge.streams, at, strict=True):
+                send = stream.sends.get(number)
+                if send is not None and send.protocol is not None:
+                    found.append((send.message.first_ns, send.protocol))
+        usual = self.edges[0].streams[0].protocol
+        return tuple(dict.fromkeys(protocol for _, protocol in sorted(found))) or (usual,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Group:
 def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
     """Ways to split ring connections into communicators, coarsest first: two NIC ports of one
     host may carry channels of one ring."""
-    unseen = [g for g in grants if g.rings(streams[0].protocol)]
+    unseen = [g for g in grants if g.rings]
     arrows = [(s.key.source, s.key.destination) for s in streams]
     arrows += [(g.flow.key.destination, g.flow.key.source) for g in unseen]
     parts = _components(streams, arrows)
@@ -153,12 +161,11 @@ def _group(
             tags[link] = stream.tag
     here = {end for link in links for end in link}
     paired = {s.peer for s in streams}
-    protocol = streams[0].protocol
     ghosts: set[Link] = set()
     for grant in grants:
         key = grant.flow.key
         ends = (hosts.get(key.destination, key.destination), hosts.get(key.source, key.source))
-        if key in paired or ends in links or not here & set(ends) or not grant.rings(protocol):
+        if key in paired or ends in links or not here & set(ends) or not grant.rings:
             continue
         ghosts.add(ends)
         if grant.tag is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.numbering import number_sends
@@ -33,19 +33,20 @@ class Grants:
         tags = {cts.tag for cts in self.by_index.values()}
         return tags.pop() if len(tags) == 1 else None
 
-    def rings(self, protocol: Protocol) -> bool:
-        """The capacity is one that connections of a ring grant for `protocol`."""
-        size = self.capacity_bytes
-        return (
-            size is not None
-            and size != P2P_CAPACITY_BYTES
-            and (nccl.protocol_of_capacity(size) is protocol)
-        )
+    @property
+    def rings(self) -> bool:
+        """The capacities are those that connections of a ring grant."""
+        sizes = self.capacities_bytes
+        return P2P_CAPACITY_BYTES not in sizes and all(map(nccl.protocol_of_capacity, sizes))
 
     @property
-    def capacity_bytes(self) -> int | None:
-        sizes = {cts.capacity_bytes for cts in self.by_index.values()}
-        return sizes.pop() if len(sizes) == 1 else None
+    def capacities_bytes(self) -> frozenset[int]:
+        return frozenset(cts.capacity_bytes for cts in self.by_index.values())
+
+    def protocol_of(self, number: int) -> Protocol | None:
+        """Of the receive that send `number` was granted."""
+        cts = self.by_index.get(number)
+        return nccl.protocol_of_capacity(cts.capacity_bytes) if cts is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +99,18 @@ def _stream(flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Gr
     granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
     sends = join_sends(messages)
     protocol = _protocol(sends, granter)
-    numbered = number_sends(sends, granted)
+    numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
+    told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
     return Stream(
         flow=flow,
-        sends=numbered.sends,
-        protocol=protocol,
+        sends=told,
+        protocol=protocol or _most(told.values()),
         from_start=numbered.from_start,
         numbered_by=numbered.numbered_by,
         problems=numbered.problems,
         peer=granter.flow.key if granter else None,
         tag=granter.tag if granter else None,
-        capacity_bytes=granter.capacity_bytes if granter else None,
+        capacities_bytes=granter.capacities_bytes if granter else frozenset(),
     )
 
 
@@ -131,17 +133,41 @@ def _granter(
     return found
 
 
-def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol:
-    """Capacity granted, else the flags, else Simple."""
-    if granter and granter.capacity_bytes is not None:
-        told = nccl.protocol_of_capacity(granter.capacity_bytes)
-        if told is not None:
-            return told
-    votes = [line_flag(s.message) for s in sends if s.message.wire_bytes]
-    full = [vote for vote in votes if vote is not None]
-    if full and len(full) == len([s for s in sends if _has_line(s)]):
-        return full[0][0]
-    return Protocol.SIMPLE
+def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
+    """Of all sends, if it is one: by the capacities granted, else by the flags; None: it is not."""
+    if granter is not None:
+        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        if len(told) == 1 and (only := told.pop()) is not None:
+            return only
+    found = {s.protocol for s in sends if _has_line(s)}
+    if len(found) <= 1:
+        return found.pop() if found and None not in found else Protocol.SIMPLE
+    return None
+
+
+def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
+    """No send is Simple, so that every send is one step of the connection and flags count sends."""
+    if granter is not None and granter.capacities_bytes:
+        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        return Protocol.SIMPLE not in told
+    return all(s.flag is not None for s in sends if _has_line(s))
+
+
+def _told(send: SendSeen, granter: Grants | None, only: Protocol | None) -> SendSeen:
+    """The send with the protocol that is sure: of its own receive, of all, of its own lines. What
+    looks like a line's flag in Simple data is none."""
+    granted = granter.protocol_of(send.number) if granter is not None else None
+    protocol = granted or only or send.protocol or (Protocol.SIMPLE if _has_line(send) else None)
+    flag = None if protocol is Protocol.SIMPLE else send.flag
+    return replace(send, protocol=protocol, flag=flag)
+
+
+def _most(sends: Iterable[SendSeen]) -> Protocol:
+    """The protocol of most bytes."""
+    count: Counter[Protocol] = Counter()
+    for send in sends:
+        count[send.protocol or Protocol.SIMPLE] += send.wire_bytes
+    return count.most_common(1)[0][0]
 
 
 def _has_line(send: SendSeen) -> bool:
@@ -178,8 +204,8 @@ def _reading(
 
 
 def _capacity_protocol(grant: Grants) -> Protocol | None:
-    size = grant.capacity_bytes
-    return None if size is None else nccl.protocol_of_capacity(size)
+    told = {nccl.protocol_of_capacity(size) for size in grant.capacities_bytes}
+    return told.pop() if len(told) == 1 else None
 
 
 def _reverse(flow: FlowSeen, flows: Sequence[FlowSeen]) -> FlowKey | None:

@@ -50,12 +50,20 @@ def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]
     for stream in streams:
         addresses = [s.message.va for s in stream.sends.values() if s.message.va]
         simple = stream.protocol is Protocol.SIMPLE
-        if simple and stream.capacity_bytes not in (None, P2P_CAPACITY_BYTES):
-            simple = False
-        elif simple and stream.capacity_bytes is None and len(addresses) > 1:
-            simple = nccl.protocol_of_addresses(addresses) is not Protocol.SIMPLE
+        if simple and stream.capacities_bytes:
+            simple = P2P_CAPACITY_BYTES in stream.capacities_bytes
+        elif simple and len(addresses) > 1:
+            simple = not _walks_slots(stream, addresses)
         (p2p if simple else ring).append(stream)
     return ring, p2p
+
+
+def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
+    """The addresses are those of a ring's slots, or some sends are of another protocol: only
+    connections of rings change it."""
+    if any(send.protocol not in (None, Protocol.SIMPLE) for send in stream.sends.values()):
+        return True
+    return nccl.protocol_of_addresses(addresses) is Protocol.SIMPLE
 
 
 def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:

@@ -33,6 +33,8 @@ class SendSeen:
     """The message that ends the send was seen."""
     flag: int | None
     """LL or LL128 flag: step + 1, modulo 2**32."""
+    protocol: Protocol | None = None
+    """By the receive it was granted, else by its lines; None: nothing of its own tells."""
     number: int = -1
 
 
@@ -43,6 +45,7 @@ class Stream:
     flow: FlowSeen
     sends: dict[int, SendSeen]
     protocol: Protocol
+    """Of most of its bytes; NCCL may change it from one collective to the next."""
     from_start: bool
     """Send 0 is the connection's first."""
     numbered_by: tuple[str, ...]
@@ -50,11 +53,17 @@ class Stream:
     peer: FlowKey | None = None
     tag: int | None = None
     """CTS tag: rank of the rank that writes here; None where no CTS was seen."""
-    capacity_bytes: int | None = None
+    capacities_bytes: frozenset[int] = frozenset()
+    """Of the receives granted; empty where no clear-to-send was seen."""
     stop: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.stop = max(self.sends, default=-1) + 1
+
+    def protocol_at(self, number: int) -> Protocol | None:
+        """Of a send that was seen and tells it."""
+        send = self.sends.get(number)
+        return send.protocol if send is not None else None
 
     @property
     def first(self) -> int:
@@ -127,6 +136,7 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
                 stop_psn=message.first_psn + message.packets,
                 closed=message.immediate is not None or not splits,
                 flag=found[1] if found else None,
+                protocol=found[0] if found else None,
             )
         )
     return sends
