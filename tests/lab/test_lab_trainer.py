@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -10,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hosts import Hosts, Result, entry_points, hosts
-from support.wireshark import tshark
+from support.hosts import Hosts, ended_well, entry_points, hosts, lines_of
 
 pytestmark = [
     pytest.mark.lab,
@@ -86,16 +84,6 @@ print(hashlib.sha256(weights.numpy().tobytes()).hexdigest())
 dist.destroy_process_group()
 """
 
-LINEAR = """
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("roce")
-model = DistributedDataParallel(torch.nn.Linear(5000, 1, bias=False))
-for step in range(3):
-    model(torch.randn(4, 5000)).mean().backward()
-dist.destroy_process_group()
-"""
-
 
 @pytest.fixture(scope="module")
 def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -106,16 +94,6 @@ def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(entry: Path) -> Iterator[Hosts]:
     with hosts(2, entry) as made:
         yield made
-
-
-def ended_well(results: list[Result]) -> list[str]:
-    """What each rank printed. Asserts that all ended with 0."""
-    assert [one.code for one in results] == [0] * len(results), "\n".join(r.err for r in results)
-    return [one.out.strip() for one in results]
-
-
-def lines_of(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -148,25 +126,6 @@ def test_ddp_on_two_hosts_ends_with_the_bits_of_a_gloo_run(pair: Hosts, tmp_path
     same = ("index", "kind", "sha256", "count", "protocol", "channels")
     for mine, theirs in zip(first, second, strict=True):
         assert [mine[key] for key in same] == [theirs[key] for key in same]
-
-
-def test_messages_on_the_wire_equal_those_of_the_real_capture(pair: Hosts, tmp_path: Path) -> None:
-    """DDP of Linear(5000, 1), NCCL 2.19, one channel, LL: sizes as captured from ConnectX NICs."""
-    settings = {"FLOWCHECK_LAB_NCCL": "2.19", "NCCL_PROTO": "LL", "NCCL_MAX_NCHANNELS": "1"}
-    with pair.capture(0, tmp_path / "wire.pcap"):
-        ended_well(pair.run(LINEAR, **settings))
-    writes = tshark(
-        tmp_path / "wire.pcap",
-        *("ip.src", "infiniband.reth.dmalen", "infiniband.bth.opcode"),
-        keep="infiniband.bth.opcode == 6 || infiniband.bth.opcode == 10 "
-        "|| infiniband.bth.opcode == 11",
-    )
-    # Clear-to-send is a plain write of 32 bytes in this release.
-    data = [(src, int(size)) for src, size, opcode in writes if (size, opcode) != ("32", "10")]
-    sent = {host: [size for src, size in data if src == f"10.78.0.{host}"] for host in (1, 2)}
-    assert sent[1] == [16, 64, 40000, 15424, 24576, 16, 16, *[15424, 24576] * 2]
-    assert sent[2] == [16, *[24576, 15424] * 3]
-    assert tshark(tmp_path / "wire.pcap", "frame.number", keep="_ws.malformed") == []
 
 
 def test_a_killed_peer_ends_in_an_error(pair: Hosts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -89,8 +90,10 @@ class Hosts:
     def capture(self, rank: int, path: Path) -> Iterator[None]:
         """RoCE frames at the switch's port of `rank`, by tcpdump, while the block runs."""
         inside = ("ip", "netns", "exec", self.switch, "tcpdump")
+        # What is still in a block of the kernel when tcpdump is told to end would be lost.
+        options = ("--immediate-mode", "-U", "-B", "65536")
         with subprocess.Popen(
-            [*inside, "-i", f"p{rank}", "-U", "-B", "65536", "-w", str(path), "udp port 4791"],
+            [*inside, "-i", f"p{rank}", *options, "-w", str(path), "udp port 4791"],
             stderr=subprocess.PIPE,
         ) as process:
             assert process.stderr is not None
@@ -131,3 +134,14 @@ def hosts(count: int, entry: Path) -> Iterator[Hosts]:
             subprocess.run(
                 ["ip", "netns", "del", name], capture_output=True, timeout=20, check=False
             )
+
+
+def ended_well(results: list[Result]) -> list[str]:
+    """What each rank printed. Asserts that all ended with 0."""
+    assert [one.code for one in results] == [0] * len(results), "\n".join(r.err for r in results)
+    return [one.out.strip() for one in results]
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    """A truth file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -80,6 +80,11 @@ class RoceGroup(Base):  # type: ignore[misc]
         """As set."""
         return self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Read by torch where it chooses a device for objects, or asks for a CPU backend."""
+        return [torch.device("cpu")]
+
     def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
         """The user's words about it."""
         self._description = description
