@@ -1,0 +1,167 @@
+"""`lab up` killed at any instant, then `lab down`: nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from flowcheck.lab import cluster as lab
+from flowcheck.lab.cluster import namespaces, processes
+from tests.support.leftovers import leftovers_of
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
+]
+NAME = f"c{os.getpid()}"
+OVS = pytest.param(
+    "ovs",
+    marks=pytest.mark.skipif(
+        shutil.which("ovs-vswitchd") is None, reason="needs openvswitch-switch"
+    ),
+)
+
+
+def leftovers() -> dict[str, object]:
+    return leftovers_of(NAME)
+
+
+DYING = """
+import os, signal, sys
+from flowcheck.lab import cluster
+limit, calls = int(sys.argv[1]), 0
+def count(frame, event, argument):
+    global calls
+    calls += 1
+    if calls == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+spec = cluster.Cluster(name=sys.argv[2], switch=sys.argv[3], erspan=sys.argv[3] == "ovs")
+sys.setprofile(count)
+cluster.up(spec)
+sys.setprofile(None)
+print(calls)
+"""
+"""Dies at the limit-th call or return of any function, C's included."""
+KILLS = 20
+
+
+def up_until(limit: int, switch: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", DYING, str(limit), NAME, switch],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("switch", ["bridge", OVS])
+def test_killed_anywhere(switch: str) -> None:
+    before = leftovers()
+    whole = up_until(0, switch)
+    assert whole.returncode == 0, whole.stderr
+    assert leftovers() != before
+    assert lab.down(NAME)
+    assert leftovers() == before
+    calls = int(whole.stdout)
+    seed = random.randrange(1 << 32)
+    chosen = random.Random(seed)
+    dirty = 0
+    for _ in range(KILLS):
+        limit = chosen.randrange(1, calls)
+        died = up_until(limit, switch)
+        assert died.returncode == -signal.SIGKILL, (seed, limit, died.stderr)
+        dirty += leftovers() != before
+        lab.down(NAME)
+        assert leftovers() == before, (seed, limit)
+        assert not lab.down(NAME)
+    assert dirty > KILLS // 2
+
+
+@pytest.mark.parametrize("switch", ["bridge", OVS])
+def test_killed_by_the_clock(switch: str) -> None:
+    """The command as an operator starts it, killed from outside, and `down` at once."""
+    before = leftovers()
+    command = [sys.executable, "-m", "flowcheck", "lab"]
+    for tenths in range(1, 8):
+        process = subprocess.Popen(
+            [*command, "up", "--name", NAME, "--switch", switch], stdout=subprocess.DEVNULL
+        )
+        try:
+            process.wait(0.08 * tenths)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        # Not waited for: `down` has to cope with an `up` that is still dying.
+        lab.down(NAME)
+        process.wait(10)
+        assert leftovers() == before
+
+
+@pytest.mark.parametrize("switch", ["bridge", OVS])
+def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `down` that dies after any namespace is finished by the next one."""
+    before = leftovers()
+    cluster = lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]
+    real = namespaces.remove
+    for count in range(len(cluster.namespaces)):
+
+        def once(namespace: str, left: list[int] = [count and 1]) -> None:  # noqa: B006
+            if not left[0]:
+                raise OSError("killed here")
+            left[0] -= 1
+            real(namespace)
+
+        monkeypatch.setattr(namespaces, "remove", once)
+        with pytest.raises(OSError, match="killed here"):
+            lab.down(NAME)
+    monkeypatch.undo()
+    assert lab.down(NAME)
+    assert leftovers() == before
+
+
+def test_down_ends_what_runs_there() -> None:
+    """Also what ignores SIGTERM, and what its children started."""
+    before = leftovers()
+    cluster = lab.up(lab.Cluster(name=NAME))
+    stubborn = lab.run_in(
+        cluster.host_namespace(1),
+        ["sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait; wait; sleep 1000"],
+        stdout=subprocess.PIPE,
+    )
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == b"ready\n"
+    removed = lab.down(NAME)
+    assert stubborn.wait(5) == -signal.SIGKILL
+    stubborn.stdout.close()
+    assert {"sh", "sleep"} == {process.what for process in removed.processes}
+    assert leftovers() == before
+
+
+def test_another_life_of_a_pid_is_spared() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        found = processes.look(process.pid)
+        assert found is not None
+        processes.end([processes.Process(found.pid, found.start - 1, "sleep")])
+        assert process.poll() is None
+        processes.end([found])
+        assert process.wait(5) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("switch", [OVS])
+def test_settings_are_put_back_by_the_last(switch: str) -> None:
+    before = leftovers()["settings"]
+    for name in (NAME, f"{NAME}b"):
+        lab.up(lab.Cluster(name=name, switch=switch))  # type: ignore[arg-type]
+    raised = leftovers()["settings"]
+    assert raised != before
+    lab.down(NAME)
+    assert leftovers()["settings"] == raised
+    lab.down(f"{NAME}b")
+    assert leftovers()["settings"] == before

@@ -1,0 +1,34 @@
+"""What a lab cluster could leave on this machine, by the tools of the system."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def leftovers_of(name: str) -> dict[str, object]:
+    """What the machine has of cluster name, and the settings a cluster may change."""
+    namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
+    commands = [
+        path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists()
+    ]
+    return {
+        "namespaces": [line for line in namespaces.stdout.splitlines() if name in line],
+        "files in /run": sorted(
+            str(path)
+            for top in ("flowcheck", "netns")
+            for path in Path("/run", top).rglob("*")
+            if name in str(path)
+        ),
+        "mounts": [
+            line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line
+        ],
+        "links": sorted(line.split()[1] for line in links.stdout.splitlines()),
+        "processes": [one for one in commands if f"lab/{name}/" in one],
+        "settings": [
+            Path("/proc/sys/net/core", key).read_text() for key in ("rmem_default", "rmem_max")
+        ],
+    }
