@@ -25,6 +25,25 @@ apt_need() {
 	DEBIAN_FRONTEND=noninteractive run apt-get install -y -q --no-install-recommends $missing >/dev/null
 }
 
+# apt_need_quiet PACKAGE: like apt_need, but no service of the package is started.
+apt_need_quiet() {
+	policy=/usr/sbin/policy-rc.d
+	if [ "$(id -u)" != 0 ] || [ -e "$policy" ] ||
+		dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; then
+		apt_need "$1"
+		return
+	fi
+	# Debian asks this file before it starts a service (invoke-rc.d(8)); 101 is no.
+	trap 'rm -f "$policy"' EXIT
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+	code=0
+	apt_need "$1" || code=$?
+	rm -f "$policy"
+	trap - EXIT
+	return "$code"
+}
+
 # setup [EXTRA]: .venv with FlowCheck's dependencies, the C built, the package importable.
 setup() {
 	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev zlib1g-dev iproute2 procps
