@@ -1,10 +1,13 @@
 /* Bytes into the shard: what is there already is compared and never changed. */
 #include "fc_copy.h"
 #include "fc_ll.h"
+#include "fc_ll128.h"
 #include "fc_nccl.h"
 #include "fc_staging_ops.h"
 
 #define WORD_UNITS 64
+
+_Static_assert((int)FC_HELD_BYTES >= (int)FC_LL128_GROUP_DATA, "the scratch holds a group");
 
 /* A generation being written, and how its units lie. */
 struct target {
@@ -201,6 +204,61 @@ static void place_segments(const struct target *t, const struct fc_send *send,
 	}
 }
 
+/* Plain data bytes of the message from `from` on. */
+static void place_plain(const struct target *t, const struct fc_send *send, uint64_t from,
+			const uint8_t *data, uint64_t bytes)
+{
+	const struct lines l = { data, from, from + bytes, 0 };
+
+	place_segments(t, send, &l);
+}
+
+/* Lines of one LL128 group, the first of which is line `first`. A packet may end between them. */
+static void place_ll128_lines(const struct target *t, const struct fc_send *send, uint64_t group,
+			      unsigned first, unsigned count, const uint8_t *lines, uint32_t flag)
+{
+	const uint64_t base = group * FC_LL128_GROUP_DATA;
+
+	for (unsigned i = 0; i < count; i++, lines += FC_LL128_LINE_BYTES) {
+		const struct fc_ll128_line at = fc_ll128_line(first + i);
+		if (fc_ll128_flag(lines) != flag) {
+			t->x->counters->flag_mismatch_lines++;
+			continue;
+		}
+		place_plain(t, send, base + at.run_at, lines, at.run_bytes);
+		if (at.tail_at)
+			place_plain(t, send, base + at.tail_at, lines + at.run_bytes,
+				    FC_LL128_LINE_DATA - at.run_bytes);
+	}
+}
+
+/* A path MTU is a multiple of a line, not always of a group. */
+static void place_ll128(const struct target *t, const struct fc_send *send, uint64_t wire_offset,
+			const uint8_t *payload, uint32_t payload_bytes, uint32_t flag)
+{
+	const uint32_t whole_lines = payload_bytes / FC_LL128_LINE_BYTES;
+
+	if (wire_offset % FC_LL128_LINE_BYTES)
+		return;
+	if (!flag &&
+	    whole_lines) /* not known from its number: at least one for all of the packet */
+		flag = fc_ll128_flag(payload);
+	for (uint32_t line = 0; line < whole_lines;) {
+		const uint64_t wire_line = wire_offset / FC_LL128_LINE_BYTES + line;
+		const unsigned first = wire_line % FC_LL128_GROUP_LINES;
+		const uint64_t group = wire_line / FC_LL128_GROUP_LINES;
+		const uint8_t *at = payload + (size_t)line * FC_LL128_LINE_BYTES;
+		uint32_t count = FC_LL128_GROUP_LINES - first;
+		count = count < whole_lines - line ? count : whole_lines - line;
+		if (count == FC_LL128_GROUP_LINES && fc_ll128_unpack(t->x->scratch, at, flag))
+			place_plain(t, send, group * FC_LL128_GROUP_DATA, t->x->scratch,
+				    FC_LL128_GROUP_DATA);
+		else
+			place_ll128_lines(t, send, group, first, count, at, flag);
+		line += count;
+	}
+}
+
 void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
 		     uint32_t payload_bytes)
@@ -218,10 +276,14 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		.coverage = fc_shard_coverage(x->shard, (uint32_t)generation),
 		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
 	};
+	x->counters->placed_packets++;
+	if (send->protocol == FC_PROTOCOL_LL128) {
+		place_ll128(&t, send, wire_offset, payload, payload_bytes, flag);
+		return;
+	}
 	const bool ll = send->protocol == FC_PROTOCOL_LL;
 	const uint64_t from = ll ? wire_offset / 2 : wire_offset;
 	const uint64_t bytes = ll ? payload_bytes / sizeof(struct fc_ll_line) * 8 : payload_bytes;
 	const struct lines l = { payload, from, from + bytes, flag };
-	x->counters->placed_packets++;
 	place_segments(&t, send, &l);
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ PLAN_IGNORE = int(lib.FC_PLAN_IGNORE)
 PLAN_ACTIVE = int(lib.FC_PLAN_ACTIVE)
 PLAN_SUSPENDED = int(lib.FC_PLAN_SUSPENDED)
 
+NO_FRONTIER = 2**64 - 1
+"""FC_NO_FRONTIER: messages get homes in any order."""
+FLAG_UNKNOWN = (1 << 64) - 1
 FIRST_FLAG = 1
 """LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
 
@@ -117,11 +120,14 @@ class Extractor(Closing):
             flow = int(self.staging.handle.records[record].message.flow)
             yield self.staging.message(record, keys[flow])
 
-    def install(self, plan: FlowPlan, *, first_step: int = 1) -> bool:
+    def install(
+        self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER
+    ) -> bool:
         """Sets the plan of one flow; False while this ring has not seen the flow.
 
-        first_step: the step `plan.first` fills. Raises RingError where the tables contradict
-        each other or the shard, or do not fit.
+        first_step: the step `plan.first` fills; frontier: which of the shard's, one and the
+        same for a flow on all rings. Raises RingError where the tables contradict each other
+        or the shard, or do not fit.
         """
         keys = self.keys()
         if plan.flow not in keys:
@@ -137,7 +143,8 @@ class Extractor(Closing):
             "each_sends": len(plan.each.sends),
             "first_at": 0,
             "each_at": len(plan.first.sends),
-            "flag_offset": FIRST_FLAG,
+            "flag_offset": FIRST_FLAG if plan.flags_count else FLAG_UNKNOWN,
+            "frontier": frontier,
         }
         code = lib.fc_plan_install(
             self.handle,
@@ -170,6 +177,14 @@ class Extractor(Closing):
     def resume(self, flow: int) -> None:
         """Takes a suspended plan up again, as it is."""
         check(lib.fc_plan_resume(self.handle, flow), "resume a plan", RingError)
+
+    def frontier(self, flow: int) -> int:
+        """Number of the first message of a planned flow that no ring told yet."""
+        return int(lib.fc_frontier(self.handle, flow))
+
+    def pass_frontier(self, flow: int, number: int) -> None:
+        """What is missing of a planned flow before message `number` was as planned."""
+        check(lib.fc_frontier_pass(self.handle, flow, number), "pass a frontier", RingError)
 
     def held(self) -> Iterator[tuple[int, FlowKey, int, NDArray[np.uint8]]]:
         """(place, flow, joined PSN, payload) of every packet whose message is not known here."""
@@ -214,24 +229,40 @@ class Extractor(Closing):
 
         numbers: {(flow, first_psn): number} of messages the transport could not number.
         """
-        moved = 0
+        return place_staged([self], numbers or {})
+
+    def placeable(
+        self, numbers: Mapping[tuple[FlowKey, int], int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """(number, record, number from `numbers`) of what is staged and has a plan."""
         keys = self.keys()
-        plans = self.staging.plans()
-        messages = self.staging.records()["message"]
-        held = self._held()
-        # In order of number: what comes first decides whether the plan still holds.
-        for record in map(int, held[np.argsort(messages["number"][held], kind="stable")]):
+        states = self.staging.plans()["state"]
+        for record in map(int, self._held()):
             m = self.staging.handle.records[record].message
-            if plans["state"][m.flow] == PLAN_UNKNOWN:
-                continue
-            named = (numbers or {}).get(
-                (keys[m.flow], int(m.first_psn) + self.psn_shift(m.flow)), NUMBER_UNKNOWN
-            )
-            moved += int(lib.fc_staged_place(self.handle, record, named))
-        return moved
+            if states[m.flow] != PLAN_UNKNOWN:
+                name = keys[m.flow], int(m.first_psn) + self.psn_shift(m.flow)
+                named = numbers.get(name, NUMBER_UNKNOWN)
+                yield min(int(m.number), named), record, named
+
+    def place(self, record: int, named: int) -> bool:
+        """Gives one staged message its home; False where it must stay."""
+        return bool(lib.fc_staged_place(self.handle, record, named))
 
     def close(self) -> None:
         """Frees the extractor; ring, tables and files stay open and must be closed after it."""
         if self.handle:
             lib.fc_extractor_close(self.handle)
             self.handle = None
+
+
+def place_staged(
+    extractors: Sequence[Extractor], numbers: Mapping[tuple[FlowKey, int], int]
+) -> int:
+    """Extractor.place_staged of all rings of a job, in the order of message numbers: what comes
+    first decides whether the plan still holds, and whether what follows has its turn."""
+    waiting = [
+        (number, ring, record, named)
+        for ring, extractor in enumerate(extractors)
+        for number, record, named in extractor.placeable(numbers)
+    ]
+    return sum(extractors[ring].place(record, named) for _, ring, record, named in sorted(waiting))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note, ShardReady, StepLost
-from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -166,7 +166,7 @@ class ExtractService:
     def _place(self) -> int:
         done = self._apart.adopt(self._extractors)
         self._apart.number(self._extractors)
-        return done + sum(x.place_staged(self._apart.numbers) for x in self._extractors)
+        return done + place_staged(self._extractors, self._apart.numbers)
 
     def _slots(self, extractor: Extractor) -> int:
         """How much to take at once: what a ring holds for another one must find room."""
@@ -201,6 +201,8 @@ class ExtractService:
     def _end(self) -> int:
         """The sources ended and every frame is extracted: the last word on every step."""
         if self._learner.busy:
+            return 0
+        if self._generations is None and not self._learner.read_all(self._extractors):
             return 0
         if self._generations is None:
             self._why = "no job was learned: " + "; ".join(self._learner.why_not)

@@ -62,6 +62,10 @@ class Learner:
         """A reading has begun whose outcome was not taken yet."""
         return self._reading is not None
 
+    def read_all(self, extractors: Sequence[Extractor]) -> bool:
+        """What is staged was all there when the last reading began."""
+        return sum(extractor.staging.completions for extractor in extractors) <= self._read_at
+
     def known(self) -> Job | None:
         """The job an earlier life of this process wrote."""
         path = self._run.learned_job

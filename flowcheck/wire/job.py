@@ -90,6 +90,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """[channel]; None where no mirror saw it."""
     first_numbers: tuple[int, ...]
     """[channel]: message number in its flow of the first message of `Job.first`."""
+    flags_count: bool = True
+    """No send was Simple, which is two steps long: a line's flag is its number plus one."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,8 @@ class FlowPlan:
     first_number: int
     first: Table
     each: Table
+    flags_count: bool = True
+    """A line's flag is its message's number plus one: no Simple send ever came between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
                         first_number=edge.first_numbers[channel],
                         first=_table(before[channel], first),
                         each=_table(repeated[channel], later),
+                        flags_count=edge.flags_count,
                     )
                 )
     return tuple(plans)

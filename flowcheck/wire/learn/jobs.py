@@ -163,6 +163,11 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
                 first_numbers=tuple(
                     at[place[c]] if c in place else 0 for c in range(ring.channels)
                 ),
+                flags_count=not any(
+                    send.protocol is Protocol.SIMPLE
+                    for stream in edge.streams
+                    for send in stream.sends.values()
+                ),
             )
         )
     communicators = [

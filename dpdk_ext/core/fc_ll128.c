@@ -1,0 +1,58 @@
+/* One warp's transfer of eight words a thread: 16 lines, whose flags displace eight bytes of data
+ * each; the thread next to the one with the flag carries them in a later line (NCCL
+ * src/device/prims_ll128.h, loadRegsBegin and storeRegs). Each half group of eight lines is alike. */
+#include "fc_ll128.h"
+
+#include <string.h>
+
+#include "fc_nccl.h"
+
+enum {
+	HALF_LINES = FC_LL128_GROUP_LINES / 2,
+	QUARTER_LINES = HALF_LINES / 2,
+	HALF_DATA = FC_LL128_GROUP_DATA / 2,
+	PIECE = 128, /* data that four lines and the tails of the next four make up, each */
+	SHORT = 112, /* of a line whose last eight bytes belong to a piece */
+	WHOLE = 120,
+};
+
+uint32_t fc_ll128_flag(const uint8_t *line)
+{
+	uint32_t flag;
+	memcpy(&flag, line + FC_LL128_LINE_DATA, sizeof flag);
+	return flag;
+}
+
+struct fc_ll128_line fc_ll128_line(unsigned line)
+{
+	const unsigned half = line / HALF_LINES, in_half = line % HALF_LINES;
+	const unsigned k = in_half % QUARTER_LINES, base = half * HALF_DATA;
+
+	if (in_half < QUARTER_LINES)
+		return (struct fc_ll128_line){ .run_at = (uint16_t)(base + PIECE * k),
+					       .run_bytes = WHOLE };
+	return (struct fc_ll128_line){
+		.run_at = (uint16_t)(base + QUARTER_LINES * PIECE + SHORT * k),
+		.run_bytes = SHORT,
+		.tail_at = (uint16_t)(base + PIECE * k + WHOLE),
+	};
+}
+
+bool fc_ll128_unpack(uint8_t *data, const uint8_t *group, uint32_t flag)
+{
+	uint32_t wrong = 0;
+
+	for (unsigned half = 0; half < 2; half++, data += HALF_DATA) {
+		for (unsigned k = 0; k < QUARTER_LINES; k++) {
+			const uint8_t *front =
+				group + (half * HALF_LINES + k) * FC_LL128_LINE_BYTES;
+			const uint8_t *back = front + QUARTER_LINES * FC_LL128_LINE_BYTES;
+			wrong |= fc_ll128_flag(front) ^ flag;
+			wrong |= fc_ll128_flag(back) ^ flag;
+			memcpy(data + PIECE * k, front, WHOLE);
+			memcpy(data + PIECE * k + WHOLE, back + SHORT, PIECE - WHOLE);
+			memcpy(data + QUARTER_LINES * PIECE + SHORT * k, back, SHORT);
+		}
+	}
+	return !wrong;
+}
