@@ -123,7 +123,7 @@ def _text(found: dict[str, Any]) -> str:
         count = found["monitor"]
         lines.append(
             f"  monitor port: {count['frames']} frames, {count['bytes']} bytes, "
-            f"{count['dropped']} dropped"
+            f"{count['dropped']} dropped behind the switch"
         )
     lines += [f"  MISSING: {one}" for one in found["missing"]]
     lines.append(f"  {found['coverage']['text']}")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,15 @@ def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match="killed here"):
             lab.down(NAME)
     monkeypatch.undo()
+    assert lab.down(NAME)
+    assert leftovers() == before
+
+
+@pytest.mark.parametrize("switch", ["bridge", OVS])
+def test_down_without_a_readable_state(switch: str) -> None:
+    before = leftovers()
+    lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]
+    Path("/run/flowcheck/lab", f"{NAME}.json").write_text('{"of": "another release"}')
     assert lab.down(NAME)
     assert leftovers() == before
 

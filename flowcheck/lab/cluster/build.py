@@ -86,7 +86,11 @@ def _make(cluster: Cluster) -> None:
 
 def _remove(name: str) -> Removed:
     """Processes, links, namespaces, settings, and the state file last: it may be cut short too."""
-    left = state.load(name)
+    try:
+        left = state.load(name)
+    except FlowCheckError:
+        # Another release's, say: whoever runs in the namespaces is found without it.
+        left = None
     there = namespaces.existing(prefix(name))
     ended = processes.end_members(there, left.processes if left else ())
     for namespace in there:

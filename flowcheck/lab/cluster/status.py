@@ -16,7 +16,8 @@ def status(name: str) -> dict[str, Any] | None:
     """None if there is no such cluster.
 
     "state" is "up", or "broken" with a sentence per part in "missing". Counters of the monitor
-    port are frames and bytes since it was made; "dropped" is what did not reach the other end.
+    port are frames and bytes since it was made; "dropped" is what did not reach the
+    other end of its cable. What a switch drops before it forwards, nobody received: not in it.
     """
     found = state.load(name)
     if found is None:
