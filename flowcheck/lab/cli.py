@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -102,6 +103,66 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
     print(json.dumps(found) if as_json else _text(found))
     if found["state"] != "up":
         raise typer.Exit(DOWN)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(
+    context: typer.Context,
+    hosts: Annotated[int, typer.Option(help="Training hosts, one rank each.")] = 2,
+    steps: Annotated[int, typer.Option(help="Of the whole run.")] = 40,
+    switch: Annotated[str, typer.Option(help="bridge (Linux) or ovs (Open vSwitch).")] = "bridge",
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PORT:rx|tx|both", help="May be repeated. [p0:both]"),
+    ] = None,
+    mtu: Annotated[int, typer.Option(help="Of the hosts: 4200 or 9000.")] = 4200,
+    protocol: Annotated[
+        str | None, typer.Option(help="LL, LL128 or Simple; NCCL's own choice by default.")
+    ] = None,
+    channels: Annotated[int, typer.Option(help="Of NCCL.")] = 2,
+    nccl: Annotated[str, typer.Option(help="Release that is emulated, 2.19 to 2.30.")] = "2.29",
+    loss: Annotated[float, typer.Option(help="Share of frames lost between hosts.")] = 0.0,
+    kill_at: Annotated[
+        int | None, typer.Option(help="Kill all trainers after this step; a random one by default.")
+    ] = None,
+    no_kill: Annotated[bool, typer.Option("--no-kill", help="Only follow the run.")] = False,
+    no_control: Annotated[
+        bool, typer.Option("--no-control", help="Do not run what the end is compared with.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for everything it writes.")] = Path("lab-run"),
+    name: Name = "train",
+    as_json: Json = False,
+) -> None:
+    """Train a small GPT on a cluster, kill it, give it back its newest step, and run it to its end.
+
+    What follows the options goes to the training script: `flowcheck lab train -- --clip 1`.
+    """
+    from flowcheck.lab import cluster
+    from flowcheck.lab.run import report
+    from flowcheck.lab.run.plan import Plan
+    from flowcheck.lab.run.train import choose_kill
+    from flowcheck.lab.run.train import run as run_plan
+
+    plan = Plan(
+        cluster=cluster.Cluster(
+            name=name,
+            hosts=hosts,
+            switch=switch,  # type: ignore[arg-type]  # Cluster says which there are
+            mirrors=cluster.parse_mirrors(mirror or ["p0:both"]),
+            mtu=mtu,
+        ),
+        folder=out.resolve(),
+        steps=steps,
+        kill_at=None if no_kill else kill_at or choose_kill(steps, None),
+        arguments=tuple(context.args),
+        protocol=protocol,
+        channels=channels,
+        nccl=nccl,
+        loss=loss,
+        control=not no_control,
+    )
+    outcome = run_plan(plan, quiet=as_json)
+    raise typer.Exit(report.show(outcome, as_json=as_json))
 
 
 def _text(found: dict[str, Any]) -> str:

@@ -39,10 +39,11 @@ def schedule(warmup: int, steps: int, floor: float) -> Callable[[int], float]:
     return factor
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", help="of torch.distributed; default: torch's choice")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--stop-at", type=int, help="save and end after this step")
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank and micro-batch")
     parser.add_argument("--layers", type=int, default=Shape.layers)
     parser.add_argument("--width", type=int, default=Shape.width)
@@ -66,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--resume", type=Path, help="a checkpoint of this script")
     parser.add_argument("--digests", type=Path, help="write sha256 of the state after each step")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def text_of(out: Path) -> torch.Tensor:
@@ -221,7 +222,7 @@ def main() -> None:
         size = sum(p.numel() for p in trainer.model.parameters())
         print(f"{size:,} parameters, {trainer.ranks} ranks", flush=True)
         trainer.save() if args.save_with == "torch" else None
-    while trainer.step < args.steps:
+    while trainer.step < (args.stop_at or args.steps):
         began = time.perf_counter()
         loss = trainer.train_step()
         if args.metric_every and trainer.step % args.metric_every == 0:

@@ -33,10 +33,8 @@ def number_sends(
     if not sends:
         return Numbered({}, (), (), False)
     from_start = sends[0].first_psn == PSN_OF_START
-    if not flags_count:
-        sends = [replace(s, flag=None) for s in sends]
-    base = _slot_base(sends)
-    known = [_flag_number(s) for s in sends]
+    base = _slot_base(sends) if flags_count else None
+    known = [_flag_number(s) if flags_count else None for s in sends]
     numbers: list[int] = []
     guessed = 0
     for i, send in enumerate(sends):
@@ -55,7 +53,7 @@ def number_sends(
         guessed += not sure
         numbers.append(number)
     numbered = {n: replace(s, number=n) for n, s in zip(numbers, sends, strict=True)}
-    evidence, problems = _evidence(numbered, base, granted, from_start)
+    evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
     if guessed:
         problems = (*problems, f"{guessed} gaps whose lost messages could not be counted for sure")
     return Numbered(numbered, evidence, problems, from_start or numbers[0] == 0)
@@ -129,7 +127,11 @@ def _slot_base(sends: Sequence[SendSeen]) -> int | None:
 
 
 def _evidence(
-    numbered: Mapping[int, SendSeen], base: int | None, granted: Mapping[int, int], start: bool
+    numbered: Mapping[int, SendSeen],
+    base: int | None,
+    granted: Mapping[int, int],
+    start: bool,
+    flags_count: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     evidence: list[str] = []
     problems: list[str] = []
@@ -141,7 +143,7 @@ def _evidence(
         evidence,
         problems,
     )
-    flagged = {n: s for n, s in numbered.items() if s.flag is not None}
+    flagged = {n: s for n, s in numbered.items() if s.flag is not None and flags_count}
     _judge(
         "line flag",
         len(flagged),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.learn.cut import Cut
-from flowcheck.wire.learn.place import Canvas, ranges_of, unpacked
+from flowcheck.wire.learn.place import Canvas, unpacked
 from flowcheck.wire.learn.rings import Edge, Ring
 from flowcheck.wire.learn.streams import SendSeen, Stream
 from flowcheck.wire.seen import Range
@@ -80,12 +80,19 @@ class Completion:
 
 def lacking(cut: Cut, ring: Ring, edge: Edge) -> tuple[Range, ...]:
     """Ranges of the tensor whose final value this edge never carries, by the schedule alone."""
-    there = np.zeros(cut.op.work_bytes, np.bool_)
-    for sends in cut.schedules[ring.edges.index(edge)]:
-        for send in sends:
-            if send.final:
-                there[send.start_byte : send.start_byte + send.data_bytes] = True
-    return ranges_of(~there)
+    there = sorted(
+        (send.start_byte, send.start_byte + send.data_bytes)
+        for sends in cut.schedules[ring.edges.index(edge)]
+        for send in sends
+        if send.final
+    )
+    found: list[Range] = []
+    at = 0
+    for start, stop in [*there, (cut.op.work_bytes, cut.op.work_bytes)]:
+        if start > at:
+            found.append((at, start))
+        at = max(at, stop)
+    return tuple(found)
 
 
 def addresses_lacking(cut: Cut, ring: Ring, edge: Edge) -> set[tuple[str, str]]:

@@ -28,7 +28,7 @@ def completions(
     """[index of cut] -> what completes it. A stream counts only if it runs between the addresses
     of the connections that lack what it carries."""
     found: dict[int, Completion] = {}
-    for edge in ring.edges:
+    for edge in ring.edges if streams else ():
         reduced = list(_owed(ring, edge, cuts))
         owed = [entry for entry in reduced if entry[1]]
         addresses = {a for i, _ in owed for a in addresses_lacking(cuts[i], ring, edge)}

@@ -41,6 +41,10 @@ class Canvas:
         that contradicts stays as it was and spoils completeness, it never wins."""
         stop = start + len(data)
         there, result = self.covered[start:stop], self.result[start:stop]
+        if seen.all() and not there.any():
+            result[:] = data
+            there[:] = True
+            return 0
         differ = there & seen & (result != data)
         differs = int(differ.sum())
         self.disputed[start:stop] |= differ
@@ -67,6 +71,8 @@ class Canvas:
 
 def ranges_of(mask: NDArray[np.bool_]) -> tuple[Range, ...]:
     """Half-open ranges where `mask` is true."""
+    if not mask.any():
+        return ()
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
 

@@ -1,0 +1,146 @@
+"""What `flowcheck lab train` runs: cluster, NCCL settings, script, and when to pull the plug."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowcheck.errors import ConfigError
+from flowcheck.lab.cluster import UPLINK, Cluster
+from flowcheck.lab.run.trainers import Script
+
+GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
+MASTER_PORT = 29500
+STAGING_BYTES = 1 << 30
+"""Start-up and first iterations of the largest job that trains here in minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run of the lab."""
+
+    cluster: Cluster
+    folder: Path
+    """Everything the run writes, below it."""
+    steps: int
+    kill_at: int | None
+    """Step after which all trainers are killed; None: never."""
+    arguments: tuple[str, ...]
+    """Of the training script, as the user gave them."""
+    protocol: str | None = None
+    channels: int = 2
+    nccl: str = "2.29"
+    loss: float = 0.0
+    control: bool = True
+    """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
+
+    @property
+    def trainers_folder(self) -> Path:
+        """The trainers' own files: hidden from the services."""
+        return self.folder / "trainers"
+
+    @property
+    def services_folder(self) -> Path:
+        return self.folder / "services"
+
+    @property
+    def run(self) -> Path:
+        """Run directory of the chain."""
+        return self.services_folder / "run"
+
+    @property
+    def digests(self) -> Path:
+        """What the trainer was after each step, by its own account."""
+        return self.trainers_folder / "digests.jsonl"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a trainer's environment says about its network."""
+        told = {
+            "FLOWCHECK_LAB_INTERFACE": UPLINK,
+            "FLOWCHECK_LAB_NCCL": self.nccl,
+            "NCCL_MIN_NCHANNELS": str(self.channels),
+            "NCCL_MAX_NCHANNELS": str(self.channels),
+        }
+        if self.protocol is not None:
+            told["NCCL_PROTO"] = self.protocol
+        if self.loss:
+            told["FLOWCHECK_LAB_LOSS"] = repr(self.loss)
+        return told
+
+    def script(self, name: str, *more: str) -> Script:
+        """The training script, writing below a folder of its own."""
+        out = ("--steps", str(self.steps), "--out", str(self.trainers_folder / name))
+        return Script(GPT, (*out, *self.arguments, *more))
+
+
+def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
+    """The [optimizer] table that these arguments of the script mean, as its user would state it.
+
+    Raises ConfigError for arguments the script refuses.
+    """
+    given = _gpt().arguments(["--steps", str(steps), *arguments])
+    optimizer: dict[str, Any] = {
+        "name": "sgd" if given.sgd else "adamw",
+        "learning_rate": given.lr,
+        "weight_decay": given.weight_decay,
+        "schedule": f"{GPT}:schedule",
+        "schedule_arguments": {
+            "warmup": given.warmup,
+            "steps": given.steps,
+            "floor": given.floor,
+        },
+    }
+    if given.sgd:
+        optimizer["momentum"] = 0.9
+    if given.clip is not None:
+        optimizer["clip_norm"] = given.clip
+    if given.sync_each:
+        optimizer["synced_backwards"] = given.accumulate
+    return optimizer
+
+
+def job_file(plan: Plan) -> str:
+    """The job file, as an operator writes it."""
+    optimizer = settings_of(plan.arguments, plan.steps)
+    schedule = optimizer.pop("schedule_arguments")
+    lines = [
+        f"run = {json.dumps(str(plan.run))}",
+        f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
+        "digests = true",
+        "",
+        "[staging]",
+        f"size_bytes = {STAGING_BYTES}",
+        "",
+        "[[source]]",
+        f"interface = {json.dumps(UPLINK)}",
+        "",
+        "[optimizer]",
+        *(f"{key} = {json.dumps(value)}" for key, value in optimizer.items()),
+        "schedule_arguments = { "
+        + ", ".join(f"{key} = {json.dumps(value)}" for key, value in schedule.items())
+        + " }",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _gpt() -> Any:
+    """The script as a module, for its own reading of arguments."""
+    spec = importlib.util.spec_from_file_location("_lab_gpt", GPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(GPT.parent))
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise ConfigError("script", str(GPT), f"ended with {error.code}") from error
+    finally:
+        sys.path.remove(str(GPT.parent))
+    return module

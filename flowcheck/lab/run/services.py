@@ -1,0 +1,70 @@
+"""FlowCheck's services on the checkpoint node of the lab, run as an operator runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.ops import status
+from flowcheck.stages.rundir import RunDir
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 30.0
+LOOK_S = 0.1
+LISTENING = "every source is being captured"
+"""What `flowcheck up` says once training may start (ops/progress.py, Aloud)."""
+
+
+class Services:
+    """One chain in the foreground of a process of its own."""
+
+    def __init__(self, job: Path, run: Path, log: Path, *, enter: Sequence[str]) -> None:
+        """Starts it. enter: command prefix that runs what follows on the checkpoint node."""
+        self.run, self.log = RunDir(run), log
+        command = [*enter, sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(run)]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_listening(self) -> None:
+        """Raises FlowCheckError where it does not come up in time."""
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while LISTENING not in self.said():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise FlowCheckError(f"the services did not come up:\n{self.said()}")
+            Event().wait(LOOK_S)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def state(self) -> dict[str, Any] | None:
+        """What `flowcheck status --json` says; None while it changes hands."""
+        try:
+            return status.read(self.run)
+        except (FlowCheckError, OSError):
+            return None
+
+    def stop(self) -> None:
+        """Ends it as Ctrl-C does; by force where it does not end."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_LIMIT_S)

@@ -1,0 +1,253 @@
+"""`flowcheck lab train`: a job behind a mirroring switch, followed, killed, restored, resumed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab import cluster
+from flowcheck.lab.run.compare import (
+    Comparison,
+    Digests,
+    compare,
+    replica_digests,
+    trainer_digests,
+)
+from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
+from flowcheck.lab.run.services import Services
+from flowcheck.lab.run.trainers import Script, Trainers
+from flowcheck.ops.steps import newest
+from flowcheck.replica.schedule import rate_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault import restore
+from flowcheck.vault.template import load_template
+
+LOOK_S = 0.1
+STEP_LIMIT_S = 120.0
+"""Without a new step of the trainer: it hangs."""
+FOLLOW_LIMIT_S = 60.0
+"""For the replica to take the last steps after the trainer ended."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run showed."""
+
+    steps: int
+    killed_at: int | None = None
+    """The trainer's last step before it was killed."""
+    restored_step: int | None = None
+    comparison: Comparison | None = None
+    final: Digests = field(default_factory=dict)
+    """The trainer's state after the last step."""
+    control: Digests | None = None
+    """Of a run stopped at the same step by the trainer's own save, and resumed."""
+    unbroken: Digests | None = None
+    """Of a run that was never stopped."""
+    seconds: float = 0.0
+    chain: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """One run of a plan; every process it starts is gone when it ends."""
+
+    def __init__(self, plan: Plan, display: Display) -> None:
+        self._plan, self._display = plan, display
+        self._launches = 0
+        self._services: Services | None = None
+
+    def whole(self) -> Outcome:
+        """Raises FlowCheckError where something did not come up, or hung."""
+        plan, outcome = self._plan, Outcome(self._plan.steps)
+        began = time.monotonic()
+        self._make_folders()
+        self._display.say(f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}")
+        cluster.down(plan.cluster.name)
+        cluster.up(plan.cluster)
+        try:
+            self._train(outcome)
+            if plan.control:
+                self._controls(outcome)
+        finally:
+            if self._services is not None:
+                self._services.stop()
+            cluster.down(plan.cluster.name)
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
+    def _make_folders(self) -> None:
+        for folder in (self._plan.trainers_folder, self._plan.services_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+
+    def _train(self, outcome: Outcome) -> None:
+        """The job with FlowCheck beside it: launched, killed, given back, launched again."""
+        plan = self._plan
+        self._services = self._start_services()
+        digests = ("--digests", str(plan.digests))
+        trainers = self._launch(plan.script("job", *digests))
+        try:
+            if plan.kill_at is not None:
+                self._follow("training", trainers, until=plan.kill_at)
+                trainers.kill()
+                outcome.killed_at = max(trainer_digests(plan.digests), default=0)
+                self._display.say(
+                    f"all trainers killed with SIGKILL, their last step {outcome.killed_at}"
+                )
+                outcome.restored_step, restored = self._restore()
+                self._display.say(f"step {outcome.restored_step} restored to {restored}")
+                trainers = self._launch(plan.script("job", *digests, "--resume", str(restored)))
+            self._follow("resumed" if plan.kill_at else "training", trainers, until=None)
+        finally:
+            trainers.kill()
+        self._catch_up(plan.steps)
+        outcome.chain = self._services.state() or {}
+        replica = replica_digests(RunDir(plan.run).steps)
+        trainer = trainer_digests(plan.digests)
+        outcome.comparison = compare(trainer, replica)
+        outcome.final = trainer.get(plan.steps, {})
+        self._services.stop()
+        self._services = None
+
+    def _controls(self, outcome: Outcome) -> None:
+        """The same job without FlowCheck: stopped at the same step by its own save and resumed,
+        and, where two ranks make sums that do not depend on buckets, never stopped."""
+        plan = self._plan
+        stop = outcome.restored_step
+        if stop is not None:
+            self._display.say(f"control: stopped at step {stop} by the trainer's own save, resumed")
+            own = plan.trainers_folder / "control" / f"step-{stop}.pt"
+            self._to_end("control", plan.script("control", "--stop-at", str(stop)))
+            kept = plan.trainers_folder / "control.jsonl"
+            more = ("--resume", str(own), "--digests", str(kept))
+            self._to_end("control, resumed", plan.script("control", *more))
+            outcome.control = trainer_digests(kept).get(plan.steps)
+        if plan.cluster.hosts == 2:
+            self._display.say("control: never stopped")
+            kept = plan.trainers_folder / "unbroken.jsonl"
+            self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
+            outcome.unbroken = trainer_digests(kept).get(plan.steps)
+
+    def _to_end(self, what: str, script: Script) -> None:
+        trainers = self._launch(script)
+        try:
+            self._follow(what, trainers, until=None)
+        finally:
+            trainers.kill()
+
+    def _start_services(self) -> Services:
+        plan = self._plan
+        job = plan.services_folder / "job.toml"
+        job.write_text(job_file(plan))
+        enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
+        services = Services(job, plan.run, plan.services_folder / "up.log", enter=enter)
+        services.wait_listening()
+        self._display.say("services are up on the checkpoint node; they see the mirror port alone")
+        return services
+
+    def _launch(self, script: Script) -> Trainers:
+        plan = self._plan
+        self._launches += 1
+        logs = plan.trainers_folder / f"logs-{self._launches}"
+        logs.mkdir()
+        return Trainers(
+            script,
+            hosts=plan.cluster.hosts,
+            enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
+            master=plan.cluster.address(0),
+            port=MASTER_PORT + self._launches,
+            environment=plan.environment,
+            logs=logs,
+        )
+
+    def _follow(self, what: str, trainers: Trainers, *, until: int | None) -> None:
+        """Until the trainer says it took step `until`, or ends."""
+        moved_s, seen = time.monotonic(), -1
+        while not trainers.ended():
+            lines = trainers.lines()
+            last: dict[str, Any] = dict(lines[-1]) if lines else {}
+            step = int(last.get("step", 0))
+            if step != seen:
+                moved_s, seen = time.monotonic(), step
+            if until is not None and step >= until:
+                return
+            if time.monotonic() - moved_s > STEP_LIMIT_S:
+                raise FlowCheckError(f"{what}: no new step for {STEP_LIMIT_S:.0f} s after {seen}")
+            chain = self._services.state() if self._services is not None else None
+            self._display.show(what, last, chain)
+            Event().wait(LOOK_S)
+
+    def _restore(self) -> tuple[int, Path]:
+        """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
+        plan = self._plan
+        found = newest(RunDir(plan.run), settle=True)
+        template = load_template(
+            plan.trainers_folder / "job" / "step-0.pt", found.snapshot.layout, found.names
+        )
+        restore.fill(template, found.snapshot, rate_of(found.snapshot.optimizer))
+        out = plan.trainers_folder / "restored.pt"
+        restore.write(template.tree, out)
+        return found.snapshot.step, out
+
+    def _catch_up(self, step: int) -> None:
+        """Lets the replica take what is captured already."""
+        assert self._services is not None
+        deadline_s = time.monotonic() + FOLLOW_LIMIT_S
+        while time.monotonic() < deadline_s and self._services.alive():
+            chain = self._services.state()
+            if chain and int((chain["last_step"] or {}).get("step", 0)) >= step:
+                return
+            Event().wait(LOOK_S)
+
+
+def choose_kill(steps: int, seed: int | None) -> int:
+    """A step in the middle third."""
+    return random.Random(seed).randint(max(1, steps // 3), max(1, 2 * steps // 3))
+
+
+def run(plan: Plan, *, quiet: bool) -> Outcome:
+    """See Run.whole."""
+    with Display(plan.steps, quiet=quiet) as display:
+        return Run(plan, display).whole()
+
+
+def passed(outcome: Outcome) -> bool:
+    """Every statement that could be judged holds."""
+    return all(good for good, _ in statements(outcome))
+
+
+def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
+    """(does it hold?, what it says) of everything a run is for."""
+    found: list[tuple[bool, str]] = []
+    comparison = outcome.comparison
+    if comparison is not None:
+        said = (
+            f"{comparison.equal} steps: parameters and optimizer state bit-equal to the trainer's"
+        )
+        if comparison.different:
+            step, what = comparison.different[0]
+            said += f"; {len(comparison.different)} differ, first {what} at step {step}"
+        if comparison.missing:
+            said += f"; {len(comparison.missing)} not followed, first {comparison.missing[0]}"
+        found.append((comparison.exact, said))
+    if outcome.killed_at is not None and outcome.restored_step is not None:
+        lost = outcome.killed_at - outcome.restored_step
+        said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "
+        said += "nothing was lost" if lost <= 0 else f"{lost} steps were lost"
+        found.append((lost <= 0, said + " but the step in flight"))
+    for name, other in (
+        ("stopped and resumed by the trainer's own save", outcome.control),
+        ("never stopped", outcome.unbroken),
+    ):
+        if other is not None:
+            same = bool(outcome.final) and outcome.final == other
+            found.append((same, f"the final state is bit-equal to a run {name}"))
+    return found

@@ -1,0 +1,116 @@
+"""torchrun on every host of the lab, as a user launches it; its end, as a crash ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import FlowCheckError
+
+Enter = Callable[[int], Sequence[str]]
+"""Command prefix that runs what follows on host number n."""
+END_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the user launches; nothing in it knows of FlowCheck."""
+
+    path: Path
+    arguments: tuple[str, ...]
+
+
+class Trainers:
+    """One torchrun per host, one rank each."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        hosts: int,
+        enter: Enter,
+        master: str,
+        port: int,
+        environment: Mapping[str, str],
+        logs: Path,
+        cpus: str | None = None,
+    ) -> None:
+        """Launches it. master: address of host 0; logs: folder for one file per host; cpus: where
+        all of them run, in taskset's words."""
+        self.logs = [logs / f"host-{host}.log" for host in range(hosts)]
+        pin = ["taskset", "-c", cpus] if cpus else []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for host, log in enumerate(self.logs):
+            command = [
+                *enter(host),
+                *pin,
+                sys.executable,
+                *("-m", "torch.distributed.run"),
+                *("--nnodes", str(hosts), "--nproc-per-node", "1", "--node-rank", str(host)),
+                *("--master-addr", master, "--master-port", str(port)),
+                str(script.path),
+                *script.arguments,
+            ]
+            with log.open("wb") as out:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=dict(os.environ, OMP_NUM_THREADS="1", **environment),
+                    start_new_session=True,
+                )
+            self._processes.append(process)
+
+    def ended(self) -> bool:
+        """All of them; raises FlowCheckError with the end of its log if one failed."""
+        codes = [process.poll() for process in self._processes]
+        for code, log in zip(codes, self.logs, strict=True):
+            if code:
+                raise FlowCheckError(f"a trainer ended with {code}:\n{_tail(log)}")
+        return all(code == 0 for code in codes)
+
+    def lines(self) -> list[dict[str, object]]:
+        """What rank 0 printed about its steps: its lines of JSON."""
+        found = []
+        for line in self.logs[0].read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                with suppress(json.JSONDecodeError):
+                    found.append(json.loads(line))
+        return found
+
+    def step(self) -> int:
+        """The last step rank 0 said it took; 0 before the first."""
+        steps = [line["step"] for line in self.lines() if isinstance(line.get("step"), int)]
+        return int(str(steps[-1])) if steps else 0
+
+    def kill(self) -> None:
+        """SIGKILL to every process of every host, as when the power of a rack fails."""
+        family = [pid for process in self._processes for pid in _family(process.pid)]
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+
+
+def _family(pid: int) -> list[int]:
+    """The process and all its descendants: torchrun's workers are sessions of their own."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, task.read_text().split())
+    return found
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
