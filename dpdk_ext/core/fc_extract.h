@@ -38,6 +38,12 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut);
 /* Takes a suspended plan up again, as it is. */
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow);
+/* The number of the first message of a planned flow that no ring told yet, and its move
+ * to `number`: what is missing before that is known to be as planned. */
+/* Which message of its plan `number` is; UINT64_MAX: it belongs to no step. */
+uint64_t fc_plan_place(const struct fc_extractor *x, uint32_t flow, uint64_t number);
+uint64_t fc_frontier(const struct fc_extractor *x, uint32_t flow);
+int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number);
 /* Sets the state alone: UNKNOWN, IGNORE or SUSPENDED. */
 int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state);
 

@@ -55,6 +55,38 @@ static bool place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint
 	return true;
 }
 
+uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan)
+{
+	const uint64_t kept = plan->cuts_used < FC_FLOW_CUTS ? plan->cuts_used : FC_FLOW_CUTS;
+	uint64_t at = *fc_shard_frontier(x->shard, plan->frontier);
+
+	if (at < plan->first_number)
+		at = plan->first_number;
+	for (uint64_t n = plan->cuts_used - kept; n < plan->cuts_used; n++) {
+		const struct fc_cut *cut = &plan->cuts[n % FC_FLOW_CUTS];
+		/* What lies before the oldest cut of many belongs to no step. */
+		const bool forgotten = plan->cuts_used > kept && n == plan->cuts_used - kept;
+		if (at < cut->resume && (forgotten || at >= cut->from))
+			at = cut->resume;
+	}
+	return at;
+}
+
+/* No message before `number` is still to be told. What lies behind one that is not
+ * stays staged: a collective that is in no plan may have taken its number. */
+static bool in_turn(const struct fc_extractor *x, const struct fc_flow_plan *plan, uint64_t number)
+{
+	return plan->frontier == FC_NO_FRONTIER || number <= fc_plan_frontier(x, plan);
+}
+
+uint64_t fc_plan_place(const struct fc_extractor *x, uint32_t flow, uint64_t number)
+{
+	const struct fc_flow_plan *plan = &x->staging->plans[flow];
+	uint64_t nth;
+
+	return number >= plan->first_number && place_in_plan(plan, number, &nth) ? nth : UINT64_MAX;
+}
+
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
 			     const struct fc_message *m, struct fc_decision *d)
 {
@@ -81,11 +113,15 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		return;
 	}
 	d->of_step = true;
+	if (!in_turn(x, plan, m->number))
+		return;
 	if (send->kind != FC_SEND_FINAL)
 		d->kind = FC_HOME_IGNORED;
 	else if (fc_place_generation(x, d->step) < 0)
 		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
-	else if (send->protocol != FC_PROTOCOL_LL || flag_known(plan, m, &d->flag))
+	else if (send->protocol == FC_PROTOCOL_LL128 && plan->flag_offset == UINT64_MAX)
+		d->kind = FC_HOME_SHARD; /* flags of a packet are held against each other */
+	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, &d->flag))
 		d->kind = FC_HOME_SHARD;
 }
 
@@ -124,6 +160,9 @@ void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
 		fc_set(x, &plan->last_step, decision->step);
 	if (decision->of_step && decision->kind != FC_HOME_STAGED && m->number >= plan->next_number)
 		fc_set(x, &plan->next_number, m->number + 1);
+	if (decision->of_step && plan->frontier != FC_NO_FRONTIER &&
+	    m->number == fc_plan_frontier(x, plan))
+		fc_set(x, fc_shard_frontier(x->shard, plan->frontier), m->number + 1);
 	if (decision->deviates) {
 		fc_set(x, &plan->deviating_number, m->number);
 		fc_set(x, &plan->state, FC_PLAN_SUSPENDED);

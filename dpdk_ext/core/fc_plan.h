@@ -39,6 +39,9 @@ struct fc_send {
 	uint16_t reserved;
 };
 
+/* A plan whose messages get homes in any order. */
+#define FC_NO_FRONTIER UINT64_MAX
+
 enum {
 	FC_FLOW_CUTS = 16, /* the latest ones; a message before them belongs to no step */
 };
@@ -61,7 +64,8 @@ struct fc_flow_plan {
 	uint64_t deviating_number;  /* of the message that suspended it; UINT64_MAX: none did */
 	uint64_t next_number;       /* one past the furthest message that was placed or ignored */
 	uint64_t cuts_used;         /* ever; cut `n` lies at n % FC_FLOW_CUTS, ascending */
-	uint64_t spare[4];
+	uint64_t frontier;          /* which of the shard's it moves; FC_NO_FRONTIER: none */
+	uint64_t spare[3];
 	struct fc_cut cuts[FC_FLOW_CUTS];
 };
 

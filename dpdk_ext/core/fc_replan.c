@@ -4,13 +4,17 @@
 
 #include "fc_error.h"
 #include "fc_extract.h"
+#include "fc_nccl.h"
 #include "fc_staging_ops.h"
 
 static int check_segments(const struct fc_extractor *x, const struct fc_send *send,
 			  const struct fc_segment *segments)
 {
 	const uint64_t room =
-		send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2 : send->wire_bytes;
+		send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2
+		: send->protocol == FC_PROTOCOL_LL128
+			? send->wire_bytes / FC_LL128_GROUP_BYTES * FC_LL128_GROUP_DATA
+			: send->wire_bytes;
 	const uint64_t unit = x->shard->header->unit_bytes;
 	const uint64_t gradient = x->shard->header->gradient_bytes;
 	uint64_t end = 0;
@@ -41,8 +45,6 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 		return fc_fail(EINVAL, "a send names segments that are not there");
 	if (send->kind != FC_SEND_FINAL)
 		return 0;
-	if (send->protocol == FC_PROTOCOL_LL128)
-		return fc_fail(EOPNOTSUPP, "LL128 messages cannot be placed yet");
 	if (!x->shard)
 		return fc_fail(EINVAL, "a plan that places bytes needs a shard");
 	return check_segments(x, send, segments);
@@ -59,6 +61,9 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	    plan->first_sends > sends_count - plan->first_at ||
 	    plan->each_sends > sends_count - plan->each_at)
 		return fc_fail(EINVAL, "the plan of flow %u names sends that are not there", flow);
+	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
+		return fc_fail(EINVAL, "the plan of flow %u names a frontier that is not there",
+			       flow);
 	if (sends_count > h->sends_max - at || segments_count > h->segments_max - first_segment)
 		return fc_fail(ENOSPC,
 			       "no room for %llu sends of %llu segments in the staging file",
@@ -89,6 +94,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->deviating_number, UINT64_MAX);
 	fc_set(x, &kept->next_number, 0);
 	fc_set(x, &kept->cuts_used, 0);
+	fc_set(x, &kept->frontier, plan->frontier);
 	fc_set(x, &kept->state, plan->state);
 	fc_change_end(x);
 	return 0;
@@ -134,6 +140,22 @@ int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut)
 	fc_set(x, &plan->cuts_used, plan->cuts_used + 1);
 	fc_set(x, &plan->deviating_number, UINT64_MAX);
 	fc_set(x, &plan->state, FC_PLAN_ACTIVE);
+	fc_change_end(x);
+	return 0;
+}
+
+uint64_t fc_frontier(const struct fc_extractor *x, uint32_t flow)
+{
+	return fc_plan_frontier(x, &x->staging->plans[flow]);
+}
+
+int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
+{
+	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state == FC_PLAN_UNKNOWN ||
+	    x->staging->plans[flow].frontier == FC_NO_FRONTIER || number < fc_frontier(x, flow))
+		return fc_fail(EINVAL, "flow %u has no frontier before that message", flow);
+	fc_change_begin(x);
+	fc_set(x, fc_shard_frontier(x->shard, x->staging->plans[flow].frontier), number);
 	fc_change_end(x);
 	return 0;
 }

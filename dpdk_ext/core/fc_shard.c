@@ -11,6 +11,9 @@ _Static_assert(sizeof(struct fc_shard_header) <= 4096, "the header fits its page
 _Static_assert(offsetof(struct fc_shard_header, generations) % 128 == 0, "lines of their own");
 _Static_assert(offsetof(struct fc_shard_header, applied_step) % 128 == 0, "lines of its own");
 
+#define FRONTIERS_AT 4096
+#define COVERAGE_AT (FRONTIERS_AT + FC_FRONTIERS * sizeof(uint64_t))
+
 /* Larger than any model: keeps every product below 2^64. */
 #define GRADIENT_BYTES_MAX (1ull << 46)
 
@@ -28,7 +31,7 @@ static struct layout layout_for(uint64_t gradient_bytes, uint32_t unit_bytes)
 	struct layout at;
 
 	at.coverage_bytes = round_up(gradient_bytes / unit_bytes, 512) / 8;
-	at.data = round_up(4096 + FC_GENERATIONS * at.coverage_bytes, FC_HUGE_PAGE_BYTES);
+	at.data = round_up(COVERAGE_AT + FC_GENERATIONS * at.coverage_bytes, FC_HUGE_PAGE_BYTES);
 	at.data_bytes = round_up(gradient_bytes, FC_HUGE_PAGE_BYTES);
 	at.end = at.data + FC_GENERATIONS * at.data_bytes;
 	return at;
@@ -67,7 +70,7 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_byt
 	header->unit_bytes = unit_bytes;
 	header->gradient_bytes = gradient_bytes;
 	header->file_bytes = out->map.bytes;
-	header->coverage_offset = 4096;
+	header->coverage_offset = COVERAGE_AT;
 	header->coverage_bytes = at.coverage_bytes;
 	header->data_offset = at.data;
 	header->data_bytes = at.data_bytes;
@@ -90,9 +93,9 @@ static int check_header(const struct fc_shard_header *header, uint64_t mapped, c
 	if (code < 0)
 		return code;
 	const struct layout at = layout_for(header->gradient_bytes, header->unit_bytes);
-	if (header->file_bytes != mapped || at.end > mapped || header->coverage_offset != 4096 ||
-	    header->coverage_bytes != at.coverage_bytes || header->data_offset != at.data ||
-	    header->data_bytes != at.data_bytes)
+	if (header->file_bytes != mapped || at.end > mapped ||
+	    header->coverage_offset != COVERAGE_AT || header->coverage_bytes != at.coverage_bytes ||
+	    header->data_offset != at.data || header->data_bytes != at.data_bytes)
 		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
 			       path, (unsigned long long)mapped);
 	return 0;
@@ -132,6 +135,11 @@ uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation)
 
 	return (uint64_t *)(shard->map.base + header->coverage_offset +
 			    generation * header->coverage_bytes);
+}
+
+uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which)
+{
+	return (uint64_t *)(shard->map.base + FRONTIERS_AT) + which;
 }
 
 uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation)

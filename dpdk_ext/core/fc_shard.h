@@ -2,23 +2,28 @@
  * per element that says whether it is there. Read by the compiler and by cffi.
  *
  *   0         struct fc_shard_header
- *   4 KiB     coverage of generation 0, then 1 (64-byte multiples)
+ *   4 KiB     frontiers: 64-bit words
+ *   68 KiB    coverage of generation 0, then 1 (64-byte multiples)
  *   2 MiB ..  data of generation 0, then 1 (2 MiB multiples)
  *
  *   who        writes
- *   extractor  generations, coverage, data
+ *   extractor  generations, frontiers, coverage, data
  *   updater    applied_step
  *
  * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every
- * unit is there and stays until the step is applied. LOST: it never will be. */
+ * unit is there and stays until the step is applied. LOST: it never will be.
+ *
+ * The frontier of a planned flow is the number of the first message that no mirror
+ * point told yet; what comes after it waits. It is here since all rings share it. */
 #ifndef FC_SHARD_H
 #define FC_SHARD_H
 
 #include "fc_shm.h"
 
 enum {
-	FC_SHARD_VERSION = 1,
+	FC_SHARD_VERSION = 2,
 	FC_GENERATIONS = 2,
+	FC_FRONTIERS = 8192, /* as many as there can be flows */
 };
 
 enum fc_generation_state {
@@ -64,6 +69,8 @@ void fc_shard_close(struct fc_shard *shard);
 
 uint8_t *fc_shard_data(const struct fc_shard *shard, uint32_t generation);
 uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation);
+/* `which` below FC_FRONTIERS. */
+uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which);
 uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation);
 uint64_t fc_shard_applied(const struct fc_shard *shard);
 

@@ -16,7 +16,7 @@
 #include "fc_shm.h"
 
 enum {
-	FC_STAGING_VERSION = 2,
+	FC_STAGING_VERSION = 3,
 	FC_BLOCK_CLASSES = 160,
 	FC_HELD_BYTES = 4096, /* payload of a held packet: the largest path MTU */
 };

@@ -108,6 +108,8 @@ struct fc_decision {
 	bool deviates; /* not as planned: suspends the flow */
 	bool of_step;  /* `step` holds something */
 };
+/* Number of the first message of a plan with a frontier that no ring told yet. */
+uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan);
 struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m);
 /* Notes the decision's traces in the plan and the counters. */
 void fc_home_note(struct fc_extractor *x, const struct fc_message *m,

@@ -120,9 +120,7 @@ class Extractor(Closing):
             flow = int(self.staging.handle.records[record].message.flow)
             yield self.staging.message(record, keys[flow])
 
-    def install(
-        self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER
-    ) -> bool:
+    def install(self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER) -> bool:
         """Sets the plan of one flow; False while this ring has not seen the flow.
 
         first_step: the step `plan.first` fills; frontier: which of the shard's, one and the
@@ -181,6 +179,11 @@ class Extractor(Closing):
     def frontier(self, flow: int) -> int:
         """Number of the first message of a planned flow that no ring told yet."""
         return int(lib.fc_frontier(self.handle, flow))
+
+    def place_in_plan(self, flow: int, number: int) -> int | None:
+        """Which message of its plan this one is; None: it belongs to no step."""
+        place = int(lib.fc_plan_place(self.handle, flow, number))
+        return None if place == NUMBER_UNKNOWN else place
 
     def pass_frontier(self, flow: int, number: int) -> None:
         """What is missing of a planned flow before message `number` was as planned."""

@@ -138,20 +138,30 @@ class ExtractService:
         if self._broken is not None and short.step >= self._broken[0]:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and not generations.waiting:
-            return done + self._lose(short, "staging is full and it is not whole")
+            return done + self._give_up(short, "staging is full and it is not whole")
         looks = idle or self._turn % LOOK_EVERY == 0
         if looks and (why := self._planned.passed(short.step)):
-            return done + self._lose(short, why)
+            return done + self._give_up(short, why)
         return done
+
+    def _give_up(self, short: Short, why: str) -> int:
+        """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        assert self._planned is not None
+        passed = self._planned.explain(self._apart.numbers)
+        for sentence in passed:
+            self._note(sentence)
+        return len(passed) + self._place() if passed else self._lose(short, why)
 
     def _recut(self, short: Short, *, idle: bool) -> int:
         """Flows that left their plan: what lies between the steps is told and left out."""
         assert self._planned is not None and self._generations is not None
-        if not (idle or self._turn % LOOK_EVERY == 0) or self._broken is not None:
+        if not (idle or self._turn % LOOK_EVERY == 0):
             return 0
         ended = all(x.ring.drained for x in self._extractors)
         full = any(x.stalled for x in self._extractors)
         self._read_out = (ended or full) and not self._generations.waiting
+        if self._broken is not None:
+            return 0
         outcome = self._planned.recuts.look(
             self._extractors,
             self._apart.numbers,
@@ -214,7 +224,7 @@ class ExtractService:
         if held and not short.lost and (self._generations.waiting or not self._read_out):
             return 0
         if not short.lost and (short.covered_bytes or held):
-            return self._lose(short, "the capture ended before all of it was seen")
+            return self._give_up(short, "the capture ended before all of it was seen")
         if short.lost and not self._why:
             self._why = f"step {short.step} was lost"  # by this stage, before it was restarted
         return self._say_drained(short.step - 1)

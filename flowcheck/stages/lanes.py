@@ -58,6 +58,8 @@ class LaneView:
     ) -> None:
         """numbers: {(flow, first PSN): message number} where the transport does not know it."""
         self.instances = instances
+        self.gaps_open = False
+        """What lies between messages may still come from another mirror point."""
         self._reader = reader
         self._plans = [plans[lane.flow] for lane in reader.lanes]
         lanes = range(len(reader.lanes))
@@ -202,7 +204,9 @@ class LaneView:
             return staged
         if number >= self._stop[lane]:
             return ABSENT
-        planned = self._planned(lane, number) if number < self._next[lane] else None
+        if number >= self._next[lane]:
+            return ABSENT if self.gaps_open else None
+        planned = self._planned(lane, number)
         return None if planned is None else int(planned["wire_bytes"])
 
     def _pinned(self, lane: int, number: int) -> int | None:

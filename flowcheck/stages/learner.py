@@ -15,9 +15,10 @@ from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
 from flowcheck.stages.apart import Apart
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, decode_job, encode_job
+from flowcheck.wire.job import Job, Role, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Kind
 
 GROWTH = 1.25
 """Read again once so many more messages are there: all readings together stay linear."""
@@ -117,6 +118,9 @@ class Learner:
         if reading.weights is None or not reading.weights.complete:
             self.why_not = ("the initial weights were not seen whole, so no replica can start",)
             return None
+        if not _consistent(reading.job):
+            self.why_not = ("the collectives read so far are not those of the bucket plan",)
+            return None
         self._apart.learned(
             {
                 (placement.flow, placement.first_psn): placement.number
@@ -132,6 +136,24 @@ class Learner:
         write_whole(self._run.weights, reading.weights.result.tobytes())
         write_whole(self._run.learned_job, encode_job(reading.job))
         return reading.job
+
+
+def _consistent(job: Job) -> bool:
+    """Every bucket is reduced once an iteration, in its own size.
+
+    It may be otherwise while one of several mirror points lags: what is missing then was read
+    over.
+    """
+    for ops, buckets in ((job.first, job.first_buckets), (job.each, job.buckets)):
+        told = {
+            op.bucket: op.work_bytes
+            for op in ops
+            if op.role is Role.BUCKET and op.kind is Kind.ALL_REDUCE
+        }
+        sizes = (sum(job.parameters[i].nbytes for i in bucket) for bucket in buckets)
+        if told != dict(enumerate(sizes)):
+            return False
+    return True
 
 
 def write_whole(path: Path, data: bytes) -> None:

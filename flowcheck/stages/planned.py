@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
+from flowcheck.stages.gaps import explain
 from flowcheck.stages.recut import Recuts
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
@@ -30,6 +31,7 @@ class Planned:
     ) -> None:
         self._extractors = extractors
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
+        self._frontiers = {key: number for number, key in enumerate(self._plans)}
         self._looked = [0] * len(extractors)
         self._clock = clock
         self._heads = [(-1, clock()) for _ in extractors]
@@ -54,12 +56,17 @@ class Planned:
             for index in range(self._looked[number], len(keys)):
                 if extractor.staging.plans()["state"][index] != PLAN_UNKNOWN:
                     continue
-                plan = None if lost else self._plans.get(keys[index])
-                if plan is None or not extractor.install(plan):
+                key = keys[index]
+                plan = None if lost else self._plans.get(key)
+                if plan is None or not extractor.install(plan, frontier=self._frontiers[key]):
                     extractor.ignore(index)
                 else:
                     self.recuts.restore(extractor, index, keys[index])
             self._looked[number] = len(keys)
+
+    def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[str]:
+        """What was lost and can only have been as planned is waited for no more."""
+        return explain(self._extractors, self._plans, numbers)
 
     def passed(self, step: int) -> str:
         """Why no ring still brings what `step` lacks; empty while one may.

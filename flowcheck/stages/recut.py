@@ -113,6 +113,8 @@ class Recuts:
         stream = view.stream()
         steps = max(1, last - start.step + 1)
         must = at_once or view.longest_wait > MESSAGES_MAX
+        rings = {instance.extractor.ring.path for instance in view.instances}
+        view.gaps_open = len(rings) > 1 and not must
         found = reader.read(stream, start, steps, at_once=must)
         if found is Answer.WAIT:
             return

@@ -1,0 +1,111 @@
+"""Messages that no mirror point brought: whether they can only have been the plan's.
+
+A collective that is in no plan may have lain among them, and then all that follows belongs
+elsewhere. So it waits, until sizes contradict every other place for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import lib
+from flowcheck.plane.extractor import PLAN_ACTIVE, Extractor
+from flowcheck.plane.staging import NUMBER_UNKNOWN
+from flowcheck.wire.plan import FlowPlan
+from flowcheck.wire.seen import FlowKey
+
+LOST_MAX = 4096
+"""Messages of one gap; what follows more of them is not tried at every other place."""
+FOLLOWING_MAX = 1 << 16
+"""Messages behind a gap that are looked at."""
+
+_Behind = tuple[Extractor, int, dict[int, int]]
+"""An extractor, a flow's index there, and {number: wire bytes} of what waits of the flow."""
+
+
+def explain(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> list[str]:
+    """Passes every gap whose messages can only have been as planned; a sentence for each.
+
+    For when nothing more can come that lies in a gap.
+    """
+    said = []
+    for key, (extractor, index, waiting) in _waiting(extractors, plans, numbers).items():
+        frontier = extractor.frontier(index)
+        behind = min((number for number in waiting if number > frontier), default=None)
+        if behind is None or frontier in waiting or behind - frontier > LOST_MAX:
+            continue
+        if _only_here(extractor, index, plans[key], (frontier, behind), waiting):
+            extractor.pass_frontier(index, behind)
+            said.append(
+                f"messages {frontier} to {behind - 1} to QP {key.dest_qp} were lost; "
+                "those behind them fit no other place, so they were as planned"
+            )
+    return said
+
+
+def _waiting(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> dict[FlowKey, _Behind]:
+    """Flows of which something is staged; without those where a number is not known, for that
+    message may lie in the gap."""
+    found: dict[FlowKey, _Behind] = {}
+    unknown: set[FlowKey] = set()
+    sizes: dict[FlowKey, dict[int, int]] = defaultdict(dict)
+    for extractor in extractors:
+        keys, states = extractor.keys(), extractor.staging.plans()["state"]
+        for number, record, _ in extractor.placeable(numbers):
+            m = extractor.staging.handle.records[record].message
+            key = keys[m.flow]
+            if key not in plans or states[m.flow] != PLAN_ACTIVE:
+                continue
+            if number == NUMBER_UNKNOWN:
+                unknown.add(key)
+            elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:
+                sizes[key][number] = int(m.length_bytes)
+                found[key] = (extractor, int(m.flow), sizes[key])
+    return {key: behind for key, behind in found.items() if key not in unknown}
+
+
+def _only_here(
+    extractor: Extractor,
+    index: int,
+    plan: FlowPlan,
+    gap: tuple[int, int],
+    waiting: Mapping[int, int],
+) -> bool:
+    """Does what follows the gap contradict that some of its messages were in no plan?"""
+    lost = gap[1] - gap[0]
+    sizes: list[int] = []
+    places: list[int] = []
+    number = gap[1]
+    while number in waiting and len(sizes) < FOLLOWING_MAX:
+        place = extractor.place_in_plan(index, number)
+        if place is None:
+            break
+        sizes.append(waiting[number])
+        places.append(place)
+        number += 1
+    seen, at = np.array(sizes), np.array(places)
+    return bool(len(seen)) and all(
+        bool(np.any(_planned_sizes(plan, at - shift) != seen)) for shift in range(1, lost + 1)
+    )
+
+
+def _planned_sizes(plan: FlowPlan, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[places] wire bytes of the message at each place of the plan; -1 before its first."""
+    first, each = plan.first.sends["wire_bytes"], plan.each.sends["wire_bytes"]
+    period = max(1, len(each))
+    whole = np.concatenate([first, each, [-1]]).astype(np.int64)
+    beyond = len(first) + (places - len(first)) % period
+    inside = np.where(places < len(first), places, beyond)
+    return whole[np.where(places < 0, len(whole) - 1, inside)]

@@ -1,0 +1,114 @@
+"""Messages that no mirror saw lie where a collective outside the plan may have lain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.staged import Chain, dealt
+
+from flowcheck.lab.fabric import Wire
+from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
+from flowcheck.messages import Drained, Note, StepLost
+
+EVEN = SyntheticJob(shapes=((32, 16), (512,)), steps=8)
+"""Every message of a step is as large as every other: none of them tells where it belongs."""
+UNEVEN = SyntheticJob(
+    shapes=((64, 32), (64,), (10, 64), (10,)), buckets=((3, 2), (1, 0)), steps=8, channels=2
+)
+
+
+class Evaluating(Run):
+    """A trainer that broadcasts a result of its evaluation before its fifth step."""
+
+    evaluation: tuple[int, int] = (0, 0)
+    """Of its frames, [first, stop) in `fabric.frames`."""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        if len(self.truth.gradients) == 4:
+            first = len(self.fabric.frames)
+            self._broadcast(bytes(range(256)) * 16)
+            self.evaluation = (first, len(self.fabric.frames))
+        super()._step(buckets)
+
+
+def made(job: SyntheticJob) -> tuple[Traffic, set[int]]:
+    """The traffic, and which of its frames are the evaluation's."""
+    run = Evaluating(job)
+    traffic = run.all()
+    return traffic, set(range(*run.evaluation))
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
+    chains: list[Chain] = []
+
+    def make_chain(
+        frames: list[Wire], deal: Callable[[int, bytes], int | None], rings: int
+    ) -> Chain:
+        write_pcap(tmp_path / "whole.pcap", frames)
+        paths = dealt(tmp_path / "whole.pcap", tmp_path / "dealt", rings, deal)
+        chains.append(Chain(tmp_path, shm / "memory", paths, 256))
+        return chains[-1]
+
+    yield make_chain
+    for chain in chains:
+        chain.close()
+
+
+def played(chain: Chain, *frames: int) -> dict[int, bytes]:
+    service = chain.service()
+    try:
+        chain.drive(service, *frames)
+    finally:
+        service.stop()
+    return chain.gradients
+
+
+def test_lost_broadcast_that_shifts_every_later_message_completes_no_step_wrongly(
+    play: Callable[..., Chain],
+) -> None:
+    traffic, evaluation = made(EVEN)
+    chain = play(traffic.frames, lambda n, _: None if n in evaluation else 0, 1)
+    gradients = played(chain)
+    wanted = dict(enumerate(traffic.gradients, 1))
+    assert gradients == {step: wanted[step] for step in range(1, 5)}
+    [lost, *_] = chain.heard.of(StepLost)
+    assert lost.step == 5
+
+
+@pytest.mark.parametrize("job", [EVEN, UNEVEN])
+@pytest.mark.parametrize("frames", [(256, 1), (30, 10), (1, 256)])
+def test_ring_that_lags_with_what_is_in_no_plan_is_waited_for(
+    play: Callable[..., Chain], job: SyntheticJob, frames: tuple[int, int]
+) -> None:
+    traffic, evaluation = made(job)
+    start = min(evaluation)
+    chain = play(traffic.frames, lambda n, _: int(n in evaluation or (n < start and n % 2 == 0)), 2)
+    assert played(chain, *frames) == dict(enumerate(traffic.gradients, 1))
+    assert chain.heard.of(StepLost) == []
+    assert [m.steps for m in chain.heard.of(Drained)] == [job.steps]
+
+
+@pytest.mark.parametrize(("message", "steps"), [(20, 4), (21, 8), (23, 8), (24, 5)])
+def test_lost_message_costs_its_step_only_if_it_held_a_result(
+    play: Callable[..., Chain], message: int, steps: int
+) -> None:
+    """A partial sum is needed nowhere, and what follows here fits no other place.
+
+    Rank 0 sends three messages at start-up, two in step 1, two bucket lists, four in each later
+    step: of each bucket a partial sum, then a result. Messages 19 to 22 are step 5's.
+    """
+    job = SyntheticJob(shapes=((60, 30), (7,)), buckets=((1,), (0,)), steps=8)
+    traffic = Run(job).all()
+    gone = {
+        n
+        for n, wire in enumerate(traffic.frames)
+        if wire.kind == "data" and wire.sender == 0 and wire.message == message
+    }
+    chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1)
+    assert gone
+    assert played(chain) == dict(enumerate(traffic.gradients[:steps], 1))
+    if steps == job.steps:
+        assert any("fit no other place" in m.sentence for m in chain.heard.of(Note))
