@@ -139,9 +139,9 @@ def status(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
 @app.command()
 def down(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
     """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets."""
-    from flowcheck.ops import chain
+    from flowcheck.ops import remains
 
-    raise typer.Exit(chain.down(run, as_json=as_json))
+    raise typer.Exit(remains.down(run, as_json=as_json))
 
 
 @app.command()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,17 +17,17 @@ import msgspec
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError
 from flowcheck.ops.progress import Aloud
+from flowcheck.ops.remains import rescue, save_checkpoint
 from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.memory import SHM, Place, choose, huge_mounts
+from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir, remove_stale_memory
+from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Progress, Supervisor
 from flowcheck.wire.job import decode_job
 
-DOWN_LIMIT_S = 10.0
 RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
 STAGING_TABLES_BYTES = 48 << 20
@@ -144,28 +142,17 @@ def _load_checkpoint() -> None:
     load_torch()
 
 
-def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
-    """Writes the replica's last committed step; None if there is no replica yet."""
-    from flowcheck.replica import checkpoint
-    from flowcheck.replica.replica import Replica
-
-    if not run.replica.exists() or config.optimizer is None:
-        return None
-    job = decode_job(run.learned_job.read_bytes())
-    replica = Replica.open(run.replica, config.optimizer)
-    try:
-        return checkpoint.save(replica, directory, evidence=job.evidence, assumed=job.assumed)
-    finally:
-        replica.close()
-
-
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     """`flowcheck up`: runs until a signal; then a checkpoint, if the job names a place."""
     config = load_job(job)
-    run, memory = create(config, root or Path(config.run))
+    where = root or Path(config.run)
+    rescued = rescue(RunDir(where))
+    if rescued is not None:
+        print(f"flowcheck: {rescued}", file=sys.stderr)
+    run, memory = create(config, where)
     print(f"flowcheck: {memory}", file=sys.stderr)
     print(f"flowcheck: starting in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
-    with removed(run):
+    with removed(run, keep_records=True):
         supervisor = supervise(
             config,
             run,
@@ -180,6 +167,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         "steps": supervisor.progress.steps,
         "digest": supervisor.progress.digest,
         "checkpoint": str(saved) if saved else None,
+        "records": str(run.root),
     }
     print(json.dumps(result) if as_json else _ended(result))
     return 0
@@ -199,44 +187,7 @@ def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
 
 def _ended(result: dict[str, object]) -> str:
     where = f"; checkpoint {result['checkpoint']}" if result["checkpoint"] else ""
-    return f"stopped after {result['steps']} steps{where}"
-
-
-def down(root: Path, *, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there, removes what it left, and the shared memory of any
-    chain whose supervisor was killed."""
-    run = RunDir(root)
-    pids = run.stage_pids()
-    _end([pids[name] for name in pids if name == "supervisor"], signal.SIGTERM)
-    _end(list(run.stage_pids().values()), signal.SIGKILL)
-    there = (root / "memory").is_symlink()
-    run.remove()
-    stale = remove_stale_memory([SHM, *huge_mounts()])
-    result = {"ended": sorted(pids), "removed": there, "stale": [str(path) for path in stale]}
-    if as_json:
-        print(json.dumps(result))
-        return 0
-    if pids or there:
-        print(f"ended {', '.join(sorted(pids)) or 'no process'}; removed its shared memory")
-    else:
-        print(f"nothing ran in {root}")
-    for path in stale:
-        print(f"removed {path}: its supervisor was killed")
-    return 0
-
-
-def _end(pids: list[int], number: int) -> None:
-    """Signals and waits, at most DOWN_LIMIT_S, for processes that are not our children."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-    for pid in pids:
-        try:
-            watched = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        select.select([watched], [], [], DOWN_LIMIT_S)
-        os.close(watched)
+    return f"stopped after {result['steps']} steps{where}; logs and records in {result['records']}"
 
 
 def last_step(run: RunDir) -> dict[str, object] | None:

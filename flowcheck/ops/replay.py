@@ -26,6 +26,7 @@ from flowcheck.errors import CaptureError, ConfigError
 from flowcheck.messages import StepLost
 from flowcheck.ops import chain
 from flowcheck.ops.progress import Watch, lost_sentence
+from flowcheck.ops.remains import save_checkpoint
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
@@ -157,7 +158,7 @@ def _replay(
         ring.close()
     lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
     steps = [msgspec.json.decode(line) for line in lines]
-    saved = chain.save_checkpoint(config, where, request.out) if request.out else None
+    saved = save_checkpoint(config, where, request.out) if request.out else None
     lost = progress.lost
     return {
         "frames": frames,

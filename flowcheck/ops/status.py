@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from flowcheck.config import decode_config
 from flowcheck.errors import ConfigError
+from flowcheck.ops.audit import last as last_audit
 from flowcheck.ops.chain import last_step
 from flowcheck.plane.counters import VERDICTS
 from flowcheck.plane.ring import Ring
@@ -23,14 +25,26 @@ from flowcheck.stages.rundir import RunDir
 def run(root: Path, *, as_json: bool) -> int:
     """Prints the state of the chain in `root`. Raises ConfigError where there is none."""
     where = RunDir(root)
-    if not where.config.exists():
-        raise ConfigError("run", str(root), "no chain was started there: flowcheck up JOB.toml")
+    why_not = _absent(where)
+    if why_not is not None:
+        if as_json:
+            print(json.dumps({"run": str(root), "error": why_not}))
+        raise ConfigError("run", str(root), why_not)
     state = read(where)
     if as_json:
         print(json.dumps(state, indent=1))
     else:
         _print(state)
     return 0 if all(stage["alive"] for stage in state["stages"]) else 1
+
+
+def _absent(where: RunDir) -> str | None:
+    """Why there is no chain to tell of; None if there is one."""
+    if not where.config.exists():
+        return "no chain was started there: flowcheck up JOB.toml"
+    if not where.memory.exists() or not (where.root / "memory").is_symlink():
+        return f"the chain that ran there has ended; its logs and steps.jsonl are in {where.root}"
+    return None
 
 
 def read(where: RunDir) -> dict[str, Any]:
@@ -61,6 +75,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "learned": where.learned_job.exists(),
         "shard": _shard(where),
         "last_step": last_step(where),
+        "audit": msgspec.to_builtins(last_audit(where)),
     }
 
 
@@ -112,5 +127,14 @@ def _print(state: dict[str, Any]) -> None:
     step = state["last_step"]
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
+        console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
+
+
+def _audited(audit: dict[str, Any] | None) -> str:
+    if audit is None:
+        return "never audited: hold it against a checkpoint of the trainer, flowcheck audit FILE"
+    if audit["passed"]:
+        return f"audit passed at step {audit['step']}"
+    return f"[red]audit FAILED at step {audit['step']}[/]: {audit['first_difference']} differs"

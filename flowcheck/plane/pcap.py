@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ class PcapSource(Closing):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_dir():
+            sentence = f"{path}: is a folder; name the capture files in it"
+            raise CaptureError(errno.EISDIR, sentence)
         slot = ffi.new("struct fc_pcap **")
         check(lib.fc_pcap_open(str(path).encode(), slot), "open capture", CaptureError)
         self.handle: Any = slot[0]

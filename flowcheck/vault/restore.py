@@ -78,9 +78,9 @@ def write(tree: Any, path: Path) -> None:
 def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
     assert template.optimizer is not None
     state: dict[int, dict[str, Any]] = template.optimizer["state"]
-    wanted = {*optimizers.state_names(snapshot.optimizer)}
-    if optimizers.counts_steps(snapshot.optimizer):
-        wanted.add(optimizers.STEP_COUNT)
+    counter = (optimizers.STEP_COUNT,) if optimizers.counts_steps(snapshot.optimizer) else ()
+    ordered = (*counter, *optimizers.state_names(snapshot.optimizer))  # as torch makes them
+    wanted = set(ordered)
     for index, (name, new) in enumerate(zip(template.names, snapshot.states, strict=True)):
         own = state.setdefault(template.order[index], {})
         if own and own.keys() - {k for k, v in own.items() if v is None} != wanted:
@@ -88,7 +88,8 @@ def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
                 f"{name}: the trainer's optimizer keeps {sorted(own)}, the replica's "
                 f"{sorted(wanted)}: the job file states another optimizer"
             )
-        for kind, value in new.items():
+        for kind in (kind for kind in ordered if kind in new):
+            value = new[kind]
             if own.get(kind) is None:
                 own[kind] = value.clone()
             else:

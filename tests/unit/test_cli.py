@@ -153,3 +153,13 @@ def test_all_our_errors_are_of_one_family() -> None:
     ]
     assert len(kinds) >= 7
     assert all(issubclass(kind, FlowCheckError) for kind in kinds)
+
+
+def test_a_folder_for_a_capture_is_one_sentence(tmp_path: Path) -> None:
+    assert "is a folder; name the capture files in it" in refused("analyze", tmp_path)
+
+
+def test_status_of_nothing_is_json_for_programs(tmp_path: Path) -> None:
+    code, out, _ = flowcheck("status", "--run", tmp_path / "nowhere", "--json")
+    assert code == 2
+    assert "no chain was started there" in json.loads(out)["error"]

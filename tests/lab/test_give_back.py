@@ -1,0 +1,155 @@
+"""A step held against the trainer's file, given back in its form, kept when a chain is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.chain import Command, flowcheck, wait_until
+
+from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.stages.rundir import RunDir
+
+STEPS = 8
+RATE = 0.01
+FACTORY = "def halves(every):\n    return lambda step: 0.5 ** (step // every)\n"
+
+
+def trained(folder: Path, job: SyntheticJob) -> None:
+    """The capture of a job, and the checkpoints torch's own training on its gradients writes."""
+    truth = make(job)
+    write_pcap(folder / "job.pcap", truth.seen_at(0))
+    flat = torch.frombuffer(bytearray(truth.weights), dtype=torch.float32)
+    parameters = [
+        part.reshape(shape).clone()
+        for part, shape in zip(
+            flat.split([torch.Size(s).numel() for s in job.shapes]), job.shapes, strict=True
+        )
+    ]
+    optimizer = torch.optim.AdamW(parameters, lr=RATE)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 3))
+    for step in range(job.steps + 1):
+        if step:
+            raw = torch.frombuffer(bytearray(truth.gradients[step - 1]), dtype=torch.float32)
+            parts = raw.split([p.numel() for p in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.grad = part.reshape(parameter.shape)
+            optimizer.step()
+            scheduler.step()
+        kept = {
+            "net": {f"layer{i}": p for i, p in enumerate(parameters)},
+            "opt": optimizer.state_dict(),
+            "schedule": scheduler.state_dict(),
+            "global_step": step,
+            "note": "not of any step",
+        }
+        torch.save(kept, folder / f"step-{step}.pt")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    trained(tmp_path, SyntheticJob(steps=STEPS))
+    (tmp_path / "job.py").write_text(FACTORY)
+    return tmp_path
+
+
+def job_file(folder: Path, rate: float) -> Path:
+    path = folder / f"job-{rate}.toml"
+    path.write_text(
+        f'[[source]]\nfile = "{folder}/job.pcap"\n[replica]\nkeep_bytes = 60000\n'
+        f'[optimizer]\nname = "adamw"\nlearning_rate = {rate}\n'
+        f'schedule = "{folder}/job.py:halves"\nschedule_arguments = {{ every = 3 }}\n'
+    )
+    return path
+
+
+@pytest.fixture
+def chain(folder: Path) -> Iterator[Path]:
+    """The run directory of a chain that has taken every step."""
+    with running(folder, RATE) as run:
+        yield run
+
+
+class running:  # noqa: N801 - reads as a with statement
+    def __init__(self, folder: Path, rate: float) -> None:
+        self.run = folder / f"run-{rate}"
+        self.command = Command("up", job_file(folder, rate), "--run", self.run)
+
+    def __enter__(self) -> Path:
+        where = RunDir(self.run)
+        wait_until(
+            lambda: where.steps.exists() and len(where.steps.read_bytes().splitlines()) == STEPS,
+            60,
+            "all steps",
+        )
+        return self.run
+
+    def __exit__(self, *_: object) -> None:
+        self.command.__exit__()
+
+
+@pytest.mark.slow
+def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_file(
+    folder: Path, chain: Path
+) -> None:
+    assert "never audited" in flowcheck("status", "--run", chain)[1]
+    for step in range(1, STEPS + 1):
+        code, out, err = flowcheck("audit", folder / f"step-{step}.pt", "--run", chain, "--json")
+        assert code == 0, out + err
+        assert json.loads(out)["step"] == step
+    assert json.loads(flowcheck("status", "--run", chain, "--json")[1])["audit"]["step"] == STEPS
+    restored = folder / "restored.pt"
+    words = ("restore", "--run", chain, "--template", folder / "step-0.pt", "--out", restored)
+    code, out, err = flowcheck(*words)
+    assert code == 0, out + err
+    own, ours = (torch.load(p, weights_only=True) for p in (folder / f"step-{STEPS}.pt", restored))
+    for tree in (own, ours):
+        tree["schedule"].pop("_is_initial", None)  # true of a fresh scheduler alone
+    assert str(own) == str(ours)
+    for name, value in own["net"].items():
+        assert torch.equal(value, ours["net"][name])
+    for number, state in own["opt"]["state"].items():
+        assert all(torch.equal(v, ours["opt"]["state"][number][k]) for k, v in state.items())
+    assert flowcheck(*words)[0] == 2, "an existing file is not overwritten unasked"
+
+
+@pytest.mark.slow
+def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(folder: Path) -> None:
+    with running(folder, RATE * 1.001) as run:
+        for step, ulp_is_told in ((1, False), (STEPS, True)):
+            code, out, _ = flowcheck("audit", folder / f"step-{step}.pt", "--run", run, "--json")
+            found = json.loads(out)
+            assert code == 1
+            assert found["first_difference"] == "layer0"
+            assert (found["differences"][0]["ulp"] is not None) == ulp_is_told
+        assert f"audit FAILED at step {STEPS}" in flowcheck("status", "--run", run)[1]
+        code, _, err = flowcheck("audit", folder / "job.py", "--run", run)
+        assert code == 2 and "torch.load cannot read it" in err
+
+
+@pytest.mark.slow
+def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its_place(
+    folder: Path, chain: Path
+) -> None:
+    os.kill(RunDir(chain).stage_pids()["supervisor"], signal.SIGKILL)
+    wait_until(lambda: not RunDir(chain).stage_pids(), 10, "stages end with their supervisor")
+    with Command("up", job_file(folder, RATE), "--run", chain) as again:
+        where = RunDir(chain)
+        wait_until(lambda: "extract" in where.stage_pids(), 30, "the next chain")
+        again.process.send_signal(signal.SIGTERM)
+        code, out, err = again.result()
+    assert code == 0, out + err
+    assert f"its replica is kept in {chain}/rescued/step-{STEPS}" in err
+    code, out, _ = flowcheck(
+        "restore",
+        *("--checkpoint", chain / "rescued" / f"step-{STEPS}", "--template", folder / "step-2.pt"),
+        *("--out", folder / "again.pt", "--json"),
+    )
+    assert code == 0 and json.loads(out)["step"] == STEPS
+    assert "has ended" in flowcheck("status", "--run", chain)[2]
+    assert (chain / "update.log").exists()
