@@ -55,12 +55,9 @@ class Generations:
 
     @property
     def waiting(self) -> bool:
-        """A whole step is not applied yet."""
-        applied = self.shard.applied_step
-        return any(
-            self.shard.state(generation) == State.COMPLETE and self.shard.step(generation) > applied
-            for generation in range(GENERATIONS)
-        )
+        """The step after the replica's is whole: it will be taken, and a generation be free."""
+        generation = self.shard.generation_of(self.shard.applied_step + 1)
+        return generation is not None and self.shard.state(generation) == State.COMPLETE
 
     def short(self) -> Short | None:
         """The first step after the whole ones, if a generation is open for it."""

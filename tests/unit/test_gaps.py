@@ -112,3 +112,18 @@ def test_lost_message_costs_its_step_only_if_it_held_a_result(
     assert played(chain) == dict(enumerate(traffic.gradients[:steps], 1))
     if steps == job.steps:
         assert any("fit no other place" in m.sentence for m in chain.heard.of(Note))
+
+
+def test_whole_step_behind_one_that_stays_short_is_not_waited_for(
+    play: Callable[..., Chain],
+) -> None:
+    """The last step is whole, the one before it lacks a result: the end comes, and says so."""
+    traffic = Run(UNEVEN).all()
+    gone = {
+        n
+        for n, wire in enumerate(traffic.frames)
+        if wire.kind == "data" and wire.sender == 0 and wire.message == 28
+    }
+    chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1)
+    assert played(chain) == dict(enumerate(traffic.gradients[:6], 1))
+    assert {m.step for m in chain.heard.of(StepLost)} == {7}
