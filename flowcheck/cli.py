@@ -35,6 +35,10 @@ First steps:
 * `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - the whole chain on a file
 
 * `flowcheck up job.toml` - the chain on a live mirror port
+
+* `flowcheck restore --template step-0.pt --out resume.pt` - the newest step, for the trainer
+
+* `flowcheck lab train` - all of it on this machine: a cluster, a mirror, a killed job that goes on
 """,
 )
 app.add_typer(lab_cli.app, name="lab")
