@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -123,9 +124,19 @@ def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     return ffi
 
 
-def lab_missing() -> str | None:
+def lab_missing(extra_flags: tuple[str, ...] = ()) -> str | None:
     """Why `_lab` cannot be built here, as one sentence, or None."""
-    if not Path("/usr/include/zlib.h").exists() and "FLOWCHECK_CFLAGS" not in os.environ:
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = shlex.split(os.environ.get("CFLAGS", "") + " " + os.environ.get("CPPFLAGS", ""))
+    try:
+        subprocess.run(
+            [*compiler, *flags, *extra_flags, "-E", "-x", "c", "-"],
+            input=b"#include <zlib.h>\n",
+            check=True,
+            capture_output=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
         return "zlib.h was not found, so the lab's RoCE ports are left out; install zlib1g-dev"
     return None
 
@@ -166,7 +177,7 @@ def build_all(package: Path) -> list[Path]:
         built.append(compile_into(dpdk_builder(extra), package))
     else:
         print(f"flowcheck: {reason}", file=sys.stderr)
-    reason = lab_missing()
+    reason = lab_missing(extra)
     if reason is None:
         built.append(compile_into(lab_builder(extra), package))
     else:

@@ -11,8 +11,10 @@
 
 enum {
 	QPS_MAX = 8,
-	SENDS_MAX = 64, /* messages of a connection not acknowledged */
-	REQUESTS = 8,   /* sub-messages a FIFO slot has room for: NCCL_NET_IB_MAX_RECVS */
+	SENDS_MAX = 64,        /* messages of a connection not acknowledged */
+	RECEIVES_MAX = 32,     /* posted and not complete: NCCL_NET_MAX_REQUESTS */
+	MESSAGE_MAX = 1 << 28, /* bytes, so that its PSNs are few against the 24 bits they have */
+	REQUESTS = 8,          /* sub-messages a FIFO slot has room for: NCCL_NET_IB_MAX_RECVS */
 	ENTRY_MAX = 64,
 	FIFO_SLOTS_MAX = 256,
 	SPLIT_ALIGN = 128,   /* NCCL: IB_MIN_SPLIT_ALIGN, LL128 lines stay whole */
@@ -49,7 +51,7 @@ struct fcl_recv_comm {
 	uint32_t fifo_rkey;
 	uint64_t next;
 	uint64_t completions[QPS_MAX]; /* immediates seen on each QP */
-	uint32_t sizes[FIFO_SLOTS_MAX];
+	uint32_t sizes[FIFO_SLOTS_MAX], capacities[FIFO_SLOTS_MAX];
 	uint8_t entries[FIFO_SLOTS_MAX][ENTRY_MAX];
 	uint32_t unacked[FIFO_SLOTS_MAX]; /* clear-to-send writes whose entry must not change yet */
 };
@@ -154,7 +156,8 @@ int fcl_send_connect(struct fcl_send_comm *comm, const uint8_t peer[FCL_HANDLE_B
 	return connect_qps(comm->net, comm->qps, peer, &handle);
 }
 
-static void received(void *owner, struct fcl_qp *qp, uint32_t word)
+/* What the peer says came is believed only within what it was granted. */
+static bool received(void *owner, struct fcl_qp *qp, uint32_t word)
 {
 	struct fcl_recv_comm *comm = owner;
 	const struct fcl_net_settings *s = &comm->net->settings;
@@ -162,9 +165,13 @@ static void received(void *owner, struct fcl_qp *qp, uint32_t word)
 	uint32_t i = 0;
 	while (comm->qps[i] != qp)
 		i++;
-	const uint64_t nth = comm->completions[i]++;
+	const uint64_t nth = comm->completions[i];
 	const uint64_t ticket = s->split_data ? nth : nth * s->qps_per_connection + i;
+	if (ticket >= comm->next || bytes > comm->capacities[ticket % FIFO_SLOTS_MAX])
+		return false;
+	comm->completions[i]++;
 	comm->sizes[ticket % FIFO_SLOTS_MAX] = bytes;
+	return true;
 }
 
 int fcl_recv_open(struct fcl_net *net, uint32_t sender_rank, uint8_t handle[FCL_HANDLE_BYTES],
@@ -206,7 +213,12 @@ int fcl_irecv(struct fcl_recv_comm *comm, struct fcl_region *region, uint64_t of
 	const uint32_t version = comm->net->settings.nccl_version;
 	const struct fcl_cts_layout l = fcl_cts_layout(version);
 	const uint32_t slot = (uint32_t)(comm->next % fcl_cts_slots(version));
-	if (comm->unacked[slot])
+	uint32_t came;
+	if (offset_bytes > region->bytes || capacity_bytes > region->bytes - offset_bytes)
+		return fcl_fail(EINVAL, "a receive of %u bytes reaches past its region",
+				capacity_bytes);
+	if (comm->unacked[slot] ||
+	    (comm->next >= RECEIVES_MAX && !fcl_recv_test(comm, comm->next - RECEIVES_MAX, &came)))
 		return -EAGAIN;
 	uint8_t *entry = comm->entries[slot];
 	memset(entry, 0, l.entry_bytes);
@@ -227,6 +239,7 @@ int fcl_irecv(struct fcl_recv_comm *comm, struct fcl_region *region, uint64_t of
 	if (code)
 		return code;
 	comm->unacked[slot] = 1;
+	comm->capacities[comm->next % FIFO_SLOTS_MAX] = capacity_bytes;
 	*ticket = comm->next++;
 	return 0;
 }
@@ -283,6 +296,9 @@ int fcl_isend(struct fcl_send_comm *comm, const void *data, uint32_t bytes, uint
 	const struct fcl_cts_layout l = fcl_cts_layout(s->nccl_version);
 	const uint64_t slot = comm->next % fcl_cts_slots(s->nccl_version);
 	const uint8_t *entry = comm->fifo + slot * REQUESTS * l.entry_bytes;
+	if (bytes > MESSAGE_MAX)
+		return fcl_fail(EMSGSIZE, "a message of %u bytes is larger than %d", bytes,
+				MESSAGE_MAX);
 	if (fcl_get_le(entry + l.index_at, 8) != comm->next + 1 || !has_room(comm))
 		return -EAGAIN;
 	if (fcl_get_le(entry + l.nreqs_at, 4) != 1 ||

@@ -57,7 +57,7 @@ static int read_address(struct fcl_nic *nic, const char *interface, uint32_t pmt
 	return 0;
 }
 
-/* Passes IPv4 UDP to port 4791 of our own address, unfragmented. */
+/* Passes IPv4 UDP to port 4791 of our own address; what else there may be in it, the parser sees. */
 static int attach_filter(struct fcl_nic *nic)
 {
 	uint32_t own;

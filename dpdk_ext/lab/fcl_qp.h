@@ -34,8 +34,9 @@ struct fcl_work {
 };
 
 struct fcl_qp;
-/* A message with immediate is complete; `immediate` is its four bytes, first byte highest. */
-typedef void fcl_completion(void *owner, struct fcl_qp *qp, uint32_t immediate);
+/* A message with immediate is complete; `immediate` is its four bytes, first byte highest. False:
+ * nobody asked for it, and the peer is told so. */
+typedef bool fcl_completion(void *owner, struct fcl_qp *qp, uint32_t immediate);
 
 struct fcl_qp {
 	struct fcl_net *net;

@@ -141,6 +141,9 @@ static void advance(struct fcl_qp *qp, uint32_t psn, uint64_t now_ms)
 int fcl_qp_acknowledged(struct fcl_qp *qp, const struct fcl_packet *packet, uint64_t now_ms)
 {
 	const uint8_t kind = packet->syndrome & KIND_MASK;
+	if (kind != KIND_ACK && (fc_psn_diff(packet->psn, qp->unacked_psn) < 0 ||
+				 fc_psn_diff(packet->psn, qp->highest_psn) >= 0))
+		return 0; /* refuses what is settled, or was never sent */
 	if (kind == KIND_ACK) {
 		advance(qp, (packet->psn + 1) & FCL_PSN_MASK, now_ms);
 		return 0;

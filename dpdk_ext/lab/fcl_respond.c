@@ -52,16 +52,20 @@ static bool take(struct fcl_qp *qp, const struct fcl_packet *packet)
 		return true;
 	qp->in_message = false;
 	qp->msn = (qp->msn + 1) & FCL_PSN_MASK;
-	if (fc_has_immediate(packet->opcode) && qp->complete)
-		qp->complete(qp->owner, qp, packet->immediate);
+	if (fc_has_immediate(packet->opcode) &&
+	    (!qp->complete || !qp->complete(qp->owner, qp, packet->immediate)))
+		return refuse(qp, NAK_INVALID);
 	return true;
 }
 
 void fcl_qp_respond(struct fcl_qp *qp, const struct fcl_packet *packet)
 {
-	if (qp->refused)
-		return;
 	const int32_t ahead = fc_psn_diff(packet->psn, qp->expected_psn);
+	if (qp->refused) {
+		/* The refusal may have been lost; it is given again to whoever asks again. */
+		qp->ack_due |= ahead == 0;
+		return;
+	}
 	if (ahead < 0) {
 		qp->net->counters.duplicate_frames++;
 		qp->ack_due = true;
