@@ -17,7 +17,7 @@ apt_need() {
 	say "Installing$missing"
 	run apt-get update -q >/dev/null
 	# shellcheck disable=SC2086
-	DEBIAN_FRONTEND=noninteractive run apt-get install -y -q --no-install-recommends $missing >/dev/null
+	DEBIAN_FRONTEND=noninteractive run apt-get install -yq --no-install-recommends $missing >/dev/null
 }
 
 # apt_need_quiet PACKAGE: like apt_need, but no service of the package is started.
@@ -32,8 +32,7 @@ apt_need_quiet() {
 	trap 'rm -f "$policy"' EXIT
 	printf '#!/bin/sh\nexit 101\n' >"$policy"
 	chmod 755 "$policy"
-	code=0
-	apt_need "$1" || code=$?
+	apt_need "$1" && code=0 || code=$?
 	rm -f "$policy"
 	trap - EXIT
 	return "$code"
