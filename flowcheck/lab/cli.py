@@ -165,6 +165,73 @@ def train(
     raise typer.Exit(report.show(outcome, as_json=as_json))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def record(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Files to write: OUT.pcapng, OUT.json, OUT.toml.")],
+    hosts: Annotated[int, typer.Option(help="Training hosts, one rank each.")] = 2,
+    steps: Annotated[int, typer.Option(help="Of the lab's own script.")] = 4,
+    script: Annotated[
+        Path | None, typer.Option(help="A training script instead of the lab's own.")
+    ] = None,
+    digests: Annotated[
+        Path | None, typer.Option(help="What that script writes about its steps, for the truth.")
+    ] = None,
+    switch: Annotated[str, typer.Option(help="bridge (Linux) or ovs (Open vSwitch).")] = "bridge",
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PORT:rx|tx|both", help="May be repeated. [p0:both]"),
+    ] = None,
+    mtu: Annotated[int, typer.Option(help="Of the hosts: 4200 or 9000.")] = 4200,
+    protocol: Annotated[
+        str | None, typer.Option(help="LL, LL128 or Simple; NCCL's own choice by default.")
+    ] = None,
+    channels: Annotated[int, typer.Option(help="Of NCCL.")] = 1,
+    nccl: Annotated[str, typer.Option(help="Release that is emulated, 2.19 to 2.30.")] = "2.29",
+    name: Name = "record",
+    as_json: Json = False,
+) -> None:
+    """Run a job on a cluster, and keep what the mirror port carried with the truth beside it.
+
+    What follows the options goes to the training script. Refused where a frame was dropped.
+    """
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from flowcheck.lab import cluster
+    from flowcheck.lab.run import record as verb
+    from flowcheck.lab.run.plan import Plan
+    from flowcheck.lab.run.trainers import Script
+
+    made = cluster.Cluster(
+        name=name,
+        hosts=hosts,
+        switch=switch,  # type: ignore[arg-type]  # Cluster says which there are
+        mirrors=cluster.parse_mirrors(mirror or ["p0:both"]),
+        mtu=mtu,
+    )
+    with TemporaryDirectory(prefix="flowcheck-record-") as folder:
+        plan = Plan(
+            cluster=made,
+            folder=Path(folder) / "run",
+            steps=steps,
+            kill_at=None,
+            arguments=tuple(context.args),
+            protocol=protocol,
+            channels=channels,
+            nccl=nccl,
+        )
+        own = Script(script.resolve(), tuple(context.args)) if script else None
+        found = verb.record(plan, out, script=own, digests=digests)
+    if as_json:
+        print(json.dumps(asdict(found), default=str))
+        return
+    print(f"{found.capture}: {found.frames} frames, {found.bytes} bytes, {found.steps} steps")
+    print(f"{found.truth}: {found.collectives} collectives")
+    if found.job:
+        print(f"flowcheck replay {found.capture} --job {found.job} --digests")
+
+
 def _text(found: dict[str, Any]) -> str:
     """A cluster's description for people."""
     kind = {"bridge": "Linux bridge", "ovs": "Open vSwitch"}[found["switch"]]

@@ -107,8 +107,6 @@ def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
 
 def job_file(plan: Plan) -> str:
     """The job file, as an operator writes it."""
-    optimizer = settings_of(plan.arguments, plan.steps)
-    schedule = optimizer.pop("schedule_arguments")
     lines = [
         f"run = {json.dumps(str(plan.run))}",
         f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
@@ -121,13 +119,20 @@ def job_file(plan: Plan) -> str:
         f"interface = {json.dumps(UPLINK)}",
         "",
         "[optimizer]",
-        *(f"{key} = {json.dumps(value)}" for key, value in optimizer.items()),
-        "schedule_arguments = { "
-        + ", ".join(f"{key} = {json.dumps(value)}" for key, value in schedule.items())
-        + " }",
+        *optimizer_lines(settings_of(plan.arguments, plan.steps)),
         "",
     ]
     return "\n".join(lines)
+
+
+def optimizer_lines(settings: dict[str, Any]) -> list[str]:
+    """The [optimizer] table in TOML."""
+    schedule = ", ".join(
+        f"{key} = {json.dumps(value)}" for key, value in settings["schedule_arguments"].items()
+    )
+    plain = {key: value for key, value in settings.items() if key != "schedule_arguments"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    return [*lines, f"schedule_arguments = {{ {schedule} }}"]
 
 
 def _gpt() -> Any:
