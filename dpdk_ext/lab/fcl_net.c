@@ -10,8 +10,8 @@
 #include "fcl_port.h"
 
 enum {
-	TURN_PACKETS = 4,    /* of one QP before the next one's turn */
-	ROUNDS = 32,         /* of all QPs before what came is looked at again */
+	TURN_PACKETS = 1,    /* of one QP before the next one's turn */
+	ROUNDS = 128,        /* of all QPs before what came is looked at again */
 	RECEIVE_BATCHES = 8, /* before anything is sent */
 	KEPT_LIMIT_MS = 2,   /* how long a frame is kept back to be reordered */
 	FIRST_QPN_SPAN = 0xffff,
