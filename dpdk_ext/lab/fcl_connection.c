@@ -320,7 +320,8 @@ int fcl_isend(struct fcl_send_comm *comm, const void *data, uint32_t bytes, uint
 		const struct fcl_work work = {
 			.data = (const uint8_t *)data + begin,
 			.bytes = bytes - begin < share ? bytes - begin : share,
-			.va = fcl_get_le(entry, 8) + begin,
+			/* An empty piece: older releases went on by shares, newer ones stop at the end. */
+			.va = fcl_get_le(entry, 8) + (s->nccl_version < FCL_V2_30 ? wanted : begin),
 			.rkey = (uint32_t)fcl_get_le(entry + l.rkeys_at, 4),
 			.left = left,
 		};

@@ -17,10 +17,10 @@ enum { FCL_HANDLE_BYTES = 128, FCL_INTERFACE_BYTES = 16 };
 struct fcl_net_settings {
 	char interface[FCL_INTERFACE_BYTES]; /* kernel interface the frames leave by */
 	uint32_t pmtu_bytes;                 /* 256, 512, 1024, 2048 or 4096 */
-	uint32_t nccl_version;               /* 21900 for 2.19.0: layouts of clear-to-send and immediates */
+	uint32_t nccl_version; /* 21900 for 2.19.0: layouts of clear-to-send and immediates */
 	uint32_t qps_per_connection;
-	uint32_t split_data;    /* 1: a message is split over the QPs; 0: whole messages take turns */
-	uint32_t adaptive;      /* 1: large messages as plain writes and an empty write with immediate */
+	uint32_t split_data; /* 1: a message is split over the QPs; 0: whole messages take turns */
+	uint32_t adaptive; /* 1: large messages as plain writes and an empty write with immediate */
 	uint32_t random_qpn;    /* 1: QP numbers in random order instead of ascending */
 	uint32_t traffic_class; /* of the IP header */
 	uint32_t timeout_ms;    /* retransmission timer */
@@ -31,8 +31,9 @@ struct fcl_net_settings {
 };
 
 struct fcl_net_counters {
-	uint64_t tx_frames, tx_bytes, rx_frames, rx_bytes, retransmitted_frames, timeouts, naks_sent,
-		naks_received, duplicate_frames, icrc_bad_frames, dropped_frames, foreign_frames;
+	uint64_t tx_frames, tx_bytes, rx_frames, rx_bytes, retransmitted_frames, timeouts,
+		naks_sent, naks_received, duplicate_frames, icrc_bad_frames, dropped_frames,
+		foreign_frames;
 };
 
 /* Each returns 0 or a negative errno; fcl_error() has the sentence, per thread. */
@@ -42,12 +43,14 @@ void fcl_net_close(struct fcl_net *net);
 void fcl_net_read(const struct fcl_net *net, struct fcl_net_counters *out);
 
 /* Memory that peers write into. `va` is what RETH shows; it need not be the process's own address. */
-int fcl_region_open(struct fcl_net *net, void *memory, uint64_t bytes, uint64_t va, struct fcl_region **region);
+int fcl_region_open(struct fcl_net *net, void *memory, uint64_t bytes, uint64_t va,
+		    struct fcl_region **region);
 void fcl_region_close(struct fcl_region *region);
 
 /* Two-way handshake by handles of FCL_HANDLE_BYTES: each side makes its half, they swap handles by any
  * out-of-band way, each side connects. `sender_rank` is the tag of clear-to-send entries. */
-int fcl_send_open(struct fcl_net *net, uint8_t handle[FCL_HANDLE_BYTES], struct fcl_send_comm **comm);
+int fcl_send_open(struct fcl_net *net, uint8_t handle[FCL_HANDLE_BYTES],
+		  struct fcl_send_comm **comm);
 int fcl_recv_open(struct fcl_net *net, uint32_t sender_rank, uint8_t handle[FCL_HANDLE_BYTES],
 		  struct fcl_recv_comm **comm);
 int fcl_send_connect(struct fcl_send_comm *comm, const uint8_t peer[FCL_HANDLE_BYTES]);
