@@ -147,6 +147,27 @@ def test_headers_and_checksums(pair: Hosts, tmp_path: Path) -> None:
         assert verdicts["write"] == sum(next_psn.values())
 
 
+@pytest.mark.parametrize(("version", "empty_at"), [(22900, [256, 384]), (23000, [130, 130])])
+def test_a_message_is_split_over_qps(
+    pair: Hosts, tmp_path: Path, version: int, empty_at: list[int]
+) -> None:
+    """Shares of whole 128 bytes; each QP's write has the size of the whole message."""
+    settings = {"qps_per_connection": 4, "split_data": 1, "nccl_version": version}
+    exchange = Exchange(str(tmp_path), [[130, 70_001]], settings=settings)
+    frames = [bytes(frame) for frame in rdpcap(str(captured(pair, exchange, tmp_path)))]
+    messages = rdma_messages(f for f in frames if f[26:30] == bytes([10, 78, 0, 1]))
+    data = [one for one in messages if one.immediate is not None]
+    by_qp = sorted({one.dest_qp for one in data})
+    small, large = ([m for qp in by_qp for m in data if m.dest_qp == qp][n::2] for n in (0, 1))
+    assert {one.immediate for one in small} == {(130).to_bytes(4, "big")}
+    starts = [one.va - small[0].va for one in small]
+    assert starts == [0, 128, *empty_at]
+    assert [one.length for one in small] == [128, 2, 0, 0]
+    assert [one.va - large[0].va for one in large] == [0, 17_536, 35_072, 52_608]
+    assert [one.length for one in large] == [17_536, 17_536, 17_536, 17_393]
+    assert b"".join(one.payload for one in large) == exchange.payload(0, 0, 1)
+
+
 def test_the_decoder_puts_messages_together_in_spite_of_retransmission(
     pair: Hosts, tmp_path: Path
 ) -> None:

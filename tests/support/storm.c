@@ -178,6 +178,17 @@ static void close_way(struct way *way)
 	free(way->memory);
 }
 
+static void report(const struct fcl_net *net, unsigned long long refusals, uint64_t came)
+{
+	const struct fcl_net_counters *c = &net->counters;
+	printf("{\"damaged\": %llu, \"refusals\": %llu, \"icrc_bad\": %llu, \"duplicates\": %llu, "
+	       "\"retransmitted\": %llu, \"naks\": %llu, \"foreign\": %llu, \"came\": %llu}\n",
+	       storm_damaged, refusals, (unsigned long long)c->icrc_bad_frames,
+	       (unsigned long long)c->duplicate_frames, (unsigned long long)c->retransmitted_frames,
+	       (unsigned long long)(c->naks_sent + c->naks_received),
+	       (unsigned long long)c->foreign_frames, (unsigned long long)came);
+}
+
 int main(int count, char **words)
 {
 	static const uint32_t versions[] = { 21900, 22000, 22400, 23000 };
@@ -232,13 +243,7 @@ int main(int count, char **words)
 		demand(storm_hostile || !refusals, "an honest wire ends no connection");
 		demand(fcl_net_now_ms() < end_ms, "the exchange ends in time");
 	}
-	const struct fcl_net_counters *c = &nets[0]->counters;
-	printf("{\"damaged\": %llu, \"refusals\": %llu, \"icrc_bad\": %llu, \"duplicates\": %llu, "
-	       "\"retransmitted\": %llu, \"naks\": %llu, \"foreign\": %llu, \"came\": %llu}\n",
-	       storm_damaged, refusals, (unsigned long long)c->icrc_bad_frames,
-	       (unsigned long long)c->duplicate_frames, (unsigned long long)c->retransmitted_frames,
-	       (unsigned long long)(c->naks_sent + c->naks_received),
-	       (unsigned long long)c->foreign_frames, (unsigned long long)ways[0].came);
+	report(nets[0], refusals, ways[0].came);
 	for (int i = 0; i < 2 * WAYS; i++)
 		close_way(&ways[i]);
 	for (int i = 0; i < 2; i++)
