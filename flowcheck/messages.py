@@ -104,6 +104,17 @@ class Stop(Message, frozen=True, kw_only=True):
     drain: bool = False
 
 
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of audits.jsonl: what `status` and later checkpoints say about the replica."""
+
+    step: int
+    passed: bool
+    file: str
+    """What it was held against."""
+    tensors: int
+    first_difference: str | None = None
+
+
 _CLOSED_SET = (
     Hello
     | FramesReady

@@ -160,6 +160,14 @@ int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
 	return 0;
 }
 
+void fc_homes_close(struct fc_extractor *x)
+{
+	/* No journal: done again it is the same. */
+	for (uint64_t i = 0; i <= x->staging->mask; i++)
+		if ((x->staging->homes[i].kind & 0xff) == FC_HOME_SHARD)
+			x->staging->homes[i].kind = FC_HOME_IGNORED;
+}
+
 /* The home word of a staged message, if the pool has not lost it. */
 static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
 		   uint64_t where, uint64_t step)

@@ -180,6 +180,13 @@ void fc_shard_lose(struct fc_shard *shard, uint32_t generation)
 	FC_STORE_RELEASE(&shard->header->generations[generation].state, FC_GENERATION_LOST);
 }
 
+void fc_shard_clear(struct fc_shard *shard)
+{
+	for (uint32_t i = 0; i < FC_GENERATIONS; i++)
+		FC_STORE_RELEASE(&shard->header->generations[i].state, FC_GENERATION_EMPTY);
+	memset(fc_shard_frontier(shard, 0), 0, FC_FRONTIERS * sizeof(uint64_t));
+}
+
 void fc_shard_apply(struct fc_shard *shard, uint64_t step)
 {
 	FC_STORE_RELEASE(&shard->header->applied_step, step);

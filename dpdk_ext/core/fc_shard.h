@@ -80,6 +80,8 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation);
 /* Extractor: the step will never be whole. */
 void fc_shard_lose(struct fc_shard *shard, uint32_t generation);
+/* Extractor: forgets every generation and frontier; what follows is of another job. */
+void fc_shard_clear(struct fc_shard *shard);
 /* Updater: `step` and all before it are in the replica. */
 void fc_shard_apply(struct fc_shard *shard, uint64_t step);
 

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from flowcheck.errors import StateError
+from flowcheck.messages import AuditLine
 from flowcheck.ops import steps
 from flowcheck.replica import snapshot
 from flowcheck.replica.header import peek_versions
@@ -20,16 +21,6 @@ from flowcheck.vault.template import Template, load_template
 
 DIFFERENT = 1
 SHOWN = 8
-
-
-class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of audits.jsonl: what `status` and later checkpoints say about the replica."""
-
-    step: int
-    passed: bool
-    file: str
-    tensors: int
-    first_difference: str | None = None
 
 
 def run(root: Path, file: Path, *, as_json: bool) -> int:

@@ -84,6 +84,15 @@ class Extractor(Closing):
         """From now on flows have the names under which all mirror points were joined."""
         self._names, self._keys = names, []
 
+    @property
+    def names(self) -> Mapping[FlowKey, Name]:
+        """Those that `call` gave."""
+        return self._names
+
+    def close_homes(self) -> None:
+        """What still comes of messages that were placed is ignored: their steps are given up."""
+        lib.fc_homes_close(self.handle)
+
     def keys(self) -> list[FlowKey]:
         """[flows] keys by flow index."""
         keys = [flow_key(record) for record in self.flows.flows()[len(self._keys) :]]

@@ -111,6 +111,10 @@ class Shard(Closing):
         """Says that the generation's step will never be whole."""
         lib.fc_shard_lose(self.handle, generation)
 
+    def clear(self) -> None:
+        """Forgets every generation and frontier: what follows is of another job."""
+        lib.fc_shard_clear(self.handle)
+
     def apply(self, step: int) -> None:
         """The updater's word: `step` and all before it are in the replica."""
         lib.fc_shard_apply(self.handle, step)

@@ -11,13 +11,14 @@ from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
-from flowcheck.plane.staging import Staging
 from flowcheck.stages.apart import Apart
+from flowcheck.stages.files import create_shard, open_staging
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.succession import Succession, incarnation_of, promote, verdict_of
 from flowcheck.wire.job import Job
 
 SPAN_SLOTS = 4096
@@ -39,7 +40,8 @@ class ExtractService:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
         self._apart = Apart(run.learned_folder / "numbers")
-        self._learner = Learner(run, self._apart)
+        self._learner = Learner(run)
+        self._succession = Succession(run, self._learner, self._note)
         self._generations: Generations | None = None
         self._planned: Planned | None = None
         self._broken: tuple[int, str] | None = None
@@ -54,39 +56,31 @@ class ExtractService:
         for number in range(len(self._config.rings)):
             ring = Ring.open(self._run.ring(number))
             flows = FlowTable.open(self._run.flows(number))
-            staging = self._staging(number, flows)
+            staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
             self._extractors.append(Extractor(ring, flows, staging, shard))
+        verdict = verdict_of(self._run)
+        if shard is not None and verdict is not None and verdict.step is not None:
+            promote(self._run, verdict, shard)
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
 
-    def _staging(self, number: int, flows: FlowTable) -> Staging:
-        """The staging file of one ring; made under another name, so that it appears whole."""
-        path = self._run.staging(number)
-        if path.exists():
-            return Staging.open(path)
-        unfinished = path.with_suffix(".tmp")
-        unfinished.unlink(missing_ok=True)
-        size = self._config.staging.size_bytes
-        staging = Staging.create(unfinished, messages=flows.pool_records, data_bytes=size)
-        unfinished.replace(path)
-        return staging
+    def _adopt(self, job: Job, shard: Shard | None, *, fresh: bool = False) -> None:
+        """Obeys a learned job: everything here may have been done before a kill.
 
-    def _adopt(self, job: Job, shard: Shard | None) -> None:
-        """Obeys a learned job: everything here may have been done before a kill."""
+        fresh: it was learned just now.
+        """
+        self._apart = Apart(self._run.learned_folder / "numbers")
+        self._broken, self._read_out, self._why = None, False, ""
         for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
             extractor.call(names)
-        if shard is None:
-            unfinished = self._run.shard.with_suffix(".tmp")
-            unfinished.unlink(missing_ok=True)
-            unit = min(parameter.element_bytes for parameter in job.parameters)
-            shard = Shard.create(unfinished, gradient_bytes=job.state_bytes, unit_bytes=unit)
-            unfinished.replace(self._run.shard)
+        shard = shard or create_shard(self._run, job)
         for extractor in self._extractors:
             extractor.use_shard(shard)
         self._generations = Generations(shard)
         self._generations.open_free()
-        self._planned = Planned(self._run, job, self._extractors)
+        base = incarnation_of(self._run).iterations
+        self._planned = Planned(self._run, job, self._extractors, base=base, fresh=fresh)
         self._planned.restore()
         self._planned.install(lost=self._lost)
         self._place()
@@ -97,6 +91,10 @@ class ExtractService:
         self._turn += 1
         if self._generations is None:
             done += self._learn()
+        elif self._succession.proved:
+            done += self._wind_up(self._generations)
+        elif self._succession.open:
+            done += self._hand_over(self._generations.shard)
         else:
             done += self._fill(self._generations, idle=not done)
         if not done and not self._over and all(x.ring.drained for x in self._extractors):
@@ -106,9 +104,10 @@ class ExtractService:
     def _learn(self) -> int:
         stalled = [extractor for extractor in self._extractors if extractor.stalled]
         ended = all(extractor.ring.drained for extractor in self._extractors)
-        job = self._learner.learn(self._extractors, at_once=bool(stalled) or ended)
-        if job is not None:
-            self._adopt(job, None)
+        proof = self._learner.learn(self._extractors, at_once=bool(stalled) or ended)
+        if proof is not None:
+            proof.keep(self._run, self._apart)
+            self._adopt(proof.job, None, fresh=True)
             return 1
         if self._learner.busy:
             return 0
@@ -122,6 +121,10 @@ class ExtractService:
         assert self._planned is not None
         self._planned.install(lost=self._lost)
         done = 0
+        if any(self._planned.late) and (idle or self._turn % LOOK_EVERY == 0):
+            done += self._succession.look(self._extractors, self._planned, at_once=False)
+            if self._succession.proved:
+                return done
         crowded = any(2 * x.staging.held_free < x.staging.held_packets for x in self._extractors)
         if generations.open_free() or idle or crowded or self._turn % LOOK_EVERY == 0:
             done += self._place()
@@ -137,9 +140,13 @@ class ExtractService:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         if self._broken is not None and short.step >= self._broken[0]:
             return self._lose(short, self._broken[1])
+        if any(x.stalled for x in self._extractors) and any(self._planned.late):
+            self._planned.ignore_late()
+            return done + self._place()
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return done + self._give_up(short, "staging is full and it is not whole")
-        looks = idle or self._turn % LOOK_EVERY == 0
+        # A whole step before it frees a generation first: then what waits is read again.
+        looks = (idle or self._turn % LOOK_EVERY == 0) and not generations.waiting
         if looks and (why := self._planned.passed(short.step)):
             return done + self._give_up(short, why)
         return done
@@ -157,7 +164,7 @@ class ExtractService:
         assert self._planned is not None and self._generations is not None
         if not (idle or self._turn % LOOK_EVERY == 0):
             return 0
-        ended = all(x.ring.drained for x in self._extractors)
+        ended = self._succession.proved or all(x.ring.drained for x in self._extractors)
         full = any(x.stalled for x in self._extractors)
         self._read_out = (ended or full) and not self._generations.waiting
         if self._broken is not None:
@@ -172,6 +179,46 @@ class ExtractService:
         for sentence in outcome.notes:
             self._note(sentence)
         return outcome.done and outcome.done + self._place()
+
+    def _wind_up(self, generations: Generations) -> int:
+        """A later incarnation is proved: the last whole steps of the one before it."""
+        assert self._planned is not None
+        self._planned.install(lost=self._lost)
+        done = generations.open_free() + self._place()
+        for step, generation in generations.finished():
+            self._links.send("update", ShardReady(step=step, generation=generation))
+        short = generations.short()
+        if short is not None and not short.lost:
+            done = done or self._recut(short, idle=True)
+            if not done and self._planned.explain(self._apart.numbers):
+                done = self._place()
+        if done or generations.waiting:
+            return done
+        if short is not None and short.covered_bytes and not short.lost:
+            self._note(f"step {short.step} was in flight when its job ended, and is given up")
+        self._planned.ignore_planned()
+        generations.shard.clear()
+        self._place()
+        self._succession.commit()
+        self._links.send("update", JobLearned(path=str(self._run.successor)))
+        return 1
+
+    def _hand_over(self, shard: Shard) -> int:
+        """The updater's word on the later incarnation, once it is there, is obeyed."""
+        verdict = verdict_of(self._run)
+        if verdict is None:
+            return 0
+        if verdict.step is None:
+            self._why = verdict.why
+            assert self._planned is not None
+            self._planned.install(lost=True)
+            self._planned.ignore_late()
+            return self._place()
+        promote(self._run, verdict, shard)
+        job = self._learner.known()
+        assert job is not None
+        self._adopt(job, shard, fresh=True)
+        return 1
 
     def _place(self) -> int:
         done = self._apart.adopt(self._extractors)
@@ -202,16 +249,22 @@ class ExtractService:
         message = StepLost(step=short.step, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
-        for extractor in self._extractors:
-            for index in range(len(extractor.keys())):
-                extractor.ignore(index)
+        assert self._planned is not None
+        self._planned.ignore_planned()
         self._place()
         return 1
 
     def _end(self) -> int:
         """The sources ended and every frame is extracted: the last word on every step."""
-        if self._learner.busy:
+        if self._learner.busy or self._succession.proved:
             return 0
+        if self._generations is not None and self._succession.open:
+            verdict = verdict_of(self._run)
+            known = verdict is not None and verdict.step is None
+            return self._say_drained(self._generations.shard.applied_step) if known else 0
+        if self._planned is not None and any(self._planned.late):
+            looked = self._succession.look(self._extractors, self._planned, at_once=True)
+            return looked and looked + self._place()
         if self._generations is None and not self._learner.read_all(self._extractors):
             return 0
         if self._generations is None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 
 import msgspec
+import numpy as np
 
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
-from flowcheck.stages.apart import Apart
+from flowcheck.stages.apart import Apart, Named
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, Role, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.lives import lives
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
 from flowcheck.wire.terms import Kind
 
 GROWTH = 1.25
@@ -32,9 +35,9 @@ TURN_S = 0.1
 class _Reading(Thread):
     """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
 
-    def __init__(self, seen: Joined, *, ended: bool) -> None:
+    def __init__(self, seen: Joined, flows: Sequence[FlowSeen], *, ended: bool) -> None:
         super().__init__(name="reading", daemon=True)
-        self.seen, self._ended = seen, ended
+        self.seen, self._flows, self._ended = seen, flows, ended
         self.result: Reading | None = None
         self.error: BaseException | None = None
         self.took_s = 0.0
@@ -42,19 +45,59 @@ class _Reading(Thread):
     def run(self) -> None:
         began = time.monotonic()
         try:
-            self.result = read_stream(self.seen.flows, self.seen.messages, ended=self._ended)
+            self.result = self._read()
         except BaseException as error:  # handed to the stage, which raises it
             self.error = error
         self.took_s = time.monotonic() - began
+
+    def _read(self) -> Reading:
+        """The first life of a job that proves one: a later one is no part of it."""
+        *over, last = lives(self._flows, self.seen.messages)
+        for flows, messages in over:
+            reading = read_stream(flows, messages)
+            if reading.job is not None and reading.weights is not None:
+                return reading
+        return read_stream(*last, ended=self._ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A learned job and what must be on file with it."""
+
+    job: Job
+    weights: bytes
+    names: list[dict[FlowKey, Name]]
+    """[mirror point] what its flows are called in the job."""
+    numbers: dict[Named, int]
+    messages: Sequence[MessageSeen]
+
+    def write(self, folder: Path) -> None:
+        """Into a folder that is no job's yet."""
+        Apart(folder / "numbers").learned(self.numbers, self.messages)
+        self._write_files(folder)
+
+    def keep(self, run: RunDir, apart: Apart) -> None:
+        """As the job that is followed."""
+        apart.learned(self.numbers, self.messages)
+        self._write_files(run.learned_folder)
+
+    def _write_files(self, folder: Path) -> None:
+        named = [list(own.items()) for own in self.names]
+        write_whole(folder / "names", msgspec.msgpack.encode(named))
+        # The job appears last: where it is, the weights are.
+        write_whole(folder / "weights.bin", self.weights)
+        write_whole(folder / "job.json", encode_job(self.job))
 
 
 class Learner:
     """Reads the staged messages again as they grow, until they prove a job."""
 
-    def __init__(self, run: RunDir, apart: Apart) -> None:
-        self._run, self._apart = run, apart
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
         self._read_at = 0
         self._not_before_s = 0.0
+        self._last_word = False
+        """The last reading took it that nothing more comes."""
         self._reading: _Reading | None = None
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
 
@@ -80,15 +123,23 @@ class Learner:
         kept = msgspec.msgpack.decode(path.read_bytes(), type=list[list[tuple[FlowKey, Name]]])
         return [dict(own) for own in kept]
 
-    def learn(self, extractors: Sequence[Extractor], *, at_once: bool) -> Job | None:
-        """The job, written to its files, once it is proved; None until then.
+    def learn(
+        self,
+        extractors: Sequence[Extractor],
+        *,
+        at_once: bool,
+        only: Sequence[set[int]] | None = None,
+        wait_s: float = TURN_S,
+    ) -> Proof | None:
+        """The job once it is proved; None until then.
 
-        at_once: nothing more comes, or there is no room for it: read whatever is new.
+        at_once: nothing more comes, or there is no room for it: read whatever is new; only:
+        [ring] indices of the flows to read, by default all.
         """
-        if self._reading is None and not self._begin(extractors, at_once=at_once):
+        if self._reading is None and not self._begin(extractors, only, at_once=at_once):
             return None
         assert self._reading is not None
-        self._reading.join(TURN_S)
+        self._reading.join(wait_s)
         if self._reading.is_alive():
             return None
         reading, self._reading = self._reading, None
@@ -99,20 +150,39 @@ class Learner:
         self.why_not = reading.result.why_not or ("the stream does not tell a training job yet",)
         return self._proved(reading.result, reading.seen)
 
-    def _begin(self, extractors: Sequence[Extractor], *, at_once: bool) -> bool:
+    def forget(self) -> None:
+        """What was read is over: what is read next is another job."""
+        self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
+
+    def _begin(
+        self,
+        extractors: Sequence[Extractor],
+        only: Sequence[set[int]] | None,
+        *,
+        at_once: bool,
+    ) -> bool:
         """Starts a reading if enough is new; readings take a fifth of the time at most."""
-        complete = sum(extractor.staging.completions for extractor in extractors)
-        due = self._read_at + 1 if at_once else max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        if only is None:
+            complete = sum(extractor.staging.completions for extractor in extractors)
+        else:
+            complete = sum(map(_complete_of, extractors, only))
+        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        if at_once:
+            due = self._read_at + (only is None or self._last_word)
         early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
         if complete < due or (early and not at_once):
             return False
-        self._read_at = complete
-        seen = join([view_of(extractor) for extractor in extractors])
-        self._reading = _Reading(seen, ended=at_once)
+        self._read_at, self._last_word = complete, at_once
+        if only is None:
+            seen = join([view_of(extractor) for extractor in extractors])
+            flows = seen.flows
+        else:
+            seen, flows = _joined_of(extractors, only)
+        self._reading = _Reading(seen, flows, ended=at_once)
         self._reading.start()
         return True
 
-    def _proved(self, reading: Reading, seen: Joined) -> Job | None:
+    def _proved(self, reading: Reading, seen: Joined) -> Proof | None:
         if reading.job is None:
             return None
         if reading.weights is None or not reading.weights.complete:
@@ -121,21 +191,48 @@ class Learner:
         if not _consistent(reading.job):
             self.why_not = ("the collectives read so far are not those of the bucket plan",)
             return None
-        self._apart.learned(
-            {
+        self.forget()
+        return Proof(
+            job=reading.job,
+            weights=reading.weights.result.tobytes(),
+            names=seen.names,
+            numbers={
                 (placement.flow, placement.first_psn): placement.number
                 for collective in reading.collectives
                 for placement in collective.placements
                 if placement.first_psn is not None
             },
-            seen.messages,
+            messages=seen.messages,
         )
-        named = [list(own.items()) for own in seen.names]
-        write_whole(self._run.learned_folder / "names", msgspec.msgpack.encode(named))
-        # The job appears last: where it is, the weights are.
-        write_whole(self._run.weights, reading.weights.result.tobytes())
-        write_whole(self._run.learned_job, encode_job(reading.job))
-        return reading.job
+
+
+def _complete_of(extractor: Extractor, flows: set[int]) -> int:
+    """Whole messages staged of these flows."""
+    records = extractor.staging.records()
+    whole = records["message"][(records["state"] == 1) & (records["completed"] > 0)]
+    return int(np.count_nonzero(np.isin(whole["flow"], list(flows))))
+
+
+def _joined_of(
+    extractors: Sequence[Extractor], only: Sequence[set[int]]
+) -> tuple[Joined, list[FlowSeen]]:
+    """Some flows' messages, and those flows; names are of all, as each owner of a key counts."""
+    views, chosen = [], []
+    for extractor, indices in zip(extractors, only, strict=True):
+        # An earlier join's names are of what was there then.
+        names = extractor.names
+        extractor.call({})
+        keys = extractor.keys()
+        own = {keys[index] for index in indices}
+        view = view_of(extractor)
+        messages = [message for message in view.messages if message.flow in own]
+        strays = [stray for stray in view.strays if stray.flow in own]
+        views.append(replace(view, messages=messages, strays=strays))
+        chosen.append(own)
+        extractor.call(names)
+    seen = join(views)
+    wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
+    return seen, [flow for flow in seen.flows if flow.key in wanted]
 
 
 def _consistent(job: Job) -> bool:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
+from flowcheck.plane.flows import flow_key
+from flowcheck.plane.owners import Name
 from flowcheck.stages.gaps import explain
 from flowcheck.stages.recut import Recuts
 from flowcheck.stages.rundir import RunDir
@@ -28,7 +32,15 @@ class Planned:
         job: Job,
         extractors: Sequence[Extractor],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        base: int = 0,
+        fresh: bool = False,
     ) -> None:
+        """base: steps before this job's first one; fresh: it was learned just now, so that most
+        flows it does not name belong to it all the same."""
+        self._base, self._fresh = base, fresh
+        self.late: list[set[int]] = [set() for _ in extractors]
+        """[ring] flows that appeared after the job was learned: they stay staged."""
         self._extractors = extractors
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
         self._frontiers = {key: number for number, key in enumerate(self._plans)}
@@ -36,7 +48,7 @@ class Planned:
         self._clock = clock
         self._heads = [(-1, clock()) for _ in extractors]
         """[ring] its head, and since when it has not moved."""
-        self.recuts = Recuts(run, job, self._plans)
+        self.recuts = Recuts(run, job, self._plans, base)
 
     def restore(self) -> None:
         """Ends what a kill interrupted: every plan gets the cuts that were decided."""
@@ -47,22 +59,90 @@ class Planned:
                     self.recuts.restore(extractor, index, key)
 
     def install(self, *, lost: bool) -> None:
-        """Plans for flows that appeared; what no plan names is ignored from here on.
+        """Plans for flows that appeared; what no plan names may be another job's.
 
         lost: nothing is placed any more.
         """
         for number, extractor in enumerate(self._extractors):
             keys = extractor.keys()
+            beside = self._beside(extractor) if self._fresh else set()
             for index in range(self._looked[number], len(keys)):
                 if extractor.staging.plans()["state"][index] != PLAN_UNKNOWN:
                     continue
                 key = keys[index]
-                plan = None if lost else self._plans.get(key)
-                if plan is None or not extractor.install(plan, frontier=self._frontiers[key]):
+                plan = self._plans.get(key)
+                if plan is None and index not in beside:
+                    self.late[number].add(index)
+                elif plan is None or lost:
                     extractor.ignore(index)
                 else:
-                    self.recuts.restore(extractor, index, keys[index])
+                    first, frontier = self._base + 1, self._frontiers[key]
+                    extractor.install(plan, first_step=first, frontier=frontier)
+                    self.recuts.restore(extractor, index, key)
             self._looked[number] = len(keys)
+        self._fresh = False
+
+    def _beside(self, extractor: Extractor) -> set[int]:
+        """Flows without a plan that began before the first iteration of all others was over:
+        clear-to-send, and what else the job does."""
+        keys = extractor.keys()
+        records = extractor.staging.records()
+        staged = records["message"][records["state"] == 1]
+        proved_at = 0
+        begins: dict[int, int] = {}
+        for m in staged[np.argsort(staged["position"])]:
+            plan, position = self._plans.get(keys[int(m["flow"])]), int(m["position"])
+            begins.setdefault(int(m["flow"]), position)
+            if plan is not None:
+                needed = plan.first_number + len(plan.first.sends) + len(plan.each.sends)
+                if int(m["number"]) < needed:
+                    proved_at = max(proved_at, position)
+        return {index for index, begin in begins.items() if begin < proved_at}
+
+    def crowded(self) -> bool:
+        """Later flows fill half of what a ring may stage: the followed job needs the rest."""
+        return any(
+            late
+            and (
+                2 * x.staging.data_free_bytes < int(x.staging.handle.header.data_bytes)
+                or 2 * int(x.staging.handle.header.records_held)
+                > int(x.staging.handle.header.records_max)
+            )
+            for x, late in zip(self._extractors, self.late, strict=True)
+        )
+
+    def ignore_late(self) -> None:
+        """Nothing of the later flows is kept."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            for index in late:
+                extractor.ignore(index)
+            late.clear()
+
+    def ignore_planned(self) -> None:
+        """The job is over: nothing more of it is placed, nor of what else there was by now."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            for index in range(len(extractor.keys())):
+                if index not in late:
+                    extractor.ignore(index)
+            extractor.close_homes()
+
+    def goes_on(self, successor: Job, called: Sequence[Mapping[FlowKey, Name]]) -> bool:
+        """Did a flow of this job begin a message after the successor's first one?
+
+        called: [ring] what its flows are called in the successor.
+        """
+        named = {flow for edge in successor.edges for flow in edge.flows if flow is not None}
+        for extractor, late, names in zip(self._extractors, self.late, called, strict=True):
+            flows = extractor.flows.flows()
+            own = [index for index in late if names[flow_key(flows[index])].flow in named]
+            records = extractor.staging.records()
+            staged = records["message"][records["state"] == 1]
+            begins = staged["position"][np.isin(staged["flow"], own)]
+            states = extractor.staging.plans()["state"][: len(flows)]
+            followed = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))
+            if len(begins) and np.any(flows["last_message"][followed] > begins.min()):
+                return True
+        return False
 
     def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[str]:
         """What was lost and can only have been as planned is waited for no more."""

@@ -56,7 +56,11 @@ class Recuts:
     makes the rest of the changes when it starts.
     """
 
-    def __init__(self, run: RunDir, job: Job, plans: Mapping[FlowKey, FlowPlan]) -> None:
+    def __init__(
+        self, run: RunDir, job: Job, plans: Mapping[FlowKey, FlowPlan], base: int = 0
+    ) -> None:
+        """base: steps before this job's first one; here its own are counted from 1."""
+        self._base = base
         self._file = run.learned_folder / "recuts"
         self._plans = plans
         self._readers = [Reader(job, number) for number in range(len(job.communicators))]
@@ -95,7 +99,7 @@ class Recuts:
             step, trailing = view.deviation()
             waiting = view.waiting
             due = max(self._waited[number] + 1, int(self._waited[number] * GROWTH))
-            if not at_once and (step > open_step or waiting < due):
+            if not at_once and (step > open_step - self._base or waiting < due):
                 continue
             self._waited[number] = waiting
             self._read(number, view, step + trailing, outcome, at_once=at_once)
@@ -108,7 +112,8 @@ class Recuts:
         step = view.deviation()[0]
         start = self._start(number, view, step)
         if start is None:
-            outcome.broken = (step, f"step {step} has messages the first iteration had not")
+            named = step + self._base
+            outcome.broken = (named, f"step {named} has messages the first iteration had not")
             return
         stream = view.stream()
         steps = max(1, last - start.step + 1)
@@ -121,17 +126,19 @@ class Recuts:
         reading = reader.skip(stream, start) if found is Answer.NONE else found
         cuts = self._cuts(view, start, reading) if isinstance(reading, Found) else None
         if cuts is None or not isinstance(reading, Found):
+            named = step + self._base
             outcome.broken = (
-                step,
-                f"step {step} does not lie where the plan has it, and no collectives that "
+                named,
+                f"step {named} does not lie where the plan has it, and no collectives that "
                 "could be left out explain the messages before it: a deviation, nothing was lost",
             )
             return
         recut = Recut(number, reading.buckets[-1].step, reading.end, cuts, reading.assumed)
         self._keep(recut)
+        self._waited[number] = 0  # what still waits was not read with these cuts
         outcome.done += self._apply(view, recut)
         if reading.assumed:
-            outcome.notes.append(f"assumed where step {step} lies: {reading.assumed}")
+            outcome.notes.append(f"assumed where step {step + self._base} lies: {reading.assumed}")
 
     def _start(self, number: int, view: LaneView, step: int) -> Bucket | None:
         """Where to begin reading: after the last bucket before `step`."""

@@ -74,6 +74,26 @@ class RunDir:
         return self.learned_folder / "weights.bin"
 
     @property
+    def successor(self) -> Path:
+        """A later incarnation of the job: a folder like `learned_folder`, which appears whole,
+        after the first one's last step; it goes into `history` when that one is followed."""
+        return self.learned_folder / "next"
+
+    @property
+    def verdict(self) -> Path:
+        """What the updater makes of the successor; appears whole."""
+        return self.successor / "verdict.json"
+
+    @property
+    def incarnation(self) -> Path:
+        """Which incarnation of the job is followed, and from where on."""
+        return self.learned_folder / "incarnation.json"
+
+    def history(self, number: int) -> Path:
+        """What was learned of incarnation `number`, from 1, which is over."""
+        return self.learned_folder / str(number)
+
+    @property
     def steps(self) -> Path:
         """One JSON line per step taken."""
         return self.root / "steps.jsonl"
@@ -145,6 +165,7 @@ class RunDir:
                 self.trace,
                 self.audits,
                 *self.root.glob("*.log"),
+                *self.root.glob("steps-*.jsonl"),
             ):
                 item.unlink(missing_ok=True)
         for folder in folders:

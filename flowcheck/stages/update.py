@@ -14,7 +14,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.messages import Message, StepApplied
+from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard, State
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256
@@ -22,6 +22,7 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.trace import Trace
 from flowcheck.replica.warm import load_torch
+from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
@@ -71,6 +72,7 @@ class UpdateService:
         self._replica: Replica | None = None
         self._shard: Shard | None = None
         self._trace: Trace | None = None
+        self._judge = Judge(run, config, layout_of)
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -127,7 +129,7 @@ class UpdateService:
         iteration = self._shard.applied_step + 1
         generation = _complete(self._shard, iteration)
         if generation is None:
-            return 0
+            return self._look_at_successor()
         if iteration % self._iterations:
             # The trainer only accumulates: the next all-reduce holds this gradient as well.
             self._shard.apply(iteration)
@@ -138,6 +140,15 @@ class UpdateService:
         seconds = time.perf_counter() - began
         self._write(step, seconds)
         self._release(step, seconds)
+        return 1
+
+    def _look_at_successor(self) -> int:
+        """Every whole step of the job is taken: a later incarnation of it may wait."""
+        if not self._judge.due:
+            return 0
+        assert self._replica is not None and self._shard is not None
+        sentence = self._judge.judge(self._replica, self._shard, self._iterations)
+        self._links.report(Note(stage=self.name, sentence=sentence))
         return 1
 
     def _write(self, step: int, seconds: float) -> None:
@@ -181,6 +192,8 @@ class UpdateService:
         """No finished step waits."""
         if self._replica is None or self._shard is None:
             return True
+        if self._judge.due:
+            return False
         return _complete(self._shard, self._shard.applied_step + 1) is None
 
     def stop(self) -> None:

@@ -1,0 +1,31 @@
+"""The extractor's files in shared memory: made under another name, so that they appear whole."""
+
+from __future__ import annotations
+
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.shard import Shard
+from flowcheck.plane.staging import Staging
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job
+
+
+def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) -> Staging:
+    """The staging file of one ring, made if it is not there."""
+    path = run.staging(number)
+    if path.exists():
+        return Staging.open(path)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.unlink(missing_ok=True)
+    staging = Staging.create(unfinished, messages=flows.pool_records, data_bytes=size_bytes)
+    unfinished.replace(path)
+    return staging
+
+
+def create_shard(run: RunDir, job: Job) -> Shard:
+    """A new shard for a job's gradients."""
+    unfinished = run.shard.with_suffix(".tmp")
+    unfinished.unlink(missing_ok=True)
+    unit = min(parameter.element_bytes for parameter in job.parameters)
+    shard = Shard.create(unfinished, gradient_bytes=job.state_bytes, unit_bytes=unit)
+    unfinished.replace(run.shard)
+    return shard

@@ -1,0 +1,129 @@
+"""A job that comes back while the services stay up: its next incarnation takes over.
+
+The handover lies in files, so that a kill of either side at any instant only makes it be done
+again. The extractor ends the old job and renames a whole folder to `RunDir.successor`; the updater
+compares its weights with the replica and writes `RunDir.verdict` there; the extractor takes the
+folder's files for its own and moves it into the history, which commits.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.shard import Shard
+from flowcheck.stages.learner import Learner, Proof, write_whole
+from flowcheck.stages.planned import Planned
+from flowcheck.stages.rundir import RunDir
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the updater found."""
+
+    number: int
+    """Of the incarnation that is over, from 1."""
+    step: int | None
+    """The replica's step whose parameters the new incarnation began with; None: none of them."""
+    iterations: int = 0
+    """Iterations in the replica then: the new incarnation's first one is the next."""
+    why: str = ""
+    """Why it cannot be followed."""
+
+
+class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
+    """Which incarnation of the job is followed."""
+
+    number: int = 1
+    iterations: int = 0
+    """Iterations in the replica before its first one."""
+
+
+def incarnation_of(run: RunDir) -> Incarnation:
+    if not run.incarnation.exists():
+        return Incarnation()
+    return msgspec.json.decode(run.incarnation.read_bytes(), type=Incarnation)
+
+
+def verdict_of(run: RunDir) -> Verdict | None:
+    """The updater's word on the successor; None while there is none."""
+    if not run.verdict.exists():
+        return None
+    return msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
+
+
+def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
+    """The successor is the job that is followed; whatever was done of it before is done again."""
+    history = run.history(verdict.number)
+    if not history.exists():
+        growing = history.with_suffix(".tmp")
+        shutil.rmtree(growing, ignore_errors=True)
+        growing.mkdir(mode=0o700)
+        for file in (path for path in run.learned_folder.iterdir() if path.is_file()):
+            shutil.copy2(file, growing)
+        growing.rename(history)
+    (run.learned_folder / "recuts").unlink(missing_ok=True)
+    (run.learned_folder / "numbers").unlink(missing_ok=True)
+    shard.clear()
+    for name in ("names", "numbers", run.weights.name):
+        if (run.successor / name).exists():
+            write_whole(run.learned_folder / name, (run.successor / name).read_bytes())
+    followed = Incarnation(number=verdict.number + 1, iterations=verdict.iterations)
+    write_whole(run.incarnation, msgspec.json.encode(followed))
+    write_whole(run.learned_job, (run.successor / run.learned_job.name).read_bytes())
+    run.successor.rename(history / run.successor.name)
+
+
+class Succession:
+    """The extractor's side of a handover."""
+
+    def __init__(self, run: RunDir, learner: Learner, note: Callable[[str], None]) -> None:
+        """note: says a sentence to the operator."""
+        self._run, self._learner, self._note = run, learner, note
+        self._proof: Proof | None = None
+
+    @property
+    def proved(self) -> bool:
+        """A later incarnation is known, and the old one's end is still to be put on file."""
+        return self._proof is not None
+
+    @property
+    def open(self) -> bool:
+        """It waits for the updater's word, or to be promoted."""
+        return self._run.successor.exists()
+
+    def look(self, extractors: Sequence[Extractor], planned: Planned, *, at_once: bool) -> int:
+        """Reads the flows that appeared later; returns 1 where that changed something."""
+        if planned.crowded():
+            why = "; ".join(self._learner.why_not)
+            self._leave_out(planned, f"half of staging is full and no job is proved: {why}")
+            return 1
+        proof = self._learner.learn(
+            extractors, at_once=at_once, only=planned.late, wait_s=0.05 if at_once else 0.0
+        )
+        if proof is None and at_once and not self._learner.busy:
+            planned.ignore_late()
+            return 1
+        if proof is None:
+            return 0
+        if planned.goes_on(proof.job, proof.names):
+            self._leave_out(planned, "the job that is followed still goes on beside it")
+        else:
+            self._proof = proof
+        return 1
+
+    def _leave_out(self, planned: Planned, why: str) -> None:
+        self._note(f"flows that appeared after the job was learned are not followed: {why}")
+        planned.ignore_late()
+
+    def commit(self) -> None:
+        """The old job is over: the updater may look at the new one."""
+        assert self._proof is not None
+        growing = self._run.successor.with_suffix(".tmp")
+        shutil.rmtree(growing, ignore_errors=True)
+        growing.mkdir(mode=0o700)
+        self._proof.write(growing)
+        growing.rename(self._run.successor)
+        self._proof = None
