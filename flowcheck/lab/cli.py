@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,6 +163,7 @@ def train(
         loss=loss,
         control=not no_control,
     )
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     outcome = run_plan(plan, quiet=as_json)
     raise typer.Exit(report.show(outcome, as_json=as_json))
 

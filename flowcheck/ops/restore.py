@@ -37,7 +37,7 @@ def run(
             "template": {"file": str(template), "step": pattern.step},
             "replaced": filled.replaced,
             "kept": filled.kept,
-            "assumed": found.assumed,
+            "assumed": (*found.assumed, *filled.assumed),
         }
         print(json.dumps(result))
         return 0
@@ -47,6 +47,6 @@ def run(
         say(f"  now of step {filled.step}: {part}")
     for part in filled.kept:
         say(f"  as the template has it: {part}")
-    for sentence in found.assumed:
+    for sentence in (*found.assumed, *filled.assumed):
         say(f"  assumed: {sentence}")
     return 0

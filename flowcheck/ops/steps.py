@@ -10,15 +10,20 @@ from threading import Event
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint, snapshot
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.stages.generations import Generations
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import decode_job
 
-SETTLE_S = 10.0
-"""How long frames already captured may take to become a step."""
+CALM_S = 1.0
+"""Nothing moves for so long: what was captured has become steps, as far as it can."""
+READING_S = 15.0
+"""The same before the job is learned: a reading of the start-up moves nothing that can be seen."""
+UPDATE_S = 60.0
+"""A whole step the updater has begun may take so long without a sign of life."""
 LOOK_S = 0.05
 
 
@@ -43,7 +48,7 @@ def config_of(run: RunDir) -> JobConfig:
 def newest(run: RunDir, *, settle: bool) -> Found:
     """The newest step of a run: of its replica, else of the checkpoint its job names.
 
-    settle: first let frames that were captured already become steps, for SETTLE_S at most.
+    settle: first let frames that were captured already become steps, as long as anything moves.
     Raises ConfigError without a run, StateError without a step.
     """
     config = config_of(run)
@@ -73,21 +78,56 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
 
 
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Whatever moves while frames become steps."""
+
+    heads: int
+    tails: int
+    staged: int
+    covered_bytes: int
+    applied: int
+    whole: bool
+    """A whole step waits for the updater."""
+    learned: bool
+
+    @property
+    def patience_s(self) -> float:
+        """How long all this may stand still before nothing more is to be expected."""
+        if self.whole or self.heads != self.tails:
+            return UPDATE_S
+        return CALM_S if self.learned else READING_S
+
+
 def _settle(run: RunDir, config: JobConfig) -> None:
-    deadline_s = time.monotonic() + SETTLE_S
-    quiet = 0  # looks in a row: between two stages a frame is in no ring and no step is whole yet
-    while quiet < 3 and time.monotonic() < deadline_s:
-        quiet = quiet + 1 if _quiet(run, config) else 0
+    """Raises StateError where whole steps wait and the updater does not take them."""
+    last = _positions(run, config)
+    moved_s = time.monotonic()
+    while time.monotonic() - moved_s < last.patience_s:
         Event().wait(LOOK_S)
+        now = _positions(run, config)
+        if now != last:
+            last, moved_s = now, time.monotonic()
+    if last.whole or last.heads != last.tails:
+        raise StateError(
+            f"{run.root}: frames or whole steps have waited {UPDATE_S:.0f} s and nobody takes "
+            "them: see flowcheck status, and the logs there"
+        )
 
 
-def _quiet(run: RunDir, config: JobConfig) -> bool:
-    """No frame waits in a ring and no whole step for the updater."""
+def _positions(run: RunDir, config: JobConfig) -> _Positions:
+    heads = tails = staged = covered = applied = 0
     for number in range(len(config.rings)):
         with Ring.open(run.ring(number)) as ring:
-            if ring.head != ring.tail:
-                return False
-    if not run.shard.exists():
-        return True
-    with Shard.open(run.shard) as shard:
-        return not Generations(shard).waiting
+            heads, tails = heads + ring.head, tails + ring.tail
+        if run.staging(number).exists():
+            with Staging.open(run.staging(number)) as staging:
+                staged += int(staging.handle.header.records_held)
+    whole = False
+    if run.shard.exists():
+        with Shard.open(run.shard) as shard:
+            whole = Generations(shard).waiting
+            applied = shard.applied_step
+            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
+    learned = run.shard.exists() and run.learned_job.exists()
+    return _Positions(heads, tails, staged, covered, applied, whole, learned)

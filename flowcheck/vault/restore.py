@@ -32,6 +32,8 @@ class Filled:
     """Parts that hold the replica's step now, one phrase each."""
     kept: tuple[str, ...]
     """Parts that stay as they were in the template: what the wire does not tell."""
+    assumed: tuple[str, ...] = ()
+    """What the template could not have contradicted."""
 
 
 def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
@@ -53,13 +55,18 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
     for scheduler in template.schedulers:
         _fill_scheduler(scheduler, moved, template, rate, snapshot.step)
         replaced.append("a learning-rate scheduler")
+    assumed: list[str] = []
     for node, key, path in template.counters:
+        name = ".".join(path)
         if node[key] != template.step:
-            kept.append(f"{'.'.join(path)} = {node[key]} (not the step {template.step})")
+            kept.append(f"{name} = {node[key]} (not the step {template.step})")
             continue
+        if template.step == 0:
+            assumed.append(f"{name} counts optimizer steps: it is 0 in the template, as all counts")
         node[key] = snapshot.step
-        replaced.append(f"{'.'.join(path)} = {snapshot.step}")
-    return Filled(snapshot.step, tuple(replaced), tuple(kept))
+        replaced.append(f"{name} = {snapshot.step}")
+    kept += [f"{key}" for key in template.untouched]
+    return Filled(snapshot.step, tuple(replaced), tuple(kept), tuple(assumed))
 
 
 def write(tree: Any, path: Path) -> None:

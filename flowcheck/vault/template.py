@@ -16,12 +16,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
-
-STEP_WORDS = frozenset(
-    ("step", "iter", "iteration", "global_step", "updates", "it", "completed_steps")
-)
-"""Keys under which trainers keep the number of optimizer steps taken (Lightning's global_step,
-nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
+from flowcheck.vault.counters import find_counters, told_by_counters, untouched
 
 Path_ = tuple[str, ...]
 
@@ -48,6 +43,8 @@ class Template:
     """state_dicts of learning-rate schedulers."""
     counters: list[tuple[dict[str, Any], str, Path_]] = field(default_factory=list)
     """(where, key, path) of integers that count steps."""
+    untouched: tuple[str, ...] = ()
+    """Entries of the whole that hold nothing of the step, as far as can be told."""
 
     def states(self, index: int) -> Mapping[str, torch.Tensor]:
         """The optimizer's state of parameter `index` by torch's names; {} before the first step."""
@@ -101,9 +98,10 @@ def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) ->
     step = _step_of(optimizer, what)
     template = Template(tree, found_names, parameters, others, optimizer, order, step)
     skipped = {id(model), id(optimizer)}
-    _find_counters(template, tree, (), skipped)
+    find_counters(template, tree, (), skipped)
     if template.step < 0:
-        template.step = _told_by_counters(template, what)
+        template.step = told_by_counters(template, what)
+    template.untouched = untouched(template, model)
     return template
 
 
@@ -217,28 +215,3 @@ def _step_of(optimizer: dict[str, Any] | None, what: str) -> int:
     if len(counts) > 1:
         raise StateError(f"{what}: its parameters have taken different numbers of steps")
     return counts.pop() if counts else -1
-
-
-def _find_counters(template: Template, node: Any, path: Path_, skipped: set[int]) -> None:
-    """Schedulers and step counters, wherever the trainer keeps them."""
-    if not isinstance(node, dict) or id(node) in skipped:
-        return
-    if isinstance(node.get("last_epoch"), int) and "_step_count" in node:
-        template.schedulers.append(node)
-        return
-    for key, value in node.items():
-        word = str(key).lower().removesuffix("_num").removeprefix("num_")
-        if type(value) is int and word in STEP_WORDS:
-            template.counters.append((node, key, (*path, str(key))))
-        _find_counters(template, value, (*path, str(key)), skipped)
-
-
-def _told_by_counters(template: Template, what: str) -> int:
-    """The step, where the optimizer counts none."""
-    told = {int(node[key]) for node, key, _ in template.counters}
-    told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}
-    if len(told) != 1:
-        raise StateError(
-            f"{what}: nothing in it tells at which step it was written (it names {sorted(told)})"
-        )
-    return told.pop()

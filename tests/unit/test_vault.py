@@ -221,3 +221,20 @@ def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path
     assert first.states == ({}, {})
     with pytest.raises(StateError, match="other optimizer settings"):
         of_state(tmp_path / "replica", SGD)
+
+
+def test_what_is_kept_and_assumed_is_said_and_another_scheduler_is_refused(trained: Any) -> None:
+    out, optimizer = trained
+    snapshot = snapshot_of(out / "step-4.pt", optimizer)
+    tree = load(out / "step-0.pt") | {"rng": torch.zeros(4, dtype=torch.uint8)}
+    template = read_template(tree, snapshot.layout, (), "x")
+    filled = restore.fill(template, snapshot, lambda step: 0.1)
+    assert {"rng", "arguments"} <= set(filled.kept)
+    if optimizer is ADAMW:  # SGD counts no steps: there the counter is the evidence
+        assert any("step counts optimizer steps" in said for said in filled.assumed)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    )
+    tree = load(out / "step-2.pt") | {"scheduler": plateau.state_dict()}
+    with pytest.raises(StateError, match="not LambdaLR's kind"):
+        read_template(tree, snapshot.layout, (), "x")

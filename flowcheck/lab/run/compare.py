@@ -24,7 +24,7 @@ class Comparison:
     different: tuple[tuple[int, str], ...]
     """(step, what differs first)."""
     missing: tuple[int, ...]
-    """Steps the trainer took and the replica did not."""
+    """Steps that the trainer's digests or the replica lack."""
 
     @property
     def exact(self) -> bool:
@@ -49,8 +49,10 @@ def replica_digests(path: Path) -> dict[int, Digests]:
     return found
 
 
-def compare(trainer: Mapping[int, Digests], replica: Mapping[int, Digests]) -> Comparison:
-    """Every step of the trainer's against the replica's."""
+def compare(
+    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, steps: int = 0
+) -> Comparison:
+    """Every step of the trainer's against the replica's; all of 1 to `steps` must be there."""
     different: list[tuple[int, str]] = []
     equal = states = 0
     for step, own in sorted(trainer.items()):
@@ -63,7 +65,8 @@ def compare(trainer: Mapping[int, Digests], replica: Mapping[int, Digests]) -> C
             different.append((step, wrong[0]))
         else:
             equal += 1
-    missing = tuple(step for step in sorted(trainer) if step not in replica)
+    wanted = {*trainer, *range(1, steps + 1)}
+    missing = tuple(step for step in sorted(wanted) if step not in replica or step not in trainer)
     return Comparison(equal, states, tuple(different), missing)
 
 

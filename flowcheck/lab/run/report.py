@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 
-from flowcheck.lab.run.train import Outcome, statements
+from flowcheck.lab.run.train import Outcome
 
 FAILED = 1
 
@@ -30,3 +31,32 @@ def show(outcome: Outcome, *, as_json: bool) -> int:
         console.print(f"  {mark}  {says}")
     console.print(f"  {outcome.seconds:.0f} s in all")
     return 0 if good else FAILED
+
+
+def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
+    """(does it hold?, what it says) of everything a run is for."""
+    found: list[tuple[bool, str]] = []
+    comparison = outcome.comparison
+    if comparison is not None:
+        said = (
+            f"{comparison.equal} steps: parameters and optimizer state bit-equal to the trainer's"
+        )
+        if comparison.different:
+            step, what = comparison.different[0]
+            said += f"; {len(comparison.different)} differ, first {what} at step {step}"
+        if comparison.missing:
+            said += f"; {len(comparison.missing)} not followed, first {comparison.missing[0]}"
+        found.append((comparison.exact, said))
+    if outcome.killed_at is not None and outcome.restored_step is not None:
+        lost = outcome.killed_at - outcome.restored_step
+        said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "
+        said += "nothing was lost" if lost <= 0 else f"{lost} steps were lost"
+        found.append((lost <= 0, said + " but the step in flight"))
+    for name, other in (
+        ("stopped and resumed by the trainer's own save", outcome.control),
+        ("never stopped", outcome.unbroken),
+    ):
+        if other is not None:
+            same = bool(other) and outcome.final == other
+            found.append((same, f"the final state is bit-equal to a run {name}"))
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -112,7 +111,7 @@ class Run:
         outcome.chain = self._services.state() or {}
         replica = replica_digests(RunDir(plan.run).steps)
         trainer = trainer_digests(plan.digests)
-        outcome.comparison = compare(trainer, replica)
+        outcome.comparison = compare(trainer, replica, steps=plan.steps)
         outcome.final = trainer.get(plan.steps, {})
         self._services.stop()
         self._services = None
@@ -129,12 +128,12 @@ class Run:
             kept = plan.trainers_folder / "control.jsonl"
             more = ("--resume", str(own), "--digests", str(kept))
             self._to_end("control, resumed", plan.script("control", *more))
-            outcome.control = trainer_digests(kept).get(plan.steps)
+            outcome.control = trainer_digests(kept).get(plan.steps, {})
         if plan.cluster.hosts == 2:
             self._display.say("control: never stopped")
             kept = plan.trainers_folder / "unbroken.jsonl"
             self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
-            outcome.unbroken = trainer_digests(kept).get(plan.steps)
+            outcome.unbroken = trainer_digests(kept).get(plan.steps, {})
 
     def _to_end(self, what: str, script: Script) -> None:
         trainers = self._launch(script)
@@ -217,37 +216,3 @@ def run(plan: Plan, *, quiet: bool) -> Outcome:
     """See Run.whole."""
     with Display(plan.steps, quiet=quiet) as display:
         return Run(plan, display).whole()
-
-
-def passed(outcome: Outcome) -> bool:
-    """Every statement that could be judged holds."""
-    return all(good for good, _ in statements(outcome))
-
-
-def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
-    """(does it hold?, what it says) of everything a run is for."""
-    found: list[tuple[bool, str]] = []
-    comparison = outcome.comparison
-    if comparison is not None:
-        said = (
-            f"{comparison.equal} steps: parameters and optimizer state bit-equal to the trainer's"
-        )
-        if comparison.different:
-            step, what = comparison.different[0]
-            said += f"; {len(comparison.different)} differ, first {what} at step {step}"
-        if comparison.missing:
-            said += f"; {len(comparison.missing)} not followed, first {comparison.missing[0]}"
-        found.append((comparison.exact, said))
-    if outcome.killed_at is not None and outcome.restored_step is not None:
-        lost = outcome.killed_at - outcome.restored_step
-        said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "
-        said += "nothing was lost" if lost <= 0 else f"{lost} steps were lost"
-        found.append((lost <= 0, said + " but the step in flight"))
-    for name, other in (
-        ("stopped and resumed by the trainer's own save", outcome.control),
-        ("never stopped", outcome.unbroken),
-    ):
-        if other is not None:
-            same = bool(outcome.final) and outcome.final == other
-            found.append((same, f"the final state is bit-equal to a run {name}"))
-    return found

@@ -1,0 +1,71 @@
+"""Where in a trainer's checkpoint steps are counted: schedulers, and integers of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from flowcheck.errors import StateError
+
+STEP_WORDS = frozenset(
+    ("step", "iter", "iteration", "global_step", "updates", "it", "completed_steps")
+)
+"""Keys under which trainers keep the number of optimizer steps taken (Lightning's global_step,
+nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
+
+Path_ = tuple[str, ...]
+
+
+class Counted(Protocol):
+    """What of a Template this file looks at and fills."""
+
+    tree: Any
+    optimizer: dict[str, Any] | None
+    step: int
+    schedulers: list[dict[str, Any]]
+    counters: list[tuple[dict[str, Any], str, Path_]]
+
+
+def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) -> None:
+    """Schedulers and step counters, wherever the trainer keeps them."""
+    if not isinstance(node, dict) or id(node) in skipped:
+        return
+    if isinstance(node.get("last_epoch"), int):
+        if "_step_count" not in node or "_schedulers" in node or "num_bad_epochs" in node:
+            raise StateError(
+                f"{'.'.join(path)}: a learning-rate scheduler that is not LambdaLR's kind: its "
+                "state after other steps cannot be told"
+            )
+        template.schedulers.append(node)
+        return
+    for key, value in node.items():
+        word = str(key).lower().removesuffix("_num").removeprefix("num_")
+        if type(value) is int and word in STEP_WORDS:
+            template.counters.append((node, key, (*path, str(key))))
+        find_counters(template, value, (*path, str(key)), skipped)
+
+
+def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
+    """Top-level entries without a part that `restore` fills."""
+    if not isinstance(template.tree, dict) or template.tree is model:
+        return ()
+    filled = {id(model), id(template.optimizer), *map(id, template.schedulers)}
+    own = {key for node, key, _ in template.counters if node is template.tree}
+    inner = {id(node) for node, _, _ in template.counters if node is not template.tree}
+
+    def holds(node: Any) -> bool:
+        if id(node) in filled or id(node) in inner:
+            return True
+        return isinstance(node, dict) and any(map(holds, node.values()))
+
+    return tuple(str(k) for k, v in template.tree.items() if k not in own and not holds(v))
+
+
+def told_by_counters(template: Counted, what: str) -> int:
+    """The step, where the optimizer counts none."""
+    told = {int(node[key]) for node, key, _ in template.counters}
+    told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}
+    if len(told) != 1:
+        raise StateError(
+            f"{what}: nothing in it tells at which step it was written (it names {sorted(told)})"
+        )
+    return told.pop()
