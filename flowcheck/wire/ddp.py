@@ -44,6 +44,7 @@ __all__ = [
     "parse_shape_values",
     "parse_shapes",
     "rebuilt_buckets",
+    "shapes_ends",
     "unused_buckets",
     "weight_broadcasts",
     "weights_fits",
@@ -70,6 +71,25 @@ def parse_shape_values(message: NDArray[np.uint8]) -> tuple[int, ...] | None:
         return None
     values = np.frombuffer(message.tobytes(), "<i8")
     return tuple(values.tolist()) if ((values >= 0) & (values < 1 << 48)).all() else None
+
+
+def shapes_ends(message: NDArray[np.uint8], parameters: int, slack_bytes: int) -> tuple[int, ...]:
+    """[1] bytes of `message` that are the shapes, where up to `slack_bytes` at its end may be
+    anything; () where none fits or several do: then nothing tells which."""
+    values = np.frombuffer(message[: len(message) // 16 * 16].tobytes(), "<i8")
+    # A dense parameter has no size and no stride of zero.
+    bad = np.flatnonzero((values <= 0) | (values >= 1 << 48))
+    most = int(bad[0]) if len(bad) else len(values)
+    least = max(2, -(-max(0, len(message) - slack_bytes) // 8))
+    fits = {
+        8 * stop: found[0]
+        for stop in range(least + least % 2, most + 1, 2)
+        if (found := parse_shapes(values[:stop].tolist(), parameters, most=1))
+    }
+    # Parameters left out at the end would be scalars, which hardly any model has.
+    dense = [end for end, cut in fits.items() if all(sizes for sizes, _ in cut.shapes)]
+    likely = dense or list(fits)
+    return tuple(likely) if len(likely) == 1 else ()
 
 
 def parse_bucket_indices(

@@ -13,6 +13,7 @@ class Protocol(StrEnum):
 
 
 LL_LINE_DATA_BYTES = 8
+LL128_GROUP_DATA_BYTES = 1920
 """Data of an LL line: totals that differ by less may have the same sizes on the wire."""
 
 

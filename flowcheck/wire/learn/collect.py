@@ -78,7 +78,7 @@ def collect(
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
         if ends.open(i, canvas):
-            uncover_end(canvas)
+            uncover_end(canvas, cut.op.protocol)
             assumed.append(END_OPEN)
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)

@@ -1,7 +1,7 @@
-"""Where a tensor ends inside its last LL line, and when nothing tells.
+"""Where a tensor ends inside its last LL line or LL128 group, and when nothing tells.
 
-A line holds 8 bytes; NCCL says nothing of how many of the last one it means. A tensor whose size
-no plan gives, or whose plan fits others as well, may be some bytes shorter than its lines.
+A line holds 8 bytes, a group 1920; NCCL says nothing of how many of the last one it means. A
+tensor whose size no plan gives, or whose plan fits others as well, may be some bytes shorter.
 """
 
 from __future__ import annotations
@@ -9,9 +9,17 @@ from __future__ import annotations
 from flowcheck.wire.learn.grammar import BUCKET, ELEMENT_BYTES, Habits, Stage
 from flowcheck.wire.learn.place import Canvas
 from flowcheck.wire.learn.search import Communicator
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Kind, Protocol, round_up
+from flowcheck.wire.terms import (
+    LL128_GROUP_DATA_BYTES,
+    LL_LINE_DATA_BYTES,
+    Kind,
+    Protocol,
+    round_up,
+)
 
 END_OPEN = "the end of the tensor inside its last line"
+GRAIN_BYTES = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
+"""Data the wire carries at least, where it is more than a byte."""
 
 
 class Ends:
@@ -20,8 +28,8 @@ class Ends:
     def __init__(self, communicator: Communicator) -> None:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
-        sizes = {cut.op.work_bytes for cut in self._cuts if cut.op.meaning == BUCKET}
-        self._rivals = {size for size in sizes if end_open(habits, size)}
+        sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
+        self._rivals = {one for one in sizes if end_open(habits, *one)}
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
         lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
@@ -33,40 +41,42 @@ class Ends:
         if op.kind is not Kind.ALL_REDUCE:
             return False
         told = not op.slack_is_open
-        if op.meaning == BUCKET and op.protocol is Protocol.LL:
+        grain = GRAIN_BYTES.get(op.protocol, 0)
+        if op.meaning == BUCKET and grain:
             # A metric of one number is as large on the wire as a bucket of one line.
-            told = op.work_bytes > LL_LINE_DATA_BYTES and i < self._hidden_from
-            told = told and op.work_bytes not in self._rivals
-        return not told and not _fills_last_line(canvas)
+            told = op.work_bytes > grain and i < self._hidden_from
+            told = told and (op.work_bytes, op.protocol) not in self._rivals
+        # What fills up a group may be anything: of another tensor, even of the same kind.
+        return not told and (op.protocol is Protocol.LL128 or not _fills_last_line(canvas))
 
 
-def uncover_end(canvas: Canvas) -> None:
-    """Not one byte of the last line is sure to be the tensor's."""
-    canvas.covered[(canvas.size_bytes - 1) // LL_LINE_DATA_BYTES * LL_LINE_DATA_BYTES :] = False
+def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
+    """Not one byte of the last line or group is sure to be the tensor's."""
+    grain = GRAIN_BYTES[protocol]
+    canvas.covered[(canvas.size_bytes - 1) // grain * grain :] = False
 
 
-def end_open(habits: Habits, size: int) -> bool:
+def end_open(habits: Habits, size: int, protocol: Protocol) -> bool:
     """The tensor of `size` bytes (all parameters, or a bucket) may end elsewhere inside its last
     line, and no size on the wire tells: another bucket fills the same lines, or other shapes, or
     elements of another size, fit the start-up as well."""
     if not habits.shapes:
         return False
+    grain = GRAIN_BYTES.get(protocol, 1)
     tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
     ends: set[int] = set()
     for cut in habits.shapes:
         for element_bytes in ELEMENT_BYTES:
-            if cut.elements * element_bytes <= _lines(habits.weights_bytes):
+            if cut.elements * element_bytes <= round_up(habits.weights_bytes, grain):
                 ends |= {sum(cut.counts[i] for i in of) * element_bytes for of in tensors}
-    return any(end != size and _lines(end) == _lines(size) for end in ends)
-
-
-def _lines(size: int) -> int:
-    """Data bytes of the LL lines that hold `size`."""
-    return round_up(size, LL_LINE_DATA_BYTES)
+    return any(end != size and round_up(end, grain) == round_up(size, grain) for end in ends)
 
 
 def _fills_last_line(canvas: Canvas) -> bool:
-    """The tensor fills its last line and what stands there looks like the rest of it."""
+    """The tensor fills its last line and what stands there looks like the rest of it. A tensor of
+    one line has no rest."""
+    if canvas.size_bytes <= LL_LINE_DATA_BYTES:
+        return False
     if canvas.size_bytes % LL_LINE_DATA_BYTES or not canvas.covered[-4:].all():
         return False
     words = canvas.result.reshape(-1, 4)

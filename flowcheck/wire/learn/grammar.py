@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,16 @@ from numpy.typing import NDArray
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.candidates import Op, totals_of
 from flowcheck.wire.learn.cut import Cut, State
+from flowcheck.wire.learn.match import apply
 from flowcheck.wire.learn.place import paint
 from flowcheck.wire.learn.rings import Ring
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, Kind, Protocol
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
+SLACK_BYTES = {Protocol.LL: 7, Protocol.LL128: LL128_GROUP_DATA_BYTES - 1, Protocol.SIMPLE: 0}
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
-
-
 BUFFERS = "buffers"
 
 
@@ -108,6 +109,8 @@ class Trainer:
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is not None and not (named == SIZES and habits.bucket_count):
             totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
+            if named == SHAPES and protocol is Protocol.LL128:
+                totals = _shapes_ends(ring, habits, state, tuple(totals))
             # Content tells whether the shapes are all there.
             expected += [
                 (Kind.BROADCAST, total, named, named == BUFFERS, named != SHAPES)
@@ -134,6 +137,15 @@ class Trainer:
         before = self.habits(ring, path)
         content = _content(cut, ring)
         return content is None or _after(before, cut, ring).stage not in (before.stage, Stage.OFF)
+
+
+def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
+    """Bytes of the shapes in LL128 groups, which say little of their size: by their content."""
+    for total in totals:
+        op = Op(kind=Kind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
+        for _, cut in islice(apply(ring, state, op), 1):
+            if (content := _content(cut, ring)) is not None:
+                yield from ddp.shapes_ends(content, habits.parameters, SLACK_BYTES[op.protocol])
 
 
 def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
@@ -176,8 +188,6 @@ def _after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     """What is known once `cut` is read too."""
     stage, op = habits.stage, cut.op
     off = replace(habits, stage=Stage.OFF)
-    if stage is Stage.OFF:
-        return habits
     if stage is Stage.NOTHING:
         content = _content(cut, ring) if op.meaning == COUNT else None
         count = None if content is None else ddp.parse_parameter_count(content)
@@ -205,7 +215,7 @@ def _weighed(habits: Habits, op: Op) -> Habits:
         return replace(habits, stage=Stage.STEPPED)
     if op.kind is not Kind.BROADCAST or habits.element_bytes:
         return habits
-    slack = 7 if op.protocol is Protocol.LL else 0
+    slack = SLACK_BYTES[op.protocol]
     fits = [
         (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
         for i, cut in enumerate(habits.shapes)

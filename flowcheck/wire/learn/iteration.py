@@ -8,7 +8,13 @@ from itertools import pairwise
 from flowcheck.wire.learn.candidates import Op
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, SIZES
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Kind, round_up
+from flowcheck.wire.terms import (
+    LL128_GROUP_DATA_BYTES,
+    LL_LINE_DATA_BYTES,
+    Kind,
+    Protocol,
+    round_up,
+)
 
 BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
 
@@ -25,8 +31,8 @@ def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
     start = next(planned, len(cuts))
     reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
     gradients = [i for i in reduces if cuts[i].op.meaning == BUCKET]
-    sizes = {_lines(cuts[i].op) for i in gradients}
-    extras = [i for i in reduces if cuts[i].op.meaning != BUCKET and _lines(cuts[i].op) in sizes]
+    sizes = {_on_wire(cuts[i].op) for i in gradients}
+    extras = [i for i in reduces if cuts[i].op.meaning != BUCKET and _on_wire(cuts[i].op) in sizes]
     firsts = gradients[:: max(1, buckets)]
     found: set[int] = set()
     for extra in extras:
@@ -38,8 +44,11 @@ def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
     return found
 
 
-def _lines(op: Op) -> int:
-    return round_up(op.work_bytes, LL_LINE_DATA_BYTES)
+def _on_wire(op: Op) -> int:
+    """Data bytes of its lines or groups. Of a Simple tensor too the size of a line is as good as
+    its own: one that differs by less is better doubted."""
+    grain = LL128_GROUP_DATA_BYTES if op.protocol is Protocol.LL128 else LL_LINE_DATA_BYTES
+    return round_up(op.work_bytes, grain)
 
 
 def iteration(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:

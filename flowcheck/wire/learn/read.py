@@ -10,7 +10,7 @@ import numpy as np
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
-from flowcheck.wire.learn.ends import end_open
+from flowcheck.wire.learn.ends import GRAIN_BYTES, end_open
 from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
@@ -100,13 +100,15 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
         for part in parts:
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
             at += part.bytes
-        exact = 0 <= sum(part.bytes for part in parts) - size < LL_LINE_DATA_BYTES
+        protocol = parts[-1].protocol
+        grain = GRAIN_BYTES.get(protocol, 1)
+        exact = 0 <= sum(part.bytes for part in parts) - size < grain
         agreed = exact or any(
             c.kind == "all_reduce" and c.bytes == size and c.meaning == BUCKET
             for c in collected.collectives
         )
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
-        told = size > LL_LINE_DATA_BYTES and not end_open(habits, size)
+        told = size > max(grain, LL_LINE_DATA_BYTES) and not end_open(habits, size, protocol)
         whole = agreed and told and not missing and _in_whole_pieces(parts, size)
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
