@@ -198,44 +198,6 @@ class Extractor(Closing):
         """What is missing of a planned flow before message `number` was as planned."""
         check(lib.fc_frontier_pass(self.handle, flow, number), "pass a frontier", RingError)
 
-    def held(self) -> Iterator[tuple[int, FlowKey, int, NDArray[np.uint8]]]:
-        """(place, flow, joined PSN, payload) of every packet whose message is not known here."""
-        keys = self.keys()
-        for index, flow, psn, payload in self.staging.held_at():
-            yield index, keys[flow], psn + self.psn_shift(flow), payload
-
-    def adopt(self, flow: int, psn: int, payload: NDArray[np.uint8]) -> bool:
-        """Takes a packet another ring holds; False where its message is not known here either."""
-        data = ffi.from_buffer("uint8_t[]", payload)
-        return bool(lib.fc_adopt_packet(self.handle, flow, psn, data, len(payload)))
-
-    def forget_held(self, index: int) -> None:
-        """Another ring adopted the packet."""
-        lib.fc_adopted(self.handle, index)
-
-    def number_at(self, flow: int, psn: int, closing: bool) -> int:
-        """What this ring's parser says of the number of a message that starts at `psn`."""
-        return (
-            int(lib.fc_number_at(self.handle, flow, psn, closing)) if psn >= 0 else NUMBER_UNKNOWN
-        )
-
-    @property
-    def staged_unnumbered(self) -> bool:
-        """Something is staged whose number this ring's parser does not know."""
-        records = self.staging.records()
-        unknown = records["message"]["number"] == NUMBER_UNKNOWN
-        return bool(np.any(unknown & (records["state"] == 1)))
-
-    def staged_spans(self) -> Iterator[tuple[FlowKey, int, int, int, bool]]:
-        """(flow, first PSN, PSN after it, number, closes the one before) of what is staged."""
-        keys = self.keys()
-        records = self.staging.records()
-        for m in records["message"][records["state"] == 1]:
-            flow = int(m["flow"])
-            first = int(m["first_psn"]) + self.psn_shift(flow)
-            closing = bool(int(m["flags"]) & lib.FC_MESSAGE_CLOSING)
-            yield keys[flow], first, first + int(m["packets"]), int(m["number"]), closing
-
     def place_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
         """Gives staged messages the homes their plans have by now; returns how many moved.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.plane import carrying
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.wire.seen import FlowKey, MessageSeen
@@ -63,10 +64,10 @@ class Apart:
         where = _where(extractors)
         done = 0
         for holder in extractors:
-            for index, flow, psn, payload in list(holder.held()):
+            for index, flow, psn, payload in list(carrying.held(holder)):
                 for other, own, shift in where.get(flow, ()):
-                    if other is not holder and other.adopt(own, psn - shift, payload):
-                        holder.forget_held(index)
+                    if other is not holder and carrying.adopt(other, own, psn - shift, payload):
+                        carrying.forget_held(holder, index)
                         done += 1
                         break
         return done
@@ -78,12 +79,12 @@ class Apart:
         """
         if len(extractors) < 2:
             return
-        if not any(extractor.staged_unnumbered for extractor in extractors):
+        if not any(map(carrying.staged_unnumbered, extractors)):
             return
         where = _where(extractors)
         staged: dict[FlowKey, set[tuple[int, int, int, bool]]] = defaultdict(set)
         for extractor in extractors:
-            for flow, first, stop, number, closing in extractor.staged_spans():
+            for flow, first, stop, number, closing in carrying.staged_spans(extractor):
                 staged[flow].add((first, stop, number, closing))
         before = len(self.numbers)
         for flow, messages in staged.items():
@@ -105,7 +106,9 @@ class Apart:
             if number == NUMBER_UNKNOWN and first in ends:
                 number = ends[first] - closing
             if number == NUMBER_UNKNOWN and unknown < UNKNOWN_MAX:
-                asked = (x.number_at(own, first - shift, closing) for x, own, shift in where)
+                asked = (
+                    carrying.number_at(x, own, first - shift, closing) for x, own, shift in where
+                )
                 number = min(asked)
                 unknown += number == NUMBER_UNKNOWN
             if number == NUMBER_UNKNOWN:

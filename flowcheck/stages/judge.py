@@ -19,7 +19,7 @@ from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.learner import write_whole
+from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Verdict, incarnation_of
 from flowcheck.wire.job import Job, decode_job

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from threading import Thread
 
 import msgspec
@@ -15,13 +13,12 @@ import numpy as np
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
-from flowcheck.stages.apart import Apart, Named
+from flowcheck.stages.proof import Proof, consistent
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, Role, decode_job, encode_job
+from flowcheck.wire.job import Job, decode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.seen import FlowKey, FlowSeen
 
 GROWTH = 1.25
 """Read again once so many more messages are there: all readings together stay linear."""
@@ -58,35 +55,6 @@ class _Reading(Thread):
             if reading.job is not None and reading.weights is not None:
                 return reading
         return read_stream(*last, ended=self._ended)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """A learned job and what must be on file with it."""
-
-    job: Job
-    weights: bytes
-    names: list[dict[FlowKey, Name]]
-    """[mirror point] what its flows are called in the job."""
-    numbers: dict[Named, int]
-    messages: Sequence[MessageSeen]
-
-    def write(self, folder: Path) -> None:
-        """Into a folder that is no job's yet."""
-        Apart(folder / "numbers").learned(self.numbers, self.messages)
-        self._write_files(folder)
-
-    def keep(self, run: RunDir, apart: Apart) -> None:
-        """As the job that is followed."""
-        apart.learned(self.numbers, self.messages)
-        self._write_files(run.learned_folder)
-
-    def _write_files(self, folder: Path) -> None:
-        named = [list(own.items()) for own in self.names]
-        write_whole(folder / "names", msgspec.msgpack.encode(named))
-        # The job appears last: where it is, the weights are.
-        write_whole(folder / "weights.bin", self.weights)
-        write_whole(folder / "job.json", encode_job(self.job))
 
 
 class Learner:
@@ -188,7 +156,7 @@ class Learner:
         if reading.weights is None or not reading.weights.complete:
             self.why_not = ("the initial weights were not seen whole, so no replica can start",)
             return None
-        if not _consistent(reading.job):
+        if not consistent(reading.job):
             self.why_not = ("the collectives read so far are not those of the bucket plan",)
             return None
         self.forget()
@@ -233,36 +201,3 @@ def _joined_of(
     seen = join(views)
     wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
     return seen, [flow for flow in seen.flows if flow.key in wanted]
-
-
-def _consistent(job: Job) -> bool:
-    """Every bucket is reduced once an iteration, in its own size.
-
-    It may be otherwise while one of several mirror points lags: what is missing then was read
-    over.
-    """
-    for ops, buckets in ((job.first, job.first_buckets), (job.each, job.buckets)):
-        told = {
-            op.bucket: op.work_bytes
-            for op in ops
-            if op.role is Role.BUCKET and op.kind is Kind.ALL_REDUCE
-        }
-        sizes = (sum(job.parameters[i].nbytes for i in bucket) for bucket in buckets)
-        if told != dict(enumerate(sizes)):
-            return False
-    return True
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """A file that exists whole or not at all, and is on disk when this returns."""
-    staging = path.with_suffix(".tmp")
-    with staging.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from flowcheck.plane.carrying import staged_unnumbered
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
@@ -190,7 +191,7 @@ class Planned:
             for extractor in self._extractors
             for index in range(len(extractor.keys()))
         )
-        return suspended or any(x.staged_unnumbered for x in self._extractors)
+        return suspended or any(map(staged_unnumbered, self._extractors))
 
     def _silent(self) -> set[int]:
         """Rings where nothing came for long while others went on, and all that came is taken."""

@@ -15,8 +15,9 @@ import msgspec
 
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.learner import Learner, Proof, write_whole
+from flowcheck.stages.learner import Learner
 from flowcheck.stages.planned import Planned
+from flowcheck.stages.proof import Proof, write_whole
 from flowcheck.stages.rundir import RunDir
 
 

@@ -1,0 +1,79 @@
+"""A job that was proved, and how it gets on file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.plane.owners import Name
+from flowcheck.stages.apart import Apart, Named
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job, Role, encode_job
+from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.wire.terms import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A learned job and what must be on file with it."""
+
+    job: Job
+    weights: bytes
+    names: list[dict[FlowKey, Name]]
+    """[mirror point] what its flows are called in the job."""
+    numbers: dict[Named, int]
+    messages: Sequence[MessageSeen]
+
+    def write(self, folder: Path) -> None:
+        """Into a folder that is no job's yet."""
+        Apart(folder / "numbers").learned(self.numbers, self.messages)
+        self._write_files(folder)
+
+    def keep(self, run: RunDir, apart: Apart) -> None:
+        """As the job that is followed."""
+        apart.learned(self.numbers, self.messages)
+        self._write_files(run.learned_folder)
+
+    def _write_files(self, folder: Path) -> None:
+        named = [list(own.items()) for own in self.names]
+        write_whole(folder / "names", msgspec.msgpack.encode(named))
+        # The job appears last: where it is, the weights are.
+        write_whole(folder / "weights.bin", self.weights)
+        write_whole(folder / "job.json", encode_job(self.job))
+
+
+def consistent(job: Job) -> bool:
+    """Every bucket is reduced once an iteration, in its own size.
+
+    It may be otherwise while one of several mirror points lags: what is missing then was read
+    over.
+    """
+    for ops, buckets in ((job.first, job.first_buckets), (job.each, job.buckets)):
+        told = {
+            op.bucket: op.work_bytes
+            for op in ops
+            if op.role is Role.BUCKET and op.kind is Kind.ALL_REDUCE
+        }
+        sizes = (sum(job.parameters[i].nbytes for i in bucket) for bucket in buckets)
+        if told != dict(enumerate(sizes)):
+            return False
+    return True
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file that exists whole or not at all, and is on disk when this returns."""
+    staging = path.with_suffix(".tmp")
+    with staging.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
