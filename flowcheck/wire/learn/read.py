@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
@@ -23,11 +24,17 @@ from flowcheck.wire.learn.search import (
     rules_told,
 )
 from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
 
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
 )
+FROZEN = (
+    "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
+    "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
+    "weights, and where is not told"
+)
+NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
 
 
 def read_stream(
@@ -58,6 +65,11 @@ def read_stream(
     job, why_not = learn_job(communicators, found, ended=ended)
     if purse.left <= 0:
         why_not = (*why_not, BROKEN_OFF)
+    beside, told = _beside(communicators, found)
+    if job is not None and beside and told:
+        job, why_not = None, (FROZEN.format(beside),)
+    elif job is not None and beside:
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(beside)))
     return Reading(
         flows=sorted_flows.readings,
         collectives=numbered,
@@ -84,6 +96,31 @@ def _in_whole_pieces(parts: Sequence[Collective], size: int) -> bool:
         if part.bytes < BROADCAST_CAP_BYTES:
             return False
     return False
+
+
+def _beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tuple[int, bool]:
+    """(bytes among the weights that are neither parameters nor the buffers that the first forward
+    broadcasts by themselves, whether the wire tells that they are there: LL128 pads).
+
+    torch/nn/parallel/distributed.py: _sync_module_states sends frozen parameters in their place,
+    before and between the others; _sync_buffers sends buffers, which come behind them all.
+    """
+    for communicator, collected in zip(communicators, found, strict=True):
+        size = communicator.habits.elements * communicator.habits.element_bytes
+        sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        held = at = 0
+        while at < len(sent) and held < size:
+            held, at = held + sent[at].bytes, at + 1
+        beside = held - size
+        if not size or not sent or beside < LL_LINE_DATA_BYTES:
+            continue
+        padded = any(part.protocol is Protocol.LL128 for part in sent[:at])
+        grain = GRAIN_BYTES[Protocol.LL128] if padded else LL_LINE_DATA_BYTES
+        if padded and beside < grain:
+            return beside, False
+        if not any(abs(later.bytes - beside) < grain for later in sent[at:]):
+            return beside, True
+    return 0, False
 
 
 def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> Weights | None:
