@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink.rtnl import TC_H_CLSACT
 
-from flowcheck.lab.cluster.namespaces import needs
-from flowcheck.lab.cluster.spec import Direction
+from flowcheck.lab.cluster.links import index_of
+from flowcheck.lab.cluster.namespaces import needs, netlink
+from flowcheck.lab.cluster.spec import Cluster, Direction, port_name
 
 ETH_P_ALL = 3
 # linux/pkt_sched.h TC_H_MIN_INGRESS, TC_H_MIN_EGRESS; what the port sends is what leaves it.
@@ -31,6 +32,13 @@ def copy_to(route: IPRoute, port: int, direction: Direction, monitor: int) -> No
             keys=["0x0/0x0+0"],
             action=action,
         )
+
+
+def stop_copies(cluster: Cluster) -> None:
+    """Takes a bridge's mirrors off; all else of the cluster stays as it is."""
+    with netlink(cluster.switch_namespace) as route:
+        for port in {mirror.port for mirror in cluster.mirrors}:
+            route.tc("del", "clsact", index_of(route, port_name(port)))
 
 
 def present(route: IPRoute, port: int, direction: Direction) -> bool:

@@ -105,12 +105,12 @@ def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
     return optimizer
 
 
-def job_file(plan: Plan) -> str:
-    """The job file, as an operator writes it."""
+def job_file(plan: Plan, *, digests: bool = True) -> str:
+    """The job file, as an operator writes it. digests: hash every step, to be compared."""
     lines = [
         f"run = {json.dumps(str(plan.run))}",
         f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
-        "digests = true",
+        f"digests = {json.dumps(digests)}",
         "",
         "[staging]",
         f"size_bytes = {STAGING_BYTES}",

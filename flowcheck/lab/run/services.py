@@ -46,6 +46,11 @@ class Services:
                 raise FlowCheckError(f"the services did not come up:\n{self.said()}")
             Event().wait(LOOK_S)
 
+    @property
+    def pid(self) -> int:
+        """Of the first of its processes."""
+        return self._process.pid
+
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 

@@ -91,10 +91,13 @@ class Trainers:
         steps = [line["step"] for line in self.lines() if isinstance(line.get("step"), int)]
         return int(str(steps[-1])) if steps else 0
 
+    def pids(self) -> list[int]:
+        """Every process of every host that lives."""
+        return [pid for process in self._processes for pid in family(process.pid)]
+
     def kill(self) -> None:
         """SIGKILL to every process of every host, as when the power of a rack fails."""
-        family = [pid for process in self._processes for pid in _family(process.pid)]
-        for pid in family:
+        for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in self._processes:
@@ -102,7 +105,7 @@ class Trainers:
                 process.wait(END_LIMIT_S)
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """The process and all its descendants: torchrun's workers are sessions of their own."""
     found = [pid]
     for parent in found:
