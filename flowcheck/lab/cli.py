@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from flowcheck.lab import cost_command
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -22,6 +24,9 @@ Name = Annotated[str, typer.Option("--name", help="Of the cluster; several may b
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DOWN = 1
 """Exit code of status for a cluster that is not up."""
+SCRIPT_FOLLOWS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app.command(context_settings=SCRIPT_FOLLOWS)(cost_command.cost)
 
 
 @app.command()

@@ -1,0 +1,58 @@
+"""`flowcheck lab cost`, the verb."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def cost(
+    context: typer.Context,
+    hosts: Annotated[int, typer.Option(help="Training hosts, one rank each.")] = 2,
+    steps: Annotated[int, typer.Option(help="Of each case in each round.")] = 14,
+    warm_up: Annotated[int, typer.Option(help="First steps that do not count.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Of all cases, one after the other.")] = 3,
+    channels: Annotated[int, typer.Option(help="Of NCCL.")] = 2,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw iteration times.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("lab-cost"),
+    name: Annotated[str, typer.Option("--name", help="Of the cluster.")] = "cost",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Measure what a checkpoint of every step costs the trainers: FlowCheck's, and their own.
+
+    Trainers run on CPU 0, all else on CPU 1. What follows the options goes to the training script.
+    """
+    from rich.console import Console
+
+    from flowcheck.lab import cluster
+    from flowcheck.lab.run import cost as verb
+    from flowcheck.lab.run import cost_report as report
+    from flowcheck.lab.run.display import Display
+    from flowcheck.lab.run.plan import Plan
+
+    if plot is not None:
+        report.need_matplotlib()
+    plan = Plan(
+        cluster=cluster.Cluster(name=name, hosts=hosts),
+        folder=out.resolve(),
+        steps=steps,
+        kill_at=None,
+        arguments=tuple(context.args),
+        channels=channels,
+    )
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with Display(steps, quiet=as_json) as display:
+        measured = verb.measure(plan, rounds=rounds, warm_up=warm_up, display=display)
+    if plot is not None:
+        report.plot(measured, plot)
+    if as_json:
+        print(json.dumps(report.told(measured)))
+    else:
+        report.show(measured, Console(highlight=False))

@@ -1,0 +1,179 @@
+"""`flowcheck lab cost`: one job with and without checkpoints, and what each costs its trainers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.lab import cluster
+from flowcheck.lab.cluster.mirror import stop_copies
+from flowcheck.lab.run.cost_figures import (
+    CASES,
+    Case,
+    Measured,
+    Sample,
+    cpu_of_stat,
+    cpu_per_step,
+)
+from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
+from flowcheck.lab.run.services import Services
+from flowcheck.lab.run.trainers import Trainers, family
+
+LOOK_S = 0.02
+STEP_LIMIT_S = 120.0
+FOLLOW_LIMIT_S = 60.0
+TRAINERS_CPU, OTHER_CPU = 0, 1
+KEPT = 2
+"""Newest checkpoints that are left alone; older ones go, as a user's would."""
+
+
+def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[Measured]:
+    """Every case once per round, one after the other: a busy neighbour meets all of them.
+
+    Raises ConfigError for what cannot be measured, FlowCheckError where a job failed or hung.
+    """
+    if plan.cluster.switch != "bridge":
+        raise ConfigError("switch", plan.cluster.switch, "bridge: its mirror alone is taken off")
+    if plan.steps < warm_up + 2 or warm_up < 1:
+        raise ConfigError("steps", plan.steps, "two more than --warm-up, which is at least 1")
+    if rounds < 1:
+        raise ConfigError("rounds", rounds, "1 or more")
+    found = []
+    with _on_cpu(OTHER_CPU):
+        for number in range(1, rounds + 1):
+            for place, case in enumerate(CASES):
+                display.say(f"round {number} of {rounds}: {case.words}")
+                found.append(_one(plan, case, number, place, warm_up, display))
+    return found
+
+
+def _one(
+    plan: Plan, case: Case, number: int, place: int, warm_up: int, display: Display
+) -> Measured:
+    for folder in (plan.trainers_folder, plan.services_folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    load = os.getloadavg()[0]
+    cluster.down(plan.cluster.name)
+    cluster.up(plan.cluster)
+    services = trainers = None
+    try:
+        if not case.mirror:
+            stop_copies(plan.cluster)
+        if case.follow:
+            services = _start_services(plan)
+        script = plan.script("job", *case.arguments)
+        trainers = Trainers(
+            script,
+            hosts=plan.cluster.hosts,
+            enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
+            master=plan.cluster.address(0),
+            port=MASTER_PORT + len(CASES) * number + place,
+            environment={**plan.environment, "GLOO_SOCKET_IFNAME": cluster.UPLINK},
+            logs=plan.trainers_folder,
+            cpus=str(TRAINERS_CPU),
+        )
+        samples = _watch(plan, trainers, services, display, case)
+        seconds = tuple(float(str(line["seconds"])) for line in trainers.lines()[warm_up:])
+        trainers_s, services_s = cpu_per_step(samples, warm_up)
+        copies = (cluster.status(plan.cluster.name) or {})["monitor"]["frames"]
+        if bool(copies) != case.mirror:
+            raise FlowCheckError(f"{case.words}: {copies} frames were mirrored")
+        made = Measured(number, case.key, seconds, trainers_s, services_s, load, plan.steps, copies)
+        if services is None:
+            return made
+        behind = plan.steps - _replica(services)
+        return replace(made, behind=behind, followed=_catch_up(services, plan.steps))
+    finally:
+        if trainers is not None:
+            trainers.kill()
+        if services is not None:
+            services.stop()
+        cluster.down(plan.cluster.name)
+        shutil.rmtree(plan.trainers_folder, ignore_errors=True)
+
+
+def _watch(
+    plan: Plan, trainers: Trainers, services: Services | None, display: Display, case: Case
+) -> list[Sample]:
+    """CPU time at each new step until the trainers end."""
+    samples: list[Sample] = []
+    moved_s, seen = time.monotonic(), 0
+    serving = family(services.pid) if services is not None else []
+    training: list[int] = []
+    while not trainers.ended():
+        step = trainers.step()
+        if step > seen:
+            moved_s, seen = time.monotonic(), step
+            # Always the same processes: without those that ended, time would go backwards.
+            training = training or trainers.pids()
+            own = _cpu(training)
+            if own is not None:
+                samples.append(Sample(step, own, _cpu(serving) or 0.0))
+            _forget(plan.trainers_folder / "job", step - KEPT)
+            display.show(case.words, {"step": step}, None)
+        if time.monotonic() - moved_s > STEP_LIMIT_S:
+            raise FlowCheckError(f"{case.words}: no new step for {STEP_LIMIT_S:.0f} s after {seen}")
+        Event().wait(LOOK_S)
+    return samples
+
+
+def _cpu(pids: Sequence[int]) -> float | None:
+    """Seconds of all of them; None if one of them has ended: its share is not to be had."""
+    try:
+        return sum(cpu_of_stat(Path(f"/proc/{pid}/stat").read_text()) for pid in pids)
+    except OSError:
+        return None
+
+
+def _forget(folder: Path, newest: int) -> None:
+    """Removes checkpoints of steps up to `newest`."""
+    for path in folder.glob("step-*"):
+        if not path.stem[5:].isdigit() or int(path.stem[5:]) > newest:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _start_services(plan: Plan) -> Services:
+    job = plan.services_folder / "job.toml"
+    job.write_text(job_file(plan, digests=False))
+    enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
+    services = Services(job, plan.run, plan.services_folder / "up.log", enter=enter)
+    try:
+        services.wait_listening()
+    except BaseException:
+        services.stop()
+        raise
+    return services
+
+
+def _replica(services: Services) -> int:
+    return int(((services.state() or {}).get("last_step") or {}).get("step", 0))
+
+
+def _catch_up(services: Services, step: int) -> int:
+    deadline_s = time.monotonic() + FOLLOW_LIMIT_S
+    while time.monotonic() < deadline_s and services.alive() and _replica(services) < step:
+        Event().wait(0.1)
+    return _replica(services)
+
+
+@contextmanager
+def _on_cpu(cpu: int) -> Iterator[None]:
+    """This process, and what it starts without saying otherwise, runs on one CPU."""
+    before = os.sched_getaffinity(0)
+    if not {TRAINERS_CPU, OTHER_CPU} <= before:
+        raise ConfigError("cpus", sorted(before), "CPU 0 for trainers and CPU 1 for all else")
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
