@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,9 @@ def replica_digests(path: Path) -> dict[int, Digests]:
 
 
 def compare(
-    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, steps: int = 0
+    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, wanted: Iterable[int] = ()
 ) -> Comparison:
-    """Every step of the trainer's against the replica's; all of 1 to `steps` must be there."""
+    """Every step of the trainer's against the replica's; `wanted` must be there in both."""
     different: list[tuple[int, str]] = []
     equal = states = 0
     for step, own in sorted(trainer.items()):
@@ -65,8 +65,8 @@ def compare(
             different.append((step, wrong[0]))
         else:
             equal += 1
-    wanted = {*trainer, *range(1, steps + 1)}
-    missing = tuple(step for step in sorted(wanted) if step not in replica or step not in trainer)
+    steps = sorted({*trainer, *wanted})
+    missing = tuple(step for step in steps if step not in replica or step not in trainer)
     return Comparison(equal, states, tuple(different), missing)
 
 

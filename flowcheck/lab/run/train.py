@@ -72,9 +72,15 @@ class Run:
         cluster.down(plan.cluster.name)
         cluster.up(plan.cluster)
         try:
-            self._train(outcome)
+            replica = self._train(outcome)
+            told = trainer_digests(plan.digests)
             if plan.control:
-                self._controls(outcome)
+                told |= self._controls(outcome, told)
+            # The step in flight at the kill was the last the wire carried: no digest of the
+            # trainer's own tells it, the control's does.
+            flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
+            wanted = [s for s in range(1, plan.steps + 1) if s in told or s not in flight]
+            outcome.comparison = compare(told, replica, wanted=wanted)
         finally:
             if self._services is not None:
                 self._services.stop()
@@ -87,8 +93,9 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
 
-    def _train(self, outcome: Outcome) -> None:
-        """The job with FlowCheck beside it: launched, killed, given back, launched again."""
+    def _train(self, outcome: Outcome) -> dict[int, Digests]:
+        """The job with FlowCheck beside it: launched, killed, given back, launched again; what the
+        replica was after each step."""
         plan = self._plan
         self._services = self._start_services()
         digests = ("--digests", str(plan.digests))
@@ -110,22 +117,25 @@ class Run:
         self._catch_up(plan.steps)
         outcome.chain = self._services.state() or {}
         replica = replica_digests(RunDir(plan.run).steps)
-        trainer = trainer_digests(plan.digests)
-        outcome.comparison = compare(trainer, replica, steps=plan.steps)
-        outcome.final = trainer.get(plan.steps, {})
+        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
         self._services.stop()
         self._services = None
+        return replica
 
-    def _controls(self, outcome: Outcome) -> None:
+    def _controls(self, outcome: Outcome, told: dict[int, Digests]) -> dict[int, Digests]:
         """The same job without FlowCheck: stopped at the same step by its own save and resumed,
-        and, where two ranks make sums that do not depend on buckets, never stopped."""
+        and, where two ranks make sums that do not depend on buckets, never stopped. Returns the
+        control's digests of steps that `told` lacks."""
         plan = self._plan
+        found: dict[int, Digests] = {}
         stop = outcome.restored_step
         if stop is not None:
             self._display.say(f"control: stopped at step {stop} by the trainer's own save, resumed")
             own = plan.trainers_folder / "control" / f"step-{stop}.pt"
-            self._to_end("control", plan.script("control", "--stop-at", str(stop)))
             kept = plan.trainers_folder / "control.jsonl"
+            more = ("--stop-at", str(stop), "--digests", str(kept))
+            self._to_end("control", plan.script("control", *more))
+            found = {s: d for s, d in trainer_digests(kept).items() if s not in told and s <= stop}
             more = ("--resume", str(own), "--digests", str(kept))
             self._to_end("control, resumed", plan.script("control", *more))
             outcome.control = trainer_digests(kept).get(plan.steps, {})
@@ -134,6 +144,7 @@ class Run:
             kept = plan.trainers_folder / "unbroken.jsonl"
             self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
             outcome.unbroken = trainer_digests(kept).get(plan.steps, {})
+        return found
 
     def _to_end(self, what: str, script: Script) -> None:
         trainers = self._launch(script)
