@@ -1,0 +1,91 @@
+"""Recorded runs of the lab that come with the project: analyze and replay against their truth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcheck.ops.analyze import run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DATA = REPOSITORY / "tests" / "data"
+NAMES = sorted(path.stem for path in DATA.glob("*.pcapng"))
+WHOLE = ["three-ranks-simple", "two-ranks-ll", "two-ranks-metric"]
+LINE_BYTES = 8
+"""Of a collective that fills no line the wire does not tell the size."""
+
+
+def truth_of(name: str) -> dict[str, Any]:
+    truth: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
+    return truth
+
+
+def analyzed(name: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    run([DATA / f"{name}.pcapng"], as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["frames"]["total"] == truth_of(name)["frames"]
+    found: list[dict[str, Any]] = told["collectives"]
+    return found
+
+
+def replayed(name: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and result of `flowcheck replay` with the job file beside the capture."""
+    words = ["replay", str(DATA / f"{name}.pcapng"), "--job", str(DATA / f"{name}.toml")]
+    words += ["--digests", "--json", "--source", "file"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowcheck", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_there_are_recordings() -> None:
+    assert set(WHOLE) < set(NAMES)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_analyze_finds_every_collective_with_its_hash(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, truth = analyzed(name, capsys), truth_of(name)["collectives"]
+    assert [one["kind"] for one in found] == [one["kind"] for one in truth]
+    for one, true in zip(found, truth, strict=True):
+        assert one["protocol"].upper() == true["protocol"]
+        each = true["ranks"] if true["kind"] == "all_gather" else 1
+        if true["bytes"] * each > LINE_BYTES:
+            assert (one["bytes"], one["sha256"]) == (true["bytes"] * each, true["sha256"])
+        else:
+            assert one["bytes"] <= LINE_BYTES
+            assert one["sha256"] in (None, true["sha256"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_sum_has_a_hash_that_no_rank_got(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    true = {one["sha256"] for one in truth_of(name)["collectives"]}
+    found = analyzed(name, capsys)
+    assert {one["sha256"] for one in found if one["kind"] == "all_reduce"} <= true | {None}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replay_takes_the_steps_the_script_took(name: str) -> None:
+    code, told = replayed(name)
+    truth = {one["step"]: one["sha256"] for one in truth_of(name)["steps"]}
+    replica = {
+        line["step"]: {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        for line in told["digests"]
+    }
+    assert replica.items() <= truth.items()
+    if name in WHOLE:
+        assert code == 0 and replica == truth
+    else:
+        assert (code == 0) == (replica == truth)
+        assert told["why"] or replica == truth
