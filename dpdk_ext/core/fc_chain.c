@@ -82,8 +82,13 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	message->opcode = a->packet->opcode;
 	message->previous = near->before ? near->before->position : 0;
 	message->flags = closes(a->packet) ? FC_MESSAGE_CLOSING : 0;
-	if (!near->after && a->flow->messages && first_psn == a->flow->expected_psn &&
-	    a->flow->next_number != FC_NUMBER_UNKNOWN && a->flow->next_number) {
+	if (fc_stops_beyond_refusal(a->flow, message)) {
+		message->flags |= FC_MESSAGE_REFUSED;
+		a->parser->counters.refused_messages++;
+	}
+	if (!near->after && fc_is_write(message->opcode) && a->flow->messages &&
+	    first_psn == a->flow->expected_psn && a->flow->next_number != FC_NUMBER_UNKNOWN &&
+	    a->flow->next_number) {
 		message->number = number_after(a->flow->next_number - 1, message->flags);
 		message->flags |= a->flow->next_counted ? FC_MESSAGE_COUNTED : 0;
 	}
@@ -138,6 +143,8 @@ static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 	uint64_t number = FC_NUMBER_UNKNOWN;
 	uint8_t counted = 0;
 
+	if (message->kind != FC_KIND_WRITE)
+		return false;
 	if (!before && message->previous == 0 && message->first_psn == FC_PSN_ORIGIN &&
 	    flow->first_psn >= FC_PSN_ORIGIN) {
 		number = 0;
@@ -192,4 +199,25 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 	const bool known = last->number != FC_NUMBER_UNKNOWN;
 	a->flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
 	a->flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;
+}
+
+void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)
+{
+	struct fc_flows *flows = a->parser->flows;
+
+	if (a->flow->last_message == message->position) {
+		fc_touch_flow_rest(a->parser, a->flow);
+		a->flow->last_message = message->previous;
+	} else {
+		struct fc_message *behind = fc_message_at(flows, a->flow->last_message);
+		while (behind && behind->previous != message->position)
+			behind = fc_message_at(flows, behind->previous);
+		if (behind) {
+			fc_touch_message(a->parser, behind);
+			behind->previous = message->previous;
+		}
+	}
+	fc_touch_message(a->parser, message);
+	message->packets = 0;
+	message->length_bytes = 0;
 }

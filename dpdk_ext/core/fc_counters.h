@@ -26,15 +26,17 @@ struct fc_capture_counters {
 /* What a frame turned out to be. Exactly one verdict per frame; the counters
  * below have one field per verdict, in this order (asserted in fc_parse.c). */
 enum fc_verdict {
-	FC_WRITE,  /* RC RDMA write packet, placed in its message */
-	FC_ORPHAN, /* RC RDMA write packet whose message start was not seen */
-	FC_STALE,  /* RC RDMA write packet of a message no longer kept */
+	FC_WRITE,    /* RC RDMA write packet, placed in its message */
+	FC_ORPHAN,   /* RC RDMA write packet whose message start was not seen */
+	FC_STALE,    /* RC write or SEND packet of a message no longer kept */
+	FC_DOUBTFUL, /* RC write or SEND packet that may be of its queue pair's next owner */
+	FC_REFUSED,  /* RC write or SEND packet of a message its receiver refused */
 	FC_ACK,
 	FC_NAK,
 	FC_CNP,
-	FC_MAD, /* management datagram: UD to QP 0 or 1 */
-	FC_UD,  /* other unreliable datagram */
-	FC_SEND,
+	FC_MAD,  /* management datagram: UD to QP 0 or 1 */
+	FC_UD,   /* other unreliable datagram */
+	FC_SEND, /* RC SEND packet; placed where its mark names a message */
 	FC_READ,
 	FC_ATOMIC,
 	FC_ROCE_OTHER, /* a known transport or opcode we do not follow */
@@ -58,14 +60,17 @@ enum fc_verdict {
 };
 
 struct fc_parse_counters {
-	uint64_t write_frames, orphan_frames, stale_frames, ack_frames, nak_frames, cnp_frames,
-		mad_frames, ud_frames, send_frames, read_frames, atomic_frames, roce_other_frames,
-		shim_frames, icrc_bad_frames, snapped_frames, malformed_frames, fragment_frames,
-		tcp_frames, ptp_frames, udp_other_frames, icmp_frames, ip_other_frames, arp_frames,
-		lldp_frames, stp_frames, llc_other_frames, ethernet_other_frames, unknown_frames;
+	uint64_t write_frames, orphan_frames, stale_frames, doubtful_frames, refused_frames,
+		ack_frames, nak_frames, cnp_frames, mad_frames, ud_frames, send_frames, read_frames,
+		atomic_frames, roce_other_frames, shim_frames, icrc_bad_frames, snapped_frames,
+		malformed_frames, fragment_frames, tcp_frames, ptp_frames, udp_other_frames,
+		icmp_frames, ip_other_frames, arp_frames, lldp_frames, stp_frames, llc_other_frames,
+		ethernet_other_frames, unknown_frames;
 	/* Beside the verdicts: these do not add up to frames. */
 	uint64_t icrc_checked_frames, duplicate_packets, vlan_frames, encapsulated_frames;
 	uint64_t flow_table_full_packets, incarnations;
+	uint64_t refused_messages;  /* known, when their receiver refused them or after */
+	uint64_t unpaired_refusals; /* NAKs that end a queue pair, of none or several flows */
 };
 
 /* Written by extract. */

@@ -10,7 +10,7 @@
  * flow, continued by serial arithmetic, so that they only grow in step with the
  * sender and differences need no wrap.
  *
- * The pool holds one record per RDMA message in order of discovery. A record's
+ * The pool holds one record per RDMA write and SEND in order of discovery. A record's
  * `position` counts from 1, is its name in marks, and is written last; the slot
  * it lies in is position & (messages - 1). */
 #ifndef FC_FLOW_H
@@ -46,12 +46,13 @@ struct fc_flow {
 	uint64_t spare_line;
 
 	uint64_t last_ns;
-	uint64_t next_psn; /* unwrapped; one past the highest write packet seen */
+	uint64_t next_psn; /* unwrapped; one past the highest request seen */
 	uint64_t write_packets, payload_bytes;
 	uint32_t pmtu_bytes; /* 0 until a First or Middle packet was seen */
 	uint8_t has_writes;  /* saw an RDMA write packet */
 	uint8_t has_immediates;
-	uint8_t spare_packet[2];
+	uint8_t has_sends; /* saw a SEND packet */
+	uint8_t owner;     /* enum fc_flow_owner */
 
 	uint64_t first_psn;    /* unwrapped PSN of the lowest write packet seen */
 	uint64_t expected_psn; /* one past the end of the furthest message known */
@@ -66,9 +67,28 @@ struct fc_flow {
 	uint64_t last_ack_msn;
 	uint32_t retired; /* 1: a later incarnation took the key over */
 	uint32_t spare_message;
+	/* Unwrapped; 0: none. The receiver refused the request that has this PSN, and
+	 * took nothing after it: a queue pair in error drops what comes (IB 9.9.3). */
+	uint64_t refused_psn;
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
-	uint8_t spare_lines[32];
+	uint8_t spare_lines[24];
+};
+
+enum fc_flow_owner {
+	FC_OWNER_DOUBTED = 1, /* a packet came that this owner cannot have sent */
+	FC_OWNER_PORTS = 2,   /* sends from more than one UDP port */
+};
+
+/* What a record is of. Only writes have numbers, keys and addresses. */
+enum fc_message_kind {
+	FC_KIND_WRITE = 0,
+	/* From its First on as far as nothing is missing: packets and length_bytes
+	 * grow until FC_MESSAGE_LAST; then packets_seen, 0 before, equals packets. */
+	FC_KIND_SEND = 1,
+	/* A run of SEND packets whose First is not next to them yet: their marks name
+	 * no message, as it is not known how far into it they are. */
+	FC_KIND_SEND_PART = 2,
 };
 
 enum fc_message_flags {
@@ -79,6 +99,7 @@ enum fc_message_flags {
 	FC_MESSAGE_LINE_FLAG = 16, /* line_flag holds something */
 	FC_MESSAGE_COUNTED = 32,   /* number is an unbroken count from the flow's PSN 0 */
 	FC_MESSAGE_CLOSING = 64,   /* empty, to address and key 0: closes the write before it */
+	FC_MESSAGE_REFUSED = 128,  /* never reached memory; packets_seen is and stays 0 */
 };
 
 /* The first cache line is what later packets need, its end what they change. */
@@ -88,7 +109,7 @@ struct fc_message {
 	uint64_t first_psn; /* unwrapped */
 	uint32_t packets;   /* PSNs it spans */
 	uint32_t flow;
-	uint32_t length_bytes; /* RETH DMA length */
+	uint32_t length_bytes; /* RETH DMA length; of a SEND the bytes of its packets */
 	uint32_t pmtu_bytes;
 
 	uint64_t last_ns;
@@ -98,7 +119,7 @@ struct fc_message {
 	uint8_t flags;      /* enum fc_message_flags */
 	uint8_t opcode;     /* of its first packet seen */
 	uint8_t head_bytes; /* valid bytes of head */
-	uint8_t spare;
+	uint8_t kind;       /* enum fc_message_kind */
 
 	uint64_t number; /* message number of the flow from 0; UINT64_MAX if not known */
 	uint64_t va;     /* RETH virtual address */

@@ -1,7 +1,8 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
  * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_owner.c: incarnations;
- * fc_message.c: packets into messages; fc_span.c: spans. */
+ * messages in PSN order; fc_owner.c: incarnations; fc_message.c: packets into
+ * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
+ * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
 
@@ -16,11 +17,16 @@
 /* More packets than any NIC has in flight or a switch can reorder: beyond,
  * a PSN says nothing about its neighbours. */
 #define FC_PSN_FAR 65536
+/* A sender repeats what was not acknowledged after at most four times the timeout it
+ * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
+ * has ended, and so has whoever sent it. */
+#define FC_RESTED_NS 20000000000ull
 #define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
 #define FC_UNDO_BYTES (1u << 20)
 /* More than one packet can add to the journal: two flows, and a message with
- * FC_RENUMBER_MAX after it. */
-#define FC_UNDO_PACKET_BYTES 16384
+ * FC_RENUMBER_MAX after it, or FC_REFUSE_MAX that are refused at once. */
+#define FC_UNDO_PACKET_BYTES 131072
+#define FC_REFUSE_MAX 1024
 #define FC_RENUMBER_MAX 64
 /* Slots decoded before the first of them is assembled: enough to hide what misses the
  * first cache, few enough that two batches' payloads stay in it. */
@@ -62,6 +68,7 @@ struct fc_arrival {
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
 	uint64_t psn; /* unwrapped */
+	bool summed;  /* its ICRC is right, or nobody wants to know */
 };
 
 /* Where a PSN falls among the messages of its flow. */
@@ -157,12 +164,53 @@ static inline uint64_t fc_message_stop(const struct fc_message *message)
 	return message->first_psn + message->packets;
 }
 
+/* Does `message` reach to or behind what the receiver of `flow` refused? */
+static inline bool fc_stops_beyond_refusal(const struct fc_flow *flow,
+					   const struct fc_message *message)
+{
+	return flow->refused_psn && fc_message_stop(message) > flow->refused_psn;
+}
+
 static inline uint64_t fc_unwrap(const struct fc_flow *flow, uint32_t psn)
 {
 	if (flow->next_psn == 0)
 		return FC_PSN_ORIGIN + psn;
 	return flow->next_psn +
 	       (uint64_t)(int64_t)fc_psn_diff(psn, (uint32_t)flow->next_psn & 0xffffff);
+}
+
+/* The UDP port is of a queue pair (it spreads pairs over paths), so another port is
+ * another sender; unless this one was seen to change it. */
+static inline bool fc_is_other_port(const struct fc_arrival *a)
+{
+	return FC_UNLIKELY(a->packet->udp_source_port != a->flow->udp_source_port) &&
+	       !(a->flow->owner & FC_OWNER_PORTS);
+}
+
+/* A packet with a key of this owner came where its next one belongs: doubts end. */
+static inline void fc_trust_owner(struct fc_arrival *a)
+{
+	if (fc_is_other_port(a))
+		a->flow->owner |= FC_OWNER_PORTS;
+	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_DOUBTED))
+		a->flow->owner &= (uint8_t)~FC_OWNER_DOUBTED;
+}
+
+/* Far behind all that its owner has under way? */
+static inline bool fc_is_far_behind(const struct fc_arrival *a)
+{
+	return a->psn + FC_PSN_FAR < a->flow->next_psn;
+}
+
+/* May this packet, which has no address, be of the queue pair's next owner? After a
+ * sign of somebody new, nothing without an address is placed. */
+static inline bool fc_is_doubtful(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_flow *flow = a->flow;
+
+	return (flow->owner & FC_OWNER_DOUBTED || fc_is_other_port(a) || fc_is_far_behind(a) ||
+		(near->at && a->now_ns > near->at->last_ns + FC_RESTED_NS)) &&
+	       flow->next_psn;
 }
 
 static inline uint32_t fc_packets_of(uint32_t length_bytes, uint32_t pmtu_bytes)
@@ -213,10 +261,31 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 /* Numbers `message` and those behind it that can be numbered now. */
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
 
-/* fc_owner.c: does this RETH packet say that the queue pair belongs to somebody new? */
+/* Takes `message` out of the chain of a->flow; its record stays, without packets. */
+void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
+
+/* fc_owner.c: is the ICRC right, whatever is sampled? What changes who owns a queue
+ * pair or what its messages are worth asks first. */
+bool fc_is_genuine(struct fc_arrival *a);
+/* A packet came that the owner of a->flow cannot have sent: FC_ICRC_BAD or `verdict`. */
+enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict);
+/* Does this RETH packet say that the queue pair belongs to somebody new? */
 bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near);
 /* Does it contradict a message whose length was only inferred? */
 bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near);
+
+/* fc_message.c: is the packet older than every record kept? */
+bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* Marks a packet that came before, and counts it. */
+void fc_note_again(struct fc_arrival *a);
+/* a->flow becomes the next owner's, its neighbours none. FC_WRITE, or why not. */
+enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near);
+
+/* fc_send.c: a SEND packet into its message. */
+enum fc_verdict fc_place_send(struct fc_arrival *a);
+
+/* fc_refuse.c: a NAK that puts the queue pair in error. */
+enum fc_verdict fc_note_refusal(struct fc_arrival *a);
 
 /* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);

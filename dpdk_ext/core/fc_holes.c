@@ -103,8 +103,8 @@ bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start
 	}
 	fc_touch_holes(parser, flow);
 	if (start > flow->next_psn) {
-		/* A flow without writes has no gaps worth knowing; see requests(). */
-		if (flow->has_writes)
+		/* A flow without messages has no gaps worth knowing. */
+		if (flow->has_writes || flow->has_sends)
 			add_hole(flow, flow->next_psn, start);
 		flow->next_psn = stop;
 		return true;

@@ -9,7 +9,7 @@
 
 /* Is the packet older than every record kept? What lies behind all messages known
  * is not, even where the flow was quiet until the last of them had been overwritten. */
-static bool is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near)
+bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return near->forgotten && !near->before && a->psn < a->flow->expected_psn;
 }
@@ -41,6 +41,8 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 /* Packets of [first_psn, stop) seen up to now, the one at hand included. */
 static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message *m)
 {
+	if (m->flags & FC_MESSAGE_REFUSED)
+		return 0;
 	return m->packets - (uint32_t)fc_holes_missing_in(flow, m->first_psn, fc_message_stop(m));
 }
 
@@ -112,9 +114,17 @@ static bool fits(const struct fc_arrival *a, const struct fc_message *m)
 	const uint64_t offset = nth * m->pmtu_bytes;
 	const bool last = nth == m->packets - 1;
 
-	if (nth == 0 || last != fc_is_last(p->opcode))
+	if (m->kind != FC_KIND_WRITE || nth == 0 || last != fc_is_last(p->opcode))
 		return false;
 	return !last || offset + p->payload_bytes == m->length_bytes;
+}
+
+void fc_note_again(struct fc_arrival *a)
+{
+	a->mark->again = 1;
+	fc_touch_flow_rest(a->parser, a->flow);
+	a->flow->duplicate_packets++;
+	a->parser->counters.duplicate_packets++;
 }
 
 static void note_seen(struct fc_arrival *a, bool again)
@@ -124,14 +134,10 @@ static void note_seen(struct fc_arrival *a, bool again)
 
 	flow->has_writes = 1;
 	flow->write_packets++;
-	if (again) {
-		a->mark->again = 1;
-		fc_touch_flow_rest(a->parser, flow);
-		flow->duplicate_packets++;
-		a->parser->counters.duplicate_packets++;
-	} else {
+	if (again)
+		fc_note_again(a);
+	else
 		flow->payload_bytes += p->payload_bytes;
-	}
 	if (p->flags & FC_PACKET_IMMEDIATE)
 		flow->has_immediates = 1;
 }
@@ -141,6 +147,8 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 	const struct fc_packet *p = a->packet;
 
 	fc_touch_message_packet(a->parser, m);
+	if (FC_UNLIKELY(m->flags & FC_MESSAGE_REFUSED))
+		return FC_REFUSED;
 	if (!counted && !a->mark->again)
 		m->packets_seen++;
 	m->last_ns = a->now_ns;
@@ -157,6 +165,22 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 	return FC_WRITE;
 }
 
+enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near)
+{
+	if (!fc_is_genuine(a)) {
+		fc_touch_flow_rest(a->parser, a->flow);
+		a->flow->icrc_bad_frames++;
+		return FC_ICRC_BAD;
+	}
+	struct fc_flow *flow = fc_flow_reincarnate(a);
+	if (!flow)
+		return FC_STALE;
+	a->flow = flow;
+	a->psn = fc_unwrap(flow, a->packet->psn);
+	*near = (struct fc_neighbours){ 0 };
+	return FC_WRITE;
+}
+
 /* A packet that says its own address: the start of a message, or a new owner. */
 static enum fc_verdict place_start(struct fc_arrival *a)
 {
@@ -164,12 +188,13 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
-		a->flow = fc_flow_reincarnate(a);
-		if (!a->flow)
-			return FC_STALE;
-		a->psn = fc_unwrap(a->flow, p->psn);
-		near = (struct fc_neighbours){ 0 };
+		const enum fc_verdict said = fc_begin_owner(a, &near);
+		if (said != FC_WRITE)
+			return said;
 	}
+	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_DOUBTED) && !near.at &&
+	    a->psn < a->flow->next_psn)
+		return FC_DOUBTFUL;
 	if (fc_contradicts_inferred(a, &near))
 		return FC_MALFORMED;
 	if (p->opcode == FC_RC_WRITE_FIRST && !a->flow->pmtu_bytes)
@@ -177,13 +202,15 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	if (p->opcode == FC_RC_WRITE_FIRST
 		    ? p->payload_bytes != a->flow->pmtu_bytes
 		    : a->flow->pmtu_bytes && p->payload_bytes > a->flow->pmtu_bytes)
-		return FC_MALFORMED;
+		return fc_doubt_owner(a, FC_MALFORMED);
+	if (p->length_bytes && a->psn >= a->flow->next_psn)
+		fc_trust_owner(a);
 	const bool again = !fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
 		return mark_message(a, near.at, false);
 	/* Older than anything kept: it cannot be told whether it is in order. */
-	if (!near.at && is_forgotten(a, &near))
+	if (!near.at && fc_is_forgotten(a, &near))
 		return FC_STALE;
 	return mark_message(a, start_message(a, &near), true);
 }
@@ -199,9 +226,12 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	if (p->opcode == FC_RC_WRITE_MIDDLE
 		    ? p->payload_bytes != flow->pmtu_bytes
 		    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
-		return FC_MALFORMED;
+		return fc_doubt_owner(a, FC_MALFORMED);
 	if (near.at && !fits(a, near.at))
-		return FC_MALFORMED;
+		return near.at->flags & FC_MESSAGE_INFERRED ? FC_MALFORMED
+							    : fc_doubt_owner(a, FC_MALFORMED);
+	if (FC_UNLIKELY(fc_is_doubtful(a, &near)))
+		return fc_doubt_owner(a, FC_DOUBTFUL);
 	/* Far from all that is known and without an address: whose it is a later
 	 * RETH will tell, so the flow does not follow it. */
 	if (!near.at && flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
@@ -211,13 +241,13 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	note_seen(a, again);
 	if (near.at)
 		return mark_message(a, near.at, false);
-	if (is_forgotten(a, &near))
+	if (fc_is_forgotten(a, &near))
 		return FC_STALE;
 	struct fc_message *m = infer_message(a, &near);
 	return m ? mark_message(a, m, true) : FC_ORPHAN;
 }
 
-/* SENDs, READs and atomics share the PSNs of their queue pair with the writes.
+/* READs and atomics share the PSNs of their queue pair with writes and SENDs.
  * A READ request takes as many as its answer has packets (IB 9.7.2.2.1). */
 static void note_request(struct fc_arrival *a, uint32_t packets)
 {
@@ -234,13 +264,14 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 	}
 }
 
-static void note_ack(struct fc_arrival *a, enum fc_verdict verdict)
+static enum fc_verdict note_ack(struct fc_arrival *a, enum fc_verdict verdict)
 {
 	fc_touch_flow_rest(a->parser, a->flow);
 	a->flow->ack_packets++;
 	a->flow->nak_packets += verdict == FC_NAK;
 	a->flow->last_ack_psn = a->packet->psn;
 	a->flow->last_ack_msn = a->packet->msn;
+	return fc_is_fatal_nak(a->packet->syndrome) ? fc_note_refusal(a) : verdict;
 }
 
 static bool is_request(uint8_t opcode)
@@ -261,10 +292,10 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 	enum fc_verdict said = verdict;
 	if (verdict == FC_WRITE) {
 		said = p->flags & FC_PACKET_RETH ? place_start(a) : place_rest(a);
-		if (!a->flow)
-			return said;
+	} else if (verdict == FC_SEND) {
+		said = fc_place_send(a);
 	} else if (verdict == FC_ACK || verdict == FC_NAK) {
-		note_ack(a, verdict);
+		said = note_ack(a, verdict);
 	} else if (is_request(p->opcode)) {
 		const uint32_t pmtu = a->flow->pmtu_bytes ? a->flow->pmtu_bytes : PMTU_GUESS;
 		note_request(a, p->opcode == FC_RC_READ_REQUEST

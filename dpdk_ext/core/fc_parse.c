@@ -2,8 +2,8 @@
 #include "fc_icrc.h"
 #include "fc_nccl.h"
 
-_Static_assert(sizeof(struct fc_parse_counters) / 8 == FC_VERDICTS + 6,
-	       "one counter per verdict, then the six beside them");
+_Static_assert(sizeof(struct fc_parse_counters) / 8 == FC_VERDICTS + 8,
+	       "one counter per verdict, then the eight beside them");
 _Static_assert(offsetof(struct fc_parse_counters, unknown_frames) == FC_UNKNOWN * 8,
 	       "counters stand in the order of their verdicts");
 _Static_assert(offsetof(struct fc_parse_counters, icrc_bad_frames) == FC_ICRC_BAD * 8,
@@ -86,6 +86,27 @@ static enum fc_verdict decode_write(struct fc_decoding *d, const struct fc_bth *
 	return FC_WRITE;
 }
 
+/* Only SENDs with invalidate have the key that ends with them (IETH, IB 9.2.6). */
+static enum fc_verdict decode_send(struct fc_decoding *d, const struct fc_bth *bth)
+{
+	struct fc_packet *out = d->out;
+
+	if (fc_send_has_word(bth->opcode)) {
+		const struct fc_immdt *word = fc_take(&d->c, sizeof *word);
+		if (!word)
+			return FC_MALFORMED;
+		if (bth->opcode <= FC_RC_SEND_ONLY_IMM) {
+			out->immediate = fc_be32(word->data);
+			out->flags |= FC_PACKET_IMMEDIATE;
+		}
+	}
+	if (!take_payload(d, bth))
+		return FC_MALFORMED;
+	if (!fc_send_ends(bth->opcode))
+		return is_pmtu(out->payload_bytes) ? FC_SEND : FC_MALFORMED;
+	return out->payload_bytes || fc_send_starts(bth->opcode) ? FC_SEND : FC_MALFORMED;
+}
+
 static enum fc_verdict decode_ack(struct fc_decoding *d)
 {
 	const struct fc_aeth *aeth = fc_take(&d->c, sizeof *aeth);
@@ -113,9 +134,8 @@ static enum fc_verdict by_opcode(struct fc_decoding *d, const struct fc_bth *bth
 		return decode_write(d, bth);
 	if (opcode == FC_RC_ACK)
 		return decode_ack(d);
-	if (opcode <= FC_RC_SEND_ONLY_IMM || opcode == FC_RC_SEND_LAST_INVALIDATE ||
-	    opcode == FC_RC_SEND_ONLY_INVALIDATE)
-		return FC_SEND;
+	if (fc_is_send(opcode))
+		return decode_send(d, bth);
 	if (opcode == FC_RC_READ_REQUEST)
 		return take_reth(d) ? FC_READ : FC_MALFORMED;
 	if (opcode >= FC_RC_READ_RESPONSE_FIRST && opcode <= FC_RC_READ_RESPONSE_ONLY)

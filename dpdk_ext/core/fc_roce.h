@@ -41,6 +41,10 @@ enum fc_udp_port {
 /* IB table 38 (opcode = transport << 5 | operation) and RoCEv2 A17.9.3 (CNP) */
 enum fc_opcode {
 	FC_RC_SEND_FIRST = 0x00,
+	FC_RC_SEND_MIDDLE = 0x01,
+	FC_RC_SEND_LAST = 0x02,
+	FC_RC_SEND_LAST_IMM = 0x03,
+	FC_RC_SEND_ONLY = 0x04,
 	FC_RC_SEND_ONLY_IMM = 0x05,
 	FC_RC_WRITE_FIRST = 0x06,
 	FC_RC_WRITE_MIDDLE = 0x07,
@@ -120,6 +124,13 @@ struct fc_immdt {
 	uint8_t data[4];
 };
 
+/* AETH syndromes that put the queue pair in error (IB 9.7.5.2.1, table 46): invalid
+ * request, remote access, remote operation, invalid RD request. */
+static inline bool fc_is_fatal_nak(uint8_t syndrome)
+{
+	return syndrome >= 0x61 && syndrome <= 0x64;
+}
+
 struct fc_aeth {
 	uint8_t syndrome, msn[3];
 };
@@ -151,6 +162,31 @@ static inline const void *fc_take(struct fc_cursor *c, size_t bytes)
 static inline bool fc_is_write(uint8_t opcode)
 {
 	return opcode >= FC_RC_WRITE_FIRST && opcode <= FC_RC_WRITE_ONLY_IMM;
+}
+
+static inline bool fc_is_send(uint8_t opcode)
+{
+	return opcode <= FC_RC_SEND_ONLY_IMM || opcode == FC_RC_SEND_LAST_INVALIDATE ||
+	       opcode == FC_RC_SEND_ONLY_INVALIDATE;
+}
+
+/* Of SEND opcodes: first packet of a message, last packet, four bytes before the
+ * payload (immediate, or the key to invalidate). */
+static inline bool fc_send_starts(uint8_t opcode)
+{
+	return opcode == FC_RC_SEND_FIRST || opcode == FC_RC_SEND_ONLY ||
+	       opcode == FC_RC_SEND_ONLY_IMM || opcode == FC_RC_SEND_ONLY_INVALIDATE;
+}
+
+static inline bool fc_send_ends(uint8_t opcode)
+{
+	return opcode > FC_RC_SEND_MIDDLE;
+}
+
+static inline bool fc_send_has_word(uint8_t opcode)
+{
+	return opcode == FC_RC_SEND_LAST_IMM || opcode == FC_RC_SEND_ONLY_IMM ||
+	       opcode >= FC_RC_SEND_LAST_INVALIDATE;
 }
 
 static inline bool fc_has_reth(uint8_t opcode)

@@ -64,6 +64,14 @@ static void check_message(const struct fc_mark *mark)
 	demand((uint64_t)mark->offset_bytes + mark->payload_bytes <= message.length_bytes,
 	       "a payload ends inside its message");
 	demand(message.packets_seen <= message.packets, "no packet is counted twice");
+	demand((message.kind == FC_KIND_WRITE) == (mark->verdict == FC_WRITE),
+	       "a write's message is a write");
+	if (message.kind != FC_KIND_WRITE)
+		demand(message.kind == FC_KIND_SEND && message.number == FC_NUMBER_UNKNOWN &&
+			       (message.packets_seen == 0 || message.flags & FC_MESSAGE_LAST),
+		       "a SEND is whole only with its ends and has no number");
+	demand(!(message.flags & FC_MESSAGE_REFUSED) || message.packets_seen == 0,
+	       "what was refused is never complete");
 }
 
 static void check_slot(uint64_t position)
@@ -76,10 +84,23 @@ static void check_slot(uint64_t position)
 	       "a payload lies in its frame");
 	demand(mark->flow == FC_NO_FLOW || mark->flow < flows.header->flows_used,
 	       "a mark's flow exists");
-	if (mark->verdict == FC_WRITE)
+	if (mark->verdict == FC_WRITE || (mark->verdict == FC_SEND && mark->message))
 		check_message(mark);
 	else
-		demand(mark->message == 0, "only writes have messages");
+		demand(mark->message == 0, "only writes and SENDs have messages");
+}
+
+/* The messages of a flow descend and do not overlap. */
+static void check_chain(const struct fc_flow *flow)
+{
+	uint64_t edge = UINT64_MAX;
+	const struct fc_message *m = fc_message_at(&flows, flow->last_message);
+
+	while (m) {
+		demand(m->packets && fc_message_stop(m) <= edge, "messages do not overlap");
+		edge = m->first_psn;
+		m = fc_message_at(&flows, m->previous);
+	}
 }
 
 static void check_flows(void)
@@ -87,6 +108,7 @@ static void check_flows(void)
 	for (uint64_t i = 0; i < flows.header->flows_used; i++) {
 		const struct fc_flow *flow = &flows.flows[i];
 		uint64_t edge = flow->first_psn;
+		check_chain(flow);
 		demand(flow->holes_used <= FC_FLOW_HOLES, "holes fit their list");
 		for (uint64_t h = 0; h < flow->holes_used; h++) {
 			demand(flow->holes[h].start >= edge &&

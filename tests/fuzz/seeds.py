@@ -17,7 +17,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, LLC, STP, Dot1AD, Dot1Q, Dot3, Ether
 from scapy.packet import Raw
 from scapy.utils import RawPcapNgReader, RawPcapReader
-from support.transport import ACK, READ_REQUEST, SEND_ONLY, Packet, write
+from support.transport import ACK, READ_REQUEST, SEND_ONLY, Packet, send, write
 
 FRAMES_PER_INPUT = 24
 
@@ -47,6 +47,8 @@ def made_by_hand() -> list[list[bytes]]:
     renewed = [packet.frame() for packet in write(data, psn=0, rkey=99)]
     wrapped = [packet.frame() for packet in write(data, psn=0xFFFFFD)]
     six = Packet(0, 0, source="fe80::1", destination="fe80::2")
+    sends = [packet.frame() for packet in send(data, psn=12, end="imm")]
+    refusal = Packet(ACK, 3, syndrome=0x62, source="10.0.0.2", destination="10.0.0.1").frame()
     rest = [
         Packet(ACK, 3, msn=2),
         Packet(ACK, 3, syndrome=0x60),
@@ -63,6 +65,9 @@ def made_by_hand() -> list[list[bytes]]:
         message[::-1],
         message + second[1:],
         message + renewed,
+        message + second + sends,
+        sends[1::2] + sends[::2] + message,
+        [*message, refusal, *second],
         wrapped + message,
         [packet.frame() for packet in write(data, psn=5, like=six)],
         [packet.frame() for packet in rest],

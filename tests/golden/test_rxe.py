@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.transport import Run, parsing
 
+from flowcheck._core import lib
 from flowcheck.plane.flows import psn_missing
 from flowcheck.plane.pcap import PcapSource
 
@@ -24,6 +25,11 @@ WRITES = [
     "v4_write_loss_before_mirror",
     "v4_write_ackloss",
     "v4_write_loss_after_mirror",
+]
+SENDS = [
+    *(f"v{ip}_send_{kind}" for ip in (4, 6) for kind in ("mtu1024", "mtu4096", "imm_mtu1024")),
+    "v4_send_loss_before_mirror",
+    "v4_send_rnr",
 ]
 OPCODES = {
     "WRITE": "write",
@@ -110,7 +116,7 @@ def test_verdicts_equal_the_opcode_counts_of_tshark(captures: Path, shm: Path) -
             said = run.verdicts()
             said["ud"] += said.pop("mad", 0)
             assert +said == wanted, name
-            if "write" in wanted:
+            if "write" in wanted or "send" in wanted:
                 assert run.counters()["duplicate_packets"] == retransmitted, name
             assert run.counters()["icrc_checked_frames"] == sum(wanted.values())
 
@@ -120,14 +126,60 @@ def test_reads_and_sends_on_the_same_queue_pair_leave_no_holes(captures: Path, s
         fill(run, captures / "rxe/v4_rping.pcap")
         assert [psn_missing(flow) for flow in run.table.flows()] == [0, 0]
         assert run.verdicts()["mad"] == 5
-        assert sorted(m.length_bytes for m in run.table.messages()) == [512, 512, 512]
+        lengths = Counter((m.kind, m.length_bytes) for m in run.table.messages())
+        assert lengths == {(lib.FC_KIND_WRITE, 512): 3, (lib.FC_KIND_SEND, 16): 12}
+        assert len(run.sends()) == 12
 
 
-def test_a_refused_write_is_still_one_message(captures: Path, shm: Path) -> None:
+@pytest.mark.parametrize("name", SENDS)
+def test_reassembled_sends_equal_the_receivers_memory(
+    name: str, captures: Path, shm: Path, scenarios: dict[str, dict]
+) -> None:
+    server = scenarios[name]["server"][1]
+    size, held = re.search(r"fnv1a64\(buffer,(\d+)\)=([0-9a-f]+)", server).groups()
+    memory = bytearray(int(size))
+    with parsing(shm, slots=1024) as run:
+        fill(run, captures / "rxe" / f"{name}.pcap")
+        pieces = sorted(run.sends().items())
+        assert len(pieces) == int(re.search(r"recv_completions=(\d+)", server).group(1))
+        # README of the captures: message k at (k % 4) of the buffer's quarters.
+        for nth, (_, data) in enumerate(pieces):
+            start = nth % 4 * len(memory) // 4
+            memory[start : start + len(data)] = data
+        assert all(m.number == 2**64 - 1 for m in run.table.messages())
+        assert not any(flow["has_writes"] for flow in run.table.flows())
+        if "imm" in name:
+            last = max(run.table.messages(), key=lambda m: m.first_psn)
+            assert last.immediate == int(re.search(r"last_imm=0x(\w+)", server).group(1), 16)
+    assert fnv1a64(bytes(memory)) == int(held, 16)
+
+
+def test_pings_of_both_directions_are_whole_sends(captures: Path, shm: Path) -> None:
+    for name, size, count in [("v4_ibv_rc_pingpong", 4096, 40), ("v6_ibv_rc_pingpong", 8192, 20)]:
+        with parsing(shm, slots=1024) as run:
+            fill(run, captures / "rxe" / f"{name}.pcap")
+            assert [len(data) for data in run.sends().values()] == [size] * (count)
+
+
+def test_a_refused_write_reached_no_memory(captures: Path, shm: Path) -> None:
     with parsing(shm, slots=1024) as run:
         fill(run, captures / "rxe/v4_write_bad_rkey.pcap")
-        assert [m.packets_seen for m in run.table.messages()] == [3]
+        [message] = run.table.messages()
+        assert message.flags & lib.FC_MESSAGE_REFUSED and message.packets == 3
+        assert message.packets_seen == 0, "never complete"
         assert [int(flow["nak_packets"]) for flow in run.table.flows()] == [0, 1]
+        assert run.counters()["refused_messages"] == 1
+        assert run.counters()["unpaired_refusals"] == 0
+
+
+def test_no_other_nak_refuses_anything(captures: Path, shm: Path) -> None:
+    for path in sorted((captures / "rxe").glob("*.pcap")):
+        if path.stem != "v4_write_bad_rkey":
+            with parsing(shm, slots=1024) as run:
+                fill(run, path)
+                counted = run.counters()
+                assert counted["refused_messages"] == counted["unpaired_refusals"] == 0, path.stem
+                assert counted["doubtful_frames"] == counted["malformed_frames"] == 0, path.stem
 
 
 KINDS = {

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.transport import Packet, parsed, write
+from support.transport import MIDDLE, Packet, parsed, send, write
 
-from flowcheck.plane.flows import psn_missing
+from flowcheck._core import lib
+from flowcheck.plane.flows import PSN_ORIGIN, psn_missing
 
 PMTUS = st.sampled_from([256, 512, 1024])
 SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=8)
@@ -101,3 +102,88 @@ def test_going_back_n(stream: tuple[list[bytes], list[Packet]], data: st.DataObj
     stop = data.draw(st.integers(1, len(packets)))
     back = data.draw(st.integers(0, stop - 1))
     check(messages, packets[:stop] + packets[back:], all_came=True)
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> list[tuple[int, bytes, bool, list[Packet]]]:
+    """(first PSN, bytes, is it a SEND, packets) of writes and SENDs on one queue pair."""
+    pmtu = draw(PMTUS)
+    psn = draw(st.sampled_from([0, 5, 0xFFFFF8]))
+    made = []
+    for nth, size in enumerate(draw(SIZES)):
+        data = bytes((nth * 91 + i * 7 + (i >> 8)) & 0xFF for i in range(size))
+        end = draw(st.sampled_from([None, None, "", "imm", "invalidate"]))
+        if end is None:
+            packets = write(data, psn=psn, va=0x10000 * nth, pmtu=pmtu)
+        else:
+            packets = send(data, psn=psn, pmtu=pmtu, end=end)
+        made.append((psn, data, end is not None, packets))
+        psn += len(packets)
+    return made
+
+
+@settings(max_examples=120, deadline=None)
+@given(mixed(), st.data())
+def test_sends_among_writes_lost_late_and_repeated(
+    stream: list[tuple[int, bytes, bool, list[Packet]]], data: st.DataObject
+) -> None:
+    """A SEND is whole if and only if each of its packets came; and it is what was sent."""
+    packets = [packet for *_, some in stream for packet in some]
+    keep = data.draw(st.lists(st.integers(0, 2), min_size=len(packets), max_size=len(packets)))
+    arrivals = [packet for packet, n in zip(packets, keep, strict=True) for _ in range(n)]
+    dice = data.draw(st.randoms(use_true_random=False))
+    for at in range(0, len(arrivals), 8):
+        window = arrivals[at : at + 8]
+        dice.shuffle(window)
+        arrivals[at : at + 8] = window
+    if not arrivals:
+        return
+    came = {packet.psn for packet in arrivals}
+    wanted = {
+        PSN_ORIGIN + psn: sent
+        for psn, sent, is_send, some in stream
+        if is_send and all(packet.psn in came for packet in some)
+    }
+    folder = Path(tempfile.mkdtemp(prefix="flowcheck-property-", dir="/dev/shm"))
+    try:
+        with parsed(folder, [packet.frame() for packet in arrivals], span=5) as run:
+            first = int(run.table.flows()[0]["first_psn"])
+            # Before the wrap or behind it: the flow's own numbers start where its first came.
+            shift = -(2**24) if first < PSN_ORIGIN + stream[0][0] - 2**23 else 0
+            assert run.sends() == {psn + shift: sent for psn, sent in wanted.items()}
+            assert run.counters()["incarnations"] == 0
+            assert run.verdicts().keys() <= {"write", "orphan", "send"}
+            writes = [m for m in run.table.messages() if m.kind == lib.FC_KIND_WRITE]
+            assert all(m.va in {0x10000 * n for n in range(len(stream))} for m in writes)
+            for position, (found, seen) in run.reassembled().items():
+                sent = stream[run.table.message(position).va // 0x10000][1]
+                assert all(f == b for f, b, s in zip(found, sent, seen, strict=True) if s)
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(max_examples=80, deadline=None)
+@given(streams(), streams(), st.data())
+def test_a_next_owner_from_another_port_never_lies_in_the_last_ones_messages(
+    old: tuple[list[bytes], list[Packet]],
+    new: tuple[list[bytes], list[Packet]],
+    data: st.DataObject,
+) -> None:
+    """Whatever of both is lost: an old record holds old bytes only."""
+    mine = [packet for packet in old[1] if data.draw(st.integers(0, 3))]
+    theirs = [
+        Packet(**{**vars(packet), "port": 50001, "rkey": 99, "payload": packet.payload[::-1]})
+        for packet in new[1]
+        if data.draw(st.integers(0, 3))
+    ]
+    if not mine or not theirs or not any(packet.opcode != MIDDLE for packet in mine):
+        return
+    folder = Path(tempfile.mkdtemp(prefix="flowcheck-property-", dir="/dev/shm"))
+    try:
+        with parsed(folder, [packet.frame() for packet in mine + theirs], span=5) as run:
+            marks = run.marks()
+            before = {mark.message for mark in marks[: len(mine)] if mark.said == "write"}
+            after = {mark.message for mark in marks[len(mine) :] if mark.said == "write"}
+            assert not before & after
+    finally:
+        shutil.rmtree(folder)

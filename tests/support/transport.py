@@ -19,7 +19,10 @@ from flowcheck.plane.parser import Parser
 from flowcheck.plane.ring import Ring
 
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(0x06, 0x0C)
-SEND_ONLY, READ_REQUEST, ACK = 0x04, 0x0C, 0x11
+SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(6)
+SEND_LAST_INVALIDATE, SEND_ONLY_INVALIDATE = 0x16, 0x17
+READ_REQUEST, ACK = 0x0C, 0x11
+WORD = (LAST_IMM, ONLY_IMM, SEND_LAST_IMM, SEND_ONLY_IMM, 0x16, 0x17)
 MARK_FIELDS = [name for name, _ in ffi.typeof("struct fc_mark").fields]
 
 
@@ -39,6 +42,7 @@ class Packet:
     destination: str = "10.0.0.2"
     msn: int = 0
     syndrome: int = 0
+    port: int = 50000
 
     def body(self) -> bytes:
         """BTH to pad."""
@@ -49,7 +53,7 @@ class Packet:
         extended = b""
         if self.opcode in (FIRST, ONLY, ONLY_IMM, READ_REQUEST):
             extended += struct.pack(">QII", self.va, self.rkey, self.length)
-        if self.opcode in (LAST_IMM, ONLY_IMM):
+        if self.opcode in WORD:
             extended += struct.pack(">I", self.immediate)
         if self.opcode == ACK:
             extended += struct.pack(">I", self.syndrome << 24 | self.msn)
@@ -57,7 +61,7 @@ class Packet:
 
     def frame(self) -> bytes:
         body = self.body()
-        udp = struct.pack(">HHHH", 50000, 4791, len(body) + 12, 0)
+        udp = struct.pack(">HHHH", self.port, 4791, len(body) + 12, 0)
         source = ipaddress.ip_address(self.source)
         destination = ipaddress.ip_address(self.destination)
         if source.version == 4:
@@ -112,6 +116,19 @@ def write(
             )
         )
     return packets
+
+
+def send(
+    payload: bytes, *, psn: int, pmtu: int = 256, end: str = "", like: Packet | None = None
+) -> list[Packet]:
+    """The packets of one SEND; `end`: "", "imm" or "invalidate"."""
+    onlys = {"": SEND_ONLY, "imm": SEND_ONLY_IMM, "invalidate": SEND_ONLY_INVALIDATE}
+    lasts = {"": SEND_LAST, "imm": SEND_LAST_IMM, "invalidate": SEND_LAST_INVALIDATE}
+    packets = write(payload, psn=psn, pmtu=pmtu, like=like, immediate=0xABCD)
+    opcodes = [SEND_FIRST] + [SEND_MIDDLE] * (len(packets) - 2) + [lasts[end]]
+    if len(packets) == 1:
+        opcodes = [onlys[end]]
+    return [replace(p, opcode=code) for p, code in zip(packets, opcodes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -171,6 +188,24 @@ class Run:
     def counters(self) -> dict[str, int]:
         commit: Any = self.ring.parse_commit()
         return read(commit.counters)
+
+    def sends(self) -> dict[int, bytes]:
+        """{first PSN: bytes} of the SENDs that are whole: final records and PSNs of marks."""
+        found = {}
+        for record in self.table.messages():
+            if record.kind != lib.FC_KIND_SEND or record.packets_seen != record.packets:
+                continue
+            data, step = bytearray(record.length_bytes), int(record.pmtu_bytes)
+            for position, mark in enumerate(self.marks()):
+                nth = mark.psn - record.first_psn
+                if mark.said != "send" or mark.flow != record.flow or not 0 <= nth < record.packets:
+                    continue
+                if mark.message:
+                    assert (mark.message, mark.offset_bytes) == (record.position, nth * step)
+                assert nth * step + mark.payload_bytes <= len(data)
+                data[nth * step : nth * step + mark.payload_bytes] = self.payload(position)
+            found[int(record.first_psn)] = bytes(data)
+        return found
 
     def reassembled(self) -> dict[int, tuple[bytearray, bytearray]]:
         """{message: (bytes, seen)} from marks alone, as the extractor will do it."""

@@ -260,10 +260,10 @@ def test_packets_that_contradict_their_message_are_malformed(shm: Path) -> None:
         Packet(MIDDLE, 1, payload(512)),
         Packet(LAST_IMM, 2, payload(9)),
         Packet(LAST_IMM, 5, payload(221)),
-        Packet(ONLY, 6, payload(300), length=300),
+        Packet(ONLY, 6, payload(300), length=300, rkey=7),
         Packet(FIRST, 6, payload(512), length=4000, rkey=7),
     ]
-    with parsed(shm, frames([packets[0], *wrong, *packets[1:]])) as run:
+    with parsed(shm, frames([*packets, *wrong])) as run:
         assert run.verdicts() == {"write": 6, "malformed": 6}
         assert psn_missing(run.table.flows()[0]) == 0
 
