@@ -1,0 +1,173 @@
+"""Training scripts nobody tuned anything for: followed bit for bit, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcheck.lab import cluster
+from flowcheck.lab.run.compare import Digests, trainer_digests
+from flowcheck.lab.run.tap import Tap
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+]
+SCRIPTS = Path(__file__).parent / "scripts"
+SGD = 'name = "sgd"\nlearning_rate = 0.05\n'
+MOMENTUM = SGD + "momentum = 0.9\n"
+ADAMW = 'name = "adamw"\nlearning_rate = 0.01\n'
+LIMIT_S = 60
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one script."""
+
+    trainer: dict[int, Digests]
+    replica: dict[int, Digests]
+    why: str
+    """Why the chain took no more steps; empty: it took all there were."""
+
+    def check(self) -> None:
+        """No step of the replica's is another than the trainer's, and an end has its reason."""
+        for step, found in self.replica.items():
+            assert found == self.trainer.get(step), f"step {step} was followed wrongly"
+        assert self.why or len(self.replica) == len(self.trainer)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[cluster.Cluster]:
+    made = cluster.Cluster(name=f"u{os.getpid()}", network=201)
+    cluster.up(made)
+    yield made
+    cluster.down(made.name)
+
+
+def launch(hosts: cluster.Cluster, script: str, *words: str) -> None:
+    """The script on both hosts, to its end."""
+    rank_files = [SCRIPTS / script, *words]
+    started = []
+    for rank in range(hosts.hosts):
+        told = {
+            "MASTER_ADDR": hosts.address(0),
+            "MASTER_PORT": "29577",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(hosts.hosts),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": cluster.UPLINK,
+            "FLOWCHECK_LAB_INTERFACE": cluster.UPLINK,
+        }
+        started.append(
+            cluster.run_in(
+                hosts.host_namespace(rank),
+                [sys.executable, *map(str, rank_files)],
+                env=os.environ | told,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    said = []
+    try:
+        said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in started] == [0] * len(started), "\n".join(said)
+
+
+def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:
+    """What `flowcheck replay` says of it."""
+    job = capture.with_suffix(".toml")
+    job.write_text(f"[optimizer]\n{optimizer}\n{more}")
+    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
+    done = subprocess.run(
+        [*command, "--digests", "--json", "--source", "file"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if not done.stdout:
+        assert done.returncode != 0
+        return {"digests": [], "lost": None, "why": done.stderr.strip(), "assumed": []}
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == (not told["why"] and not told["lost"])
+    return told
+
+
+def run(
+    hosts: cluster.Cluster, folder: Path, optimizer: str, *words: str, more: str = ""
+) -> Outcome:
+    """A script (its name, then its arguments) recorded at the mirror port, then replayed."""
+    capture, digests = folder / "job.pcapng", folder / "digests.jsonl"
+    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment=words[0]):
+        launch(hosts, words[0], str(digests), *words[1:])
+    told = replay(capture, optimizer, more)
+    replica = {
+        line["step"]: {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        for line in told["digests"]
+    }
+    why = told["lost"]["why"] if told["lost"] else told["why"]
+    outcome = Outcome(trainer_digests(digests), replica, why)
+    outcome.check()
+    return outcome
+
+
+ALL, NONE = "every step", "no step"
+QUICK = [
+    ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
+    ("variants.py view", ADAMW, ALL, ""),
+    ("variants.py frozen", ADAMW, NONE, "frozen parameters"),
+    ("several_dtypes.py float64", SGD, NONE, "no job was learned"),
+]
+OTHERS = [
+    ("unused_branch.py", ADAMW, NONE, "bucket plan was not seen"),
+    ("several_dtypes.py bfloat16", SGD, NONE, "no job was learned"),
+    ("variants.py fp16", ADAMW, NONE, "no job was learned"),
+    ("variants.py static", ADAMW, NONE, "iteration 0"),
+    ("variants.py tied", ADAMW, ALL, ""),
+    ("variants.py frozen-last", ADAMW, NONE, "frozen parameters"),
+    ("variants.py no-sync", ADAMW, ALL, ""),
+    ("variants.py bfloat16", ADAMW, NONE, ""),
+    ("variants.py twin", ADAMW, NONE, "no job was learned"),
+    ("variants.py gloo", ADAMW, NONE, ""),
+    ("two_models.py", SGD, "", ""),
+    ("own_statistics.py", SGD, "", ""),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "optimizer", "steps", "reason"), QUICK)
+def test_script_is_followed_exactly_or_refused_with_the_reason(
+    hosts: cluster.Cluster, tmp_path: Path, words: str, optimizer: str, steps: str, reason: str
+) -> None:
+    outcome = run(hosts, tmp_path, optimizer, *words.split())
+    assert len(outcome.trainer) >= 5
+    if steps == ALL:
+        assert outcome.replica == outcome.trainer
+    if steps == NONE:
+        assert not outcome.replica and outcome.why
+    assert reason in outcome.why
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("words", "optimizer", "steps", "reason"), OTHERS)
+def test_other_script_is_followed_exactly_or_refused_with_the_reason(
+    hosts: cluster.Cluster, tmp_path: Path, words: str, optimizer: str, steps: str, reason: str
+) -> None:
+    test_script_is_followed_exactly_or_refused_with_the_reason(
+        hosts, tmp_path, words, optimizer, steps, reason
+    )
