@@ -6,12 +6,14 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.transport import ACK, Packet, Run, parsing, write
+from support.transport import ACK, Packet, Run, parsing, send, write
 
 from flowcheck._core import ffi, lib
+from flowcheck.plane.counters import read
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.parser import Parser
 from flowcheck.plane.ring import Ring
@@ -22,13 +24,13 @@ KILLS = 150
 
 
 def hostile_traffic(seed: int) -> list[bytes]:
-    """Flows with loss, repeats, reordering, ACKs and keys that change hands, interleaved."""
+    """Loss, repeats, reordering, ACKs, refusals, SENDs and keys that change hands, interleaved."""
     dice = random.Random(seed)
     frames: list[bytes] = []
     psn = [0] * 24
     while len(frames) < SLOTS:
         flow = dice.randrange(24)
-        like = Packet(0, 0, dest_qp=100 + flow)
+        like = Packet(0, 0, dest_qp=100 + flow, port=50000 + flow)
         if dice.random() < 0.02:
             psn[flow] = 0
         size = dice.choice([0, 40, 256, 700, 2000, 5000])
@@ -42,6 +44,8 @@ def hostile_traffic(seed: int) -> list[bytes]:
             immediate=immediate if dice.random() < 0.7 else None,
             like=like,
         )
+        if dice.random() < 0.3:
+            packets = send(data, psn=psn[flow], like=like)
         psn[flow] += len(packets)
         kept = [packet for packet in packets if dice.random() > 0.1]
         if dice.random() < 0.2:
@@ -49,6 +53,9 @@ def hostile_traffic(seed: int) -> list[bytes]:
         if dice.random() < 0.2:
             dice.shuffle(kept)
         kept.append(Packet(ACK, psn[flow], dest_qp=200 + flow))
+        if dice.random() < 0.02:
+            nak = Packet(ACK, psn[flow] - 1, dest_qp=200 + flow, syndrome=0x62, port=like.port)
+            kept.append(replace(nak, source=like.destination, destination=like.source))
         frames += [packet.frame() for packet in kept]
     return frames[:SLOTS]
 
@@ -91,6 +98,8 @@ def test_kills_at_random_instants_change_nothing(shm: Path) -> None:
     with Parser(calm_ring, calm_table) as parser:
         assert parser.parse(1 << 20) == SLOTS
     wanted = outcome(calm_ring, calm_table)
+    counted = read(calm_ring.parse_commit().counters)
+    assert counted["refused_messages"] > 100 and counted["send_frames"] > 1000, counted
     assert calm_table.messages_made > 1000 and len(calm_table.flows()) > 48
     dice = random.Random(5)
     kills = rolled_back = 0
