@@ -102,9 +102,13 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_a_replica_that_fell_behind_is_said_aloud() -> None:
-    whole = Measured(1, "flowcheck", (1.0,), 1.0, 1.0, 1.0, 9, 9, followed=9, behind=3)
-    short = Measured(2, "flowcheck", (1.0,), 1.0, 1.0, 1.0, 9, 9, followed=4, behind=6)
-    said = cost_report.notes([whole, short])
+    times = (1.0,) * 5
+    whole = Measured(1, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=3)
+    short = Measured(2, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=4, behind=4)
+    late = Measured(3, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=9)
+    unread = Measured(4, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=None)
+    said = cost_report.notes([whole, short, late, unread])
+    assert [one[:7] for one in said if "NOT SHOWN" in one] == ["Round 3", "Round 4"]
     assert any("3 steps behind; it reached step 9 of 9." in one for one in said)
     assert any("step 4 of 9: IT DID NOT FOLLOW" in one for one in said)
     assert any("softirq" in one for one in said)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab import cluster
@@ -90,7 +91,8 @@ def _one(
         made = Measured(number, case.key, seconds, trainers_s, services_s, load, plan.steps, copies)
         if services is None:
             return made
-        behind = plan.steps - _replica(services)
+        state = services.state()
+        behind = None if state is None else plan.steps - _step(state)
         return replace(made, behind=behind, followed=_catch_up(services, plan.steps))
     finally:
         if trainers is not None:
@@ -155,15 +157,18 @@ def _start_services(plan: Plan) -> Services:
     return services
 
 
-def _replica(services: Services) -> int:
-    return int(((services.state() or {}).get("last_step") or {}).get("step", 0))
+def _step(state: dict[str, Any]) -> int:
+    """The replica's; 0 before its first."""
+    return int((state.get("last_step") or {}).get("step", 0))
 
 
 def _catch_up(services: Services, step: int) -> int:
-    deadline_s = time.monotonic() + FOLLOW_LIMIT_S
-    while time.monotonic() < deadline_s and services.alive() and _replica(services) < step:
+    deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, 0
+    while time.monotonic() < deadline_s and services.alive() and last < step:
         Event().wait(0.1)
-    return _replica(services)
+        state = services.state()
+        last = last if state is None else _step(state)
+    return last
 
 
 @contextmanager

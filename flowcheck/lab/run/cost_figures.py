@@ -64,7 +64,7 @@ class Measured:
     followed: int | None = None
     """Last step of the replica once it had time to catch up; None where nobody followed."""
     behind: int | None = None
-    """Steps the replica lacked at the moment the trainers ended."""
+    """Steps the replica lacked at the moment the trainers ended; None: it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,14 @@ def notes(measured: Sequence[Measured]) -> list[str]:
         f"median {statistics.median(loads):.1f}; more than 2 means others used these CPUs as well."
     )
     for one in measured:
-        if one.followed is None or one.behind is None:
+        if one.followed is None:
             continue
-        said = f"Round {one.round}: when the trainers ended the replica was {one.behind} steps "
+        lag = "an unknown number of" if one.behind is None else str(one.behind)
+        said = f"Round {one.round}: when the trainers ended the replica was {lag} steps "
         said += f"behind; it reached step {one.followed} of {one.steps}"
+        if one.behind is None or one.behind >= len(one.seconds):
+            said += ": IT IS NOT SHOWN TO HAVE TAKEN ITS STEPS WHILE THE TRAINERS RAN, so its row "
+            said += "may be of capture and learning alone"
         if one.followed < one.steps:
             said += ": IT DID NOT FOLLOW TO THE END, so its cost here is not that of following"
         found.append(said + ".")
