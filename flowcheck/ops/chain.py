@@ -17,7 +17,7 @@ import msgspec
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError
 from flowcheck.ops.progress import Aloud
-from flowcheck.ops.remains import rescue, save_checkpoint
+from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -162,7 +162,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         )
         saved = None
         if config.checkpoint is not None:
-            saved = save_checkpoint(config, run, Path(config.checkpoint))
+            with finished_first():
+                saved = save_checkpoint(config, run, Path(config.checkpoint))
     result = {
         "steps": supervisor.progress.steps,
         "digest": supervisor.progress.digest,

@@ -6,15 +6,22 @@ import json
 import os
 import select
 import signal
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
 from flowcheck.config import JobConfig, decode_config
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.plane.memory import SHM, huge_mounts
 from flowcheck.stages.rundir import RunDir, remove_stale_memory
 from flowcheck.wire.job import decode_job
 
 DOWN_LIMIT_S = 10.0
+LOOK_S = 0.05
+FOLDERS_MAX = 100
+"""Of killed chains that left other states of the same step."""
 
 
 def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
@@ -34,16 +41,50 @@ def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | N
 
 def rescue(run: RunDir) -> str | None:
     """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
-    done, as a sentence. None where nothing of the kind is there, or the chain lives."""
-    if run.stage_pids() or not run.config.exists() or not run.replica.exists():
+    done, as a sentence. None where nothing of the kind is there, or the chain lives.
+
+    Raises ConfigError where stages of it do not end with their supervisor.
+    """
+    if not run.config.exists() or not run.replica.exists() or "supervisor" in run.stage_pids():
         return None
+    deadline_s = time.monotonic() + DOWN_LIMIT_S
+    while left := run.stage_pids():  # they end with their supervisor, after the step in hand
+        if time.monotonic() > deadline_s:
+            raise ConfigError(
+                "run",
+                str(run.root),
+                f"{', '.join(left)} still run: flowcheck down --run {run.root}",
+            )
+        Event().wait(LOOK_S)
     config = decode_config(run.config.read_bytes())
-    directory = Path(config.checkpoint) if config.checkpoint is not None else run.root / "rescued"
-    saved = save_checkpoint(config, run, directory)
+    saved = _save_anywhere(config, run)
     return (
         f"the chain that ran in {run.root} was killed; its replica is kept in {saved}, "
         "and this one begins anew"
     )
+
+
+def _save_anywhere(config: JobConfig, run: RunDir) -> Path | None:
+    """A checkpoint where the job wants it, else in a folder that holds no other run's step."""
+    wanted = [Path(config.checkpoint)] if config.checkpoint is not None else []
+    others = (run.root / f"rescued{n or ''}" for n in range(FOLDERS_MAX))
+    for directory in (*wanted, *others):
+        try:
+            return save_checkpoint(config, run, directory)
+        except StateError as error:
+            refused = error
+    raise refused
+
+
+@contextmanager
+def finished_first() -> Iterator[None]:
+    """A signal that would end the process waits until what is inside is done."""
+    ending = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def down(root: Path, *, as_json: bool) -> int:

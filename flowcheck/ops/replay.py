@@ -26,7 +26,7 @@ from flowcheck.errors import CaptureError, ConfigError
 from flowcheck.messages import StepLost
 from flowcheck.ops import chain
 from flowcheck.ops.progress import Watch, lost_sentence
-from flowcheck.ops.remains import save_checkpoint
+from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
@@ -63,6 +63,9 @@ def run(request: Request) -> int:
     for sentence in assumed:
         console.print(f"[yellow]assumed[/] {sentence}")
     root = request.run or Path(tempfile.mkdtemp(prefix="flowcheck-"))
+    rescued = rescue(RunDir(root))
+    if rescued is not None:
+        console.print(rescued)
     where, memory = chain.create(config, root)
     console.print(memory)
     with chain.removed(where, keep_records=request.run is not None):
@@ -158,7 +161,8 @@ def _replay(
         ring.close()
     lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
     steps = [msgspec.json.decode(line) for line in lines]
-    saved = save_checkpoint(config, where, request.out) if request.out else None
+    with finished_first():
+        saved = save_checkpoint(config, where, request.out) if request.out else None
     lost = progress.lost
     return {
         "frames": frames,

@@ -137,9 +137,10 @@ def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its
     folder: Path, chain: Path
 ) -> None:
     os.kill(RunDir(chain).stage_pids()["supervisor"], signal.SIGKILL)
-    wait_until(lambda: not RunDir(chain).stage_pids(), 10, "stages end with their supervisor")
     with Command("up", job_file(folder, RATE), "--run", chain) as again:
         where = RunDir(chain)
+        own = again.process.pid
+        wait_until(lambda: where.stage_pids().get("supervisor") == own, 30, "the next supervisor")
         wait_until(lambda: "extract" in where.stage_pids(), 30, "the next chain")
         again.process.send_signal(signal.SIGTERM)
         code, out, err = again.result()
