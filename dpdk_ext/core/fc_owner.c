@@ -67,8 +67,9 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 		return true;
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
 		return !same_message(a, near->at);
+	/* Its own First was lost; one from another port is not that one. */
 	if (near->at)
-		return fc_contradicts_inferred(a, near) && foreign_rkey(a);
+		return fc_is_other_port(a) || (fc_contradicts_inferred(a, near) && foreign_rkey(a));
 	if (near->after && (near->after->flags & FC_MESSAGE_RETH || near->after->kind) &&
 	    a->psn + fc_packets_from_reth(p) > near->after->first_psn)
 		return true;

@@ -26,6 +26,7 @@ TINY = ("--layers", "1", "--width", "32", "--heads", "2", "--context", "16")
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_case_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     name = f"c{os.getpid()}"
     command = [sys.executable, "-m", "flowcheck", "lab", "cost", "--json", "--rounds", "1"]

@@ -63,7 +63,13 @@ def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
     connections of rings change it."""
     if any(send.protocol not in (None, Protocol.SIMPLE) for send in stream.sends.values()):
         return True
-    return nccl.protocol_of_addresses(addresses) is Protocol.SIMPLE
+    if nccl.protocol_of_addresses(addresses) is Protocol.SIMPLE:
+        return True
+    # Broadcasts go slot by slot, reductions two at a time; point-to-point chunks lie closer.
+    slot = nccl.SLOT_BYTES[Protocol.SIMPLE]
+    offsets = {address - min(addresses) for address in addresses}
+    in_slots = all(offset % slot == 0 and offset < nccl.SLOTS * slot for offset in offsets)
+    return len(offsets) > 1 and in_slots
 
 
 def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:
