@@ -16,7 +16,7 @@ from flowcheck.lab.run.trainers import Script
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
-STAGING_BYTES = 1 << 30
+STAGING_BYTES = 3 << 30
 """Start-up and first iterations of the largest job that trains here in minutes."""
 
 
