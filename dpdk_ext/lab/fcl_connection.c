@@ -10,7 +10,6 @@
 #include "fcl_port.h"
 
 enum {
-	QPS_MAX = 8,
 	SENDS_MAX = 64,        /* messages of a connection not acknowledged */
 	RECEIVES_MAX = 32,     /* posted and not complete: NCCL_NET_MAX_REQUESTS */
 	MESSAGE_MAX = 1 << 28, /* bytes, so that its PSNs are few against the 24 bits they have */
@@ -26,7 +25,7 @@ enum {
 /* What the two ends tell each other before the first frame; both are the same build. */
 struct handle {
 	uint32_t magic, version, pmtu_bytes, qps;
-	uint32_t qpns[QPS_MAX];
+	uint32_t qpns[FCL_QPS_MAX];
 	uint64_t fifo_va;
 	uint32_t fifo_rkey;
 	struct fcl_address address;
@@ -35,7 +34,7 @@ _Static_assert(sizeof(struct handle) <= FCL_HANDLE_BYTES, "a handle fits its pla
 
 struct fcl_send_comm {
 	struct fcl_net *net;
-	struct fcl_qp *qps[QPS_MAX];
+	struct fcl_qp *qps[FCL_QPS_MAX];
 	uint8_t *fifo;
 	uint64_t fifo_bytes;
 	struct fcl_region *fifo_region;
@@ -45,12 +44,12 @@ struct fcl_send_comm {
 
 struct fcl_recv_comm {
 	struct fcl_net *net;
-	struct fcl_qp *qps[QPS_MAX];
+	struct fcl_qp *qps[FCL_QPS_MAX];
 	uint32_t sender_rank;
 	uint64_t fifo_va;
 	uint32_t fifo_rkey;
 	uint64_t next;
-	uint64_t completions[QPS_MAX]; /* immediates seen on each QP */
+	uint64_t completions[FCL_QPS_MAX]; /* immediates seen on each QP */
 	uint32_t sizes[FIFO_SLOTS_MAX], capacities[FIFO_SLOTS_MAX];
 	uint8_t entries[FIFO_SLOTS_MAX][ENTRY_MAX];
 	uint32_t unacked[FIFO_SLOTS_MAX]; /* clear-to-send writes whose entry must not change yet */
@@ -58,7 +57,7 @@ struct fcl_recv_comm {
 
 static void close_qps(struct fcl_qp **qps)
 {
-	for (int i = 0; i < QPS_MAX && qps[i]; i++)
+	for (int i = 0; i < FCL_QPS_MAX && qps[i]; i++)
 		fcl_net_remove_qp(qps[i]);
 }
 

@@ -15,7 +15,6 @@ enum {
 	RECEIVE_BATCHES = 8, /* before anything is sent */
 	KEPT_LIMIT_MS = 2,   /* how long a frame is kept back to be reordered */
 	FIRST_QPN_SPAN = 0xffff,
-	QPS_MAX = 8,
 };
 
 uint64_t fcl_net_now_ms(void)
@@ -44,9 +43,9 @@ static int check_settings(const struct fcl_net_settings *s)
 	const uint32_t pmtu = s->pmtu_bytes;
 	if (pmtu < FC_PMTU_MIN || pmtu > FC_PMTU_MAX || pmtu & (pmtu - 1))
 		return fcl_fail(EINVAL, "path MTU %u: one of 256, 512, 1024, 2048, 4096", pmtu);
-	if (s->qps_per_connection < 1 || s->qps_per_connection > QPS_MAX)
+	if (s->qps_per_connection < 1 || s->qps_per_connection > FCL_QPS_MAX)
 		return fcl_fail(EINVAL, "%u QPs per connection: 1 to %d", s->qps_per_connection,
-				QPS_MAX);
+				FCL_QPS_MAX);
 	if (!(s->loss >= 0 && s->loss < 1) || !(s->reorder >= 0 && s->reorder < 1))
 		return fcl_fail(EINVAL, "loss and reorder are probabilities below 1");
 	if (!s->timeout_ms || !s->retries)

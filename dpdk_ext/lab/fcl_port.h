@@ -6,7 +6,10 @@
 #include "fcl_nic.h"
 #include "fcl_qp.h"
 
-enum { FCL_QP_BUCKETS = 256 };
+enum {
+	FCL_QP_BUCKETS = 256,
+	FCL_QPS_MAX = 8, /* of one connection */
+};
 
 struct fcl_net {
 	struct fcl_net_settings settings;

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flowcheck.lab.options import Channels, Hosts, Json, Name, end_on_sigterm
+
 
 def cost(
     context: typer.Context,
-    hosts: Annotated[int, typer.Option(help="Training hosts, one rank each.")] = 2,
+    hosts: Hosts = 2,
     steps: Annotated[int, typer.Option(help="Of each case in each round.")] = 14,
     warm_up: Annotated[int, typer.Option(help="First steps that do not count.")] = 4,
     rounds: Annotated[int, typer.Option(help="Of all cases, one after the other.")] = 3,
-    channels: Annotated[int, typer.Option(help="Of NCCL.")] = 2,
+    channels: Channels = 2,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw iteration times.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("lab-cost"),
-    name: Annotated[str, typer.Option("--name", help="Of the cluster.")] = "cost",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    name: Name = "cost",
+    as_json: Json = False,
 ) -> None:
     """Measure what a checkpoint of every step costs the trainers: FlowCheck's, and their own.
 
@@ -47,7 +47,7 @@ def cost(
         arguments=tuple(context.args),
         channels=channels,
     )
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_on_sigterm()
     with Display(steps, quiet=as_json) as display:
         measured = verb.measure(plan, rounds=rounds, warm_up=warm_up, display=display)
     if plot is not None:

@@ -46,14 +46,6 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
     return 0 if found.passed else DIFFERENT
 
 
-def last(where: RunDir) -> AuditLine | None:
-    """The last audit of a run; None if there was none."""
-    if not where.audits.exists():
-        return None
-    lines = [line for line in where.audits.read_bytes().splitlines() if line.endswith(b"}")]
-    return msgspec.json.decode(lines[-1], type=AuditLine) if lines else None
-
-
 def _audited(where: RunDir, file: Path) -> audit.Audit:
     config = steps.config_of(where)
     if not where.replica.exists() or config.optimizer is None:

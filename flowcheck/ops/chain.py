@@ -16,6 +16,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError
+from flowcheck.messages import AuditLine
 from flowcheck.ops.progress import Aloud
 from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
 from flowcheck.plane.flows import FlowTable
@@ -193,10 +194,20 @@ def _ended(result: dict[str, object]) -> str:
 
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last whole line of steps.jsonl."""
-    if not run.steps.exists():
-        return None
-    lines = [line for line in run.steps.read_bytes().splitlines() if line.endswith(b"}")]
-    return msgspec.json.decode(lines[-1]) if lines else None
+    line = _last_line(run.steps)
+    return None if line is None else msgspec.json.decode(line)
+
+
+def last_audit(run: RunDir) -> AuditLine | None:
+    """The last audit of a run; None if there was none."""
+    line = _last_line(run.audits)
+    return None if line is None else msgspec.json.decode(line, type=AuditLine)
+
+
+def _last_line(path: Path) -> bytes | None:
+    """The last line of a file of JSON lines that was written whole; None without one."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return next((line for line in reversed(lines) if line.endswith(b"}")), None)
 
 
 def assumed(run: RunDir) -> list[str]:

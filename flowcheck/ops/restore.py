@@ -25,16 +25,13 @@ def run(
         found = steps.from_checkpoint(checkpoint)
     else:
         found = steps.newest(RunDir(root), settle=True)
-    pattern = load_template(template, found.snapshot.layout, found.names)
-    filled = restore.fill(pattern, found.snapshot, rate_of(found.snapshot.optimizer))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    restore.write(pattern.tree, out)
+    filled = give_back(found, template, out)
     if as_json:
         result = {
             "step": filled.step,
             "out": str(out),
             "from": found.where,
-            "template": {"file": str(template), "step": pattern.step},
+            "template": {"file": str(template), "step": filled.template_step},
             "replaced": filled.replaced,
             "kept": filled.kept,
             "assumed": (*found.assumed, *filled.assumed),
@@ -50,3 +47,13 @@ def run(
     for sentence in (*found.assumed, *filled.assumed):
         say(f"  assumed: {sentence}")
     return 0
+
+
+def give_back(found: steps.Found, template: Path, out: Path) -> restore.Filled:
+    """Writes a step to `out` in the form of the trainer's checkpoint `template`. Raises StateError
+    where it does not fit."""
+    pattern = load_template(template, found.snapshot.layout, found.names)
+    filled = restore.fill(pattern, found.snapshot, rate_of(found.snapshot.optimizer))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    restore.write(pattern.tree, out)
+    return filled

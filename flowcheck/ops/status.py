@@ -13,8 +13,7 @@ from rich.table import Table
 
 from flowcheck.config import decode_config
 from flowcheck.errors import ConfigError
-from flowcheck.ops.audit import last as last_audit
-from flowcheck.ops.chain import last_step
+from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.plane.counters import VERDICTS
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard

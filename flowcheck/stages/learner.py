@@ -76,7 +76,7 @@ class Learner:
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began."""
-        return sum(extractor.staging.completions for extractor in extractors) <= self._read_at
+        return _completions(extractors) <= self._read_at
 
     def known(self) -> Job | None:
         """The job an earlier life of this process wrote."""
@@ -131,7 +131,7 @@ class Learner:
     ) -> bool:
         """Starts a reading if enough is new; readings take a fifth of the time at most."""
         if only is None:
-            complete = sum(extractor.staging.completions for extractor in extractors)
+            complete = _completions(extractors)
         else:
             complete = sum(map(_complete_of, extractors, only))
         due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
@@ -172,6 +172,11 @@ class Learner:
             },
             messages=seen.messages,
         )
+
+
+def _completions(extractors: Sequence[Extractor]) -> int:
+    """Whole messages staged so far, of all flows."""
+    return sum(extractor.staging.completions for extractor in extractors)
 
 
 def _complete_of(extractor: Extractor, flows: set[int]) -> int:

@@ -28,6 +28,7 @@ class Filled:
     """What `fill` did to a template."""
 
     step: int
+    template_step: int
     replaced: tuple[str, ...]
     """Parts that hold the replica's step now, one phrase each."""
     kept: tuple[str, ...]
@@ -66,7 +67,7 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
         node[key] = snapshot.step
         replaced.append(f"{name} = {snapshot.step}")
     kept += [f"{key}" for key in template.untouched]
-    return Filled(snapshot.step, tuple(replaced), tuple(kept), tuple(assumed))
+    return Filled(snapshot.step, template.step, tuple(replaced), tuple(kept), tuple(assumed))
 
 
 def write(tree: Any, path: Path) -> None:

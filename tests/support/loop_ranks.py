@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from cffi import FFI
 
+from flowcheck.lab.trainer.memory import REDUCTIONS, TYPES
+
 HERE = Path(__file__).resolve().parent
 LAB = HERE.parents[1] / "dpdk_ext" / "lab"
 ABOVE_THE_NETWORK = re.compile(r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue)")
@@ -25,17 +27,6 @@ KINDS = {
     "recv": 5,
 }
 PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2, "ANY": 3}
-REDUCTIONS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4}
-TYPES = {
-    torch.int8: 0,
-    torch.uint8: 1,
-    torch.int32: 2,
-    torch.int64: 3,
-    torch.float16: 4,
-    torch.bfloat16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-ffp-contract=off")
 
 

@@ -122,3 +122,13 @@ class Chain:
             parser.close()
             flows.close()
             ring.close()
+
+
+def played(chain: Chain, *frames: int) -> dict[int, bytes]:
+    """Drives a service of the chain to its end; the gradients by step."""
+    service = chain.service()
+    try:
+        chain.drive(service, *frames)
+    finally:
+        service.stop()
+    return chain.gradients

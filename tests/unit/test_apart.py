@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import Chain, dealt
+from support.staged import Chain, dealt, played
 
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
 from flowcheck.messages import Drained, StepLost
@@ -73,15 +73,6 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
     yield make_chain
     for chain in chains:
         chain.close()
-
-
-def played(chain: Chain, *frames: int) -> dict[int, bytes]:
-    service = chain.service()
-    try:
-        chain.drive(service, *frames)
-    finally:
-        service.stop()
-    return chain.gradients
 
 
 @pytest.mark.parametrize("frames", [(256, 256), (40, 8), (3, 50)])

@@ -9,7 +9,7 @@ import pytest
 
 from flowcheck.errors import FlowCheckError
 
-VERBS = ("analyze", "replay", "up", "status", "stage", "down", "doctor")
+VERBS = ("analyze", "replay", "up", "status", "stage", "down", "doctor", "restore", "audit")
 
 
 def flowcheck(*words: str | Path) -> tuple[int, str, str]:
@@ -61,6 +61,15 @@ def test_help_and_analyze_load_neither_torch_nor_sockets() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_status_loads_no_torch() -> None:
+    """It is looked at again and again, by people and by programs."""
+    script = "import sys, flowcheck.ops.status\nprint('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_a_capture_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.staged import Chain, dealt
+from support.staged import Chain, dealt, played
 
 from flowcheck.lab.fabric import Wire
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
@@ -55,15 +55,6 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
     yield make_chain
     for chain in chains:
         chain.close()
-
-
-def played(chain: Chain, *frames: int) -> dict[int, bytes]:
-    service = chain.service()
-    try:
-        chain.drive(service, *frames)
-    finally:
-        service.stop()
-    return chain.gradients
 
 
 def test_lost_broadcast_that_shifts_every_later_message_completes_no_step_wrongly(

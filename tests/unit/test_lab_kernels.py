@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.loop_ranks import PROTOCOLS, TYPES, Ranks, module
+from support.loop_ranks import PROTOCOLS, Ranks, module
+
+from flowcheck.lab.trainer.memory import TYPES
 
 MIB = 1 << 20
 Start = Callable[..., Ranks]

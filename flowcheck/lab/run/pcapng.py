@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from types import TracebackType
+
+from flowcheck.plane.handle import Closing
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 BYTE_ORDER = 0x1A2B3C4D
@@ -16,7 +17,7 @@ NANOSECONDS = 9
 """Time stamps count 10**-9 s."""
 
 
-class PcapngWriter:
+class PcapngWriter(Closing):
     """One section, one interface, little endian."""
 
     def __init__(self, path: Path, *, interface: str, comment: str) -> None:
@@ -27,15 +28,7 @@ class PcapngWriter:
         options = _option(IF_NAME, interface.encode()) + _option(IF_TSRESOL, bytes([NANOSECONDS]))
         self._block(INTERFACE, struct.pack("<HHI", ETHERNET, 0, 0) + options + _option(END, b""))
 
-    def __enter__(self) -> PcapngWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def packet(self, frame: bytes, at_ns: int) -> None:

@@ -23,11 +23,9 @@ from flowcheck.lab.run.display import Display
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Script, Trainers
+from flowcheck.ops.restore import give_back
 from flowcheck.ops.steps import newest
-from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.vault import restore
-from flowcheck.vault.template import load_template
 
 LOOK_S = 0.1
 STEP_LIMIT_S = 120.0
@@ -199,12 +197,8 @@ class Run:
         """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
         plan = self._plan
         found = newest(RunDir(plan.run), settle=True)
-        template = load_template(
-            plan.trainers_folder / "job" / "step-0.pt", found.snapshot.layout, found.names
-        )
-        restore.fill(template, found.snapshot, rate_of(found.snapshot.optimizer))
         out = plan.trainers_folder / "restored.pt"
-        restore.write(template.tree, out)
+        give_back(found, plan.trainers_folder / "job" / "step-0.pt", out)
         return found.snapshot.step, out
 
     def _catch_up(self, step: int) -> None:

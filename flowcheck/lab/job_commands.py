@@ -1,0 +1,125 @@
+"""`flowcheck lab train` and `flowcheck lab record`, the verbs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck.lab.options import (
+    Channels,
+    Hosts,
+    Json,
+    Mirrors,
+    Mtu,
+    Name,
+    Nccl,
+    Protocol,
+    SwitchKind,
+    cluster_of,
+    end_on_sigterm,
+)
+
+
+def train(
+    context: typer.Context,
+    hosts: Hosts = 2,
+    steps: Annotated[int, typer.Option(help="Of the whole run.")] = 40,
+    switch: SwitchKind = "bridge",
+    mirror: Mirrors = None,
+    mtu: Mtu = 4200,
+    protocol: Protocol = None,
+    channels: Channels = 2,
+    nccl: Nccl = "2.29",
+    loss: Annotated[float, typer.Option(help="Share of frames lost between hosts.")] = 0.0,
+    kill_at: Annotated[
+        int | None, typer.Option(help="Kill all trainers after this step; a random one by default.")
+    ] = None,
+    no_kill: Annotated[bool, typer.Option("--no-kill", help="Only follow the run.")] = False,
+    no_control: Annotated[
+        bool, typer.Option("--no-control", help="Do not run what the end is compared with.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for everything it writes.")] = Path("lab-run"),
+    name: Name = "train",
+    as_json: Json = False,
+) -> None:
+    """Train a small GPT on a cluster, kill it, give it back its newest step, and run it to its end.
+
+    What follows the options goes to the training script: `flowcheck lab train -- --clip 1`.
+    """
+    from flowcheck.lab.run import report
+    from flowcheck.lab.run.plan import Plan
+    from flowcheck.lab.run.train import choose_kill
+    from flowcheck.lab.run.train import run as run_plan
+
+    plan = Plan(
+        cluster=cluster_of(name, hosts, switch, mirror, mtu),
+        folder=out.resolve(),
+        steps=steps,
+        kill_at=None if no_kill else kill_at or choose_kill(steps, None),
+        arguments=tuple(context.args),
+        protocol=protocol,
+        channels=channels,
+        nccl=nccl,
+        loss=loss,
+        control=not no_control,
+    )
+    end_on_sigterm()
+    outcome = run_plan(plan, quiet=as_json)
+    raise typer.Exit(report.show(outcome, as_json=as_json))
+
+
+def record(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Files to write: OUT.pcapng, OUT.json, OUT.toml.")],
+    hosts: Hosts = 2,
+    steps: Annotated[int, typer.Option(help="Of the lab's own script.")] = 4,
+    script: Annotated[
+        Path | None, typer.Option(help="A training script instead of the lab's own.")
+    ] = None,
+    digests: Annotated[
+        Path | None, typer.Option(help="What that script writes about its steps, for the truth.")
+    ] = None,
+    switch: SwitchKind = "bridge",
+    mirror: Mirrors = None,
+    mtu: Mtu = 4200,
+    protocol: Protocol = None,
+    channels: Channels = 1,
+    nccl: Nccl = "2.29",
+    name: Name = "record",
+    as_json: Json = False,
+) -> None:
+    """Run a job on a cluster, and keep what the mirror port carried with the truth beside it.
+
+    What follows the options goes to the training script. Refused where a frame was dropped.
+    """
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from flowcheck.lab.run import record as verb
+    from flowcheck.lab.run.plan import Plan
+    from flowcheck.lab.run.trainers import Script
+
+    made = cluster_of(name, hosts, switch, mirror, mtu)
+    with TemporaryDirectory(prefix="flowcheck-record-") as folder:
+        plan = Plan(
+            cluster=made,
+            folder=Path(folder) / "run",
+            steps=steps,
+            kill_at=None,
+            arguments=tuple(context.args),
+            protocol=protocol,
+            channels=channels,
+            nccl=nccl,
+        )
+        own = Script(script.resolve(), tuple(context.args)) if script else None
+        found = verb.record(plan, out, script=own, digests=digests)
+    if as_json:
+        print(json.dumps(asdict(found), default=str))
+        return
+    print(f"{found.capture}: {found.frames} frames, {found.bytes} bytes, {found.steps} steps")
+    print(f"{found.truth}: {found.collectives} collectives")
+    if found.job:
+        print(f"flowcheck replay {found.capture} --job {found.job} --digests")
