@@ -14,7 +14,7 @@ from rich.table import Table
 from flowcheck.config import decode_config
 from flowcheck.errors import ConfigError
 from flowcheck.ops.chain import last_audit, last_step
-from flowcheck.plane.counters import VERDICTS
+from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
@@ -105,7 +105,7 @@ def _print(state: dict[str, Any]) -> None:
     rings = Table("ring", "frames", "parse lag", "extract lag", "dropped", "memory")
     for ring in state["rings"]:
         capture = ring["counters"]["capture"]
-        dropped = capture["ring_full_frames"] + capture["oversize_frames"]
+        dropped = lost_frames(capture)
         rings.add_row(
             str(ring["ring"]),
             f"{ring['head']:,}",

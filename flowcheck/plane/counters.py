@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flowcheck._core import ffi
@@ -20,6 +21,21 @@ VERDICTS: tuple[str, ...] = tuple(
     if name != "FC_VERDICTS"
 )
 """Verdict names in the order of enum fc_verdict (fc_counters.h)."""
+
+
+LOSSES = (
+    "ring_full_frames",
+    "oversize_frames",
+    "nic_missed_frames",
+    "nic_no_mbuf_frames",
+    "interface_missed_frames",
+)
+"""Capture counters of frames that reached this machine and no slot."""
+
+
+def lost_frames(capture: Mapping[str, int]) -> int:
+    """Frames that reached this machine and no slot, of a ring's capture counters."""
+    return sum(capture[name] for name in LOSSES)
 
 
 def by_verdict(parse_counters: Any) -> dict[str, int]:

@@ -27,8 +27,8 @@ MBUF_OVERHEAD_BYTES = 128 + 128 + 64
 EAL_BYTES = 96 << 20
 """What the EAL, its drivers and a dmadev take beside the packet buffers."""
 
-FRAMES = 4096
-"""Room of the kernel's ring, per queue: 32 MiB, a few milliseconds at 100 Gb/s."""
+FRAMES = 16384
+"""Room of the kernel's ring, per queue: 128 MiB, about 10 ms at 100 Gb/s."""
 
 PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(-q\d+)?")
 """dma_idxd makes one engine per work queue, named after the address: 0000:6a:01.0-q0."""

@@ -104,9 +104,12 @@ class Extractor(Closing):
         own = self._names.get(flow_key(self.flows.flows()[flow])) if self._names else None
         return own.psn_shift if own else 0
 
-    def staged(self) -> Iterator[MessageSeen]:
-        """Every staged message, complete or not, in order of discovery."""
-        return self._messages(self._held())
+    def staged(self, *, copy: bool = True) -> Iterator[MessageSeen]:
+        """Every staged message, complete or not, in order of discovery.
+
+        copy: False: payloads of whole ones are read where they lie, valid while they are staged.
+        """
+        return self._messages(self._held(), copy=copy)
 
     def completed(self) -> list[MessageSeen]:
         """Staged messages that became complete since the last call, in order of completion."""
@@ -122,12 +125,12 @@ class Extractor(Closing):
         held = np.flatnonzero(records["state"] == 1)
         return held[np.argsort(records["message"]["position"][held], kind="stable")]
 
-    def _messages(self, records: NDArray[np.intp]) -> Iterator[MessageSeen]:
+    def _messages(self, records: NDArray[np.intp], *, copy: bool = True) -> Iterator[MessageSeen]:
         keys = self.keys()
         for record in map(int, records):
             lib.fc_staged_refresh(self.handle, record)
             flow = int(self.staging.handle.records[record].message.flow)
-            yield self.staging.message(record, keys[flow])
+            yield self.staging.message(record, keys[flow], copy=copy)
 
     def install(self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER) -> bool:
         """Sets the plan of one flow; False while this ring has not seen the flow.

@@ -170,12 +170,12 @@ class Joined:
     """[view] what its flows are called here."""
 
 
-def view_of(extractor: Extractor) -> View:
-    """Everything one extractor has staged and held, payloads copied."""
+def view_of(extractor: Extractor, *, copy: bool = True) -> View:
+    """Everything one extractor has staged and held. copy: as of `Extractor.staged`."""
     keys = extractor.keys()
     return View(
         flows=[flow_seen(record) for record in extractor.flows.flows()],
-        messages=list(extractor.staged()),
+        messages=list(extractor.staged(copy=copy)),
         strays=[Stray(keys[flow], psn, data) for flow, psn, data in extractor.staging.held()],
     )
 

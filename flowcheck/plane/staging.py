@@ -132,6 +132,17 @@ class Staging(Closing):
         while lib.fc_staged_next_missing(self.handle, record, bounds[1], bounds, bounds + 1):
             yield int(bounds[0]), int(bounds[1])
 
+    def payload_view(self, record: int) -> NDArray[np.uint8]:
+        """[wire bytes] of a staged message where they lie, read-only; anything where nothing came.
+
+        Valid until the record is freed or the file closed.
+        """
+        kept = self.handle.records[record]
+        at = self.handle.data + kept.block_at + kept.bitmap_bytes
+        view = np.frombuffer(ffi.buffer(at, kept.message.length_bytes), np.uint8)
+        view.flags.writeable = False
+        return view
+
     def payload(self, record: int) -> NDArray[np.uint8]:
         """A copy of what a staged message carried: [wire bytes], zero where nothing came."""
         size = int(self.handle.records[record].message.length_bytes)
@@ -139,13 +150,16 @@ class Staging(Closing):
         lib.fc_staged_read(self.handle, record, ffi.from_buffer("uint8_t[]", out))
         return out
 
-    def message(self, record: int, flow: FlowKey) -> MessageSeen:
-        """One staged message, payload copied, as learning wants it."""
+    def message(self, record: int, flow: FlowKey, *, copy: bool = True) -> MessageSeen:
+        """One staged message as learning wants it. copy: False: the payload is a `payload_view`
+        where the message is whole and its length was told."""
         m = self.handle.records[record].message
         kept = self.handle.records[record]
         differ = (int(kept.conflict_from), int(kept.conflict_stop))
         flags = int(m.flags)
         reth = bool(flags & lib.FC_MESSAGE_RETH)
+        missing = self.missing(record)
+        copy = copy or bool(missing) or bool(flags & lib.FC_MESSAGE_INFERRED)
         return MessageSeen(
             flow=flow,
             first_psn=int(m.first_psn),
@@ -158,8 +172,8 @@ class Staging(Closing):
             wire_bytes=int(m.length_bytes),
             inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
             line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
-            payload=self.payload(record),
-            missing=self.missing(record),
+            payload=self.payload(record) if copy else self.payload_view(record),
+            missing=missing,
             conflicts=(differ,) if differ[0] < differ[1] else (),
             first_ns=int(m.first_ns),
             order=int(m.position),

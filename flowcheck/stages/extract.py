@@ -25,6 +25,8 @@ SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
 SPAN_SLOTS_LEAST = 256
 """Where little room is left for packets whose message another ring may know."""
+READING_TURN_S = 0.02
+"""How long a turn with no slot to extract waits for a reading."""
 LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
 MISSING_RANGES_MAX = 1000
@@ -90,7 +92,7 @@ class ExtractService:
         done = sum(extractor.extract(self._slots(extractor)) for extractor in self._extractors)
         self._turn += 1
         if self._generations is None:
-            done += self._learn()
+            done += self._learn(wait_s=0.0 if done else READING_TURN_S)
         elif self._succession.proved:
             done += self._wind_up(self._generations)
         elif self._succession.open:
@@ -101,10 +103,10 @@ class ExtractService:
             done += self._end()
         return done
 
-    def _learn(self) -> int:
+    def _learn(self, *, wait_s: float) -> int:
         stalled = [extractor for extractor in self._extractors if extractor.stalled]
         ended = all(extractor.ring.drained for extractor in self._extractors)
-        proof = self._learner.learn(self._extractors, at_once=bool(stalled) or ended)
+        proof = self._learner.learn(self._extractors, at_once=bool(stalled) or ended, wait_s=wait_s)
         if proof is not None:
             proof.keep(self._run, self._apart)
             self._adopt(proof.job, None, fresh=True)
@@ -141,7 +143,7 @@ class ExtractService:
         if self._broken is not None and short.step >= self._broken[0]:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and any(self._planned.late):
-            self._planned.ignore_late()
+            self._succession.drop(self._planned)
             return done + self._place()
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return done + self._give_up(short, "staging is full and it is not whole")
@@ -212,7 +214,7 @@ class ExtractService:
             self._why = verdict.why
             assert self._planned is not None
             self._planned.install(lost=True)
-            self._planned.ignore_late()
+            self._succession.drop(self._planned)
             return self._place()
         promote(self._run, verdict, shard)
         job = self._learner.known()
@@ -299,7 +301,8 @@ class ExtractService:
     def stop(self) -> None:
         for extractor in self._extractors:
             extractor.close()
-            extractor.staging.close()
+            if not self._learner.reading:  # it looks at payloads where they lie
+                extractor.staging.close()
             extractor.flows.close()
             extractor.ring.close()
         if self._generations is not None:

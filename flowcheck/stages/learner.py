@@ -25,8 +25,6 @@ GROWTH = 1.25
 MESSAGES_MIN = 4
 PAUSE = 4
 """Times the last reading took, before the next one, unless twice as many messages are there."""
-TURN_S = 0.1
-"""How long one turn of the stage waits for a reading."""
 
 
 class _Reading(Thread):
@@ -67,12 +65,18 @@ class Learner:
         self._last_word = False
         """The last reading took it that nothing more comes."""
         self._reading: _Reading | None = None
+        self._threads: list[_Reading] = []
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
 
     @property
     def busy(self) -> bool:
         """A reading has begun whose outcome was not taken yet."""
         return self._reading is not None
+
+    @property
+    def reading(self) -> bool:
+        """A reading is under way in this process, wanted or not."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began."""
@@ -97,12 +101,12 @@ class Learner:
         *,
         at_once: bool,
         only: Sequence[set[int]] | None = None,
-        wait_s: float = TURN_S,
+        wait_s: float = 0.0,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new; only:
-        [ring] indices of the flows to read, by default all.
+        [ring] indices of the flows to read, by default all; wait_s: for a reading under way.
         """
         if self._reading is None and not self._begin(extractors, only, at_once=at_once):
             return None
@@ -119,8 +123,9 @@ class Learner:
         return self._proved(reading.result, reading.seen)
 
     def forget(self) -> None:
-        """What was read is over: what is read next is another job."""
+        """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
+        self._reading = None
 
     def _begin(
         self,
@@ -142,11 +147,13 @@ class Learner:
             return False
         self._read_at, self._last_word = complete, at_once
         if only is None:
-            seen = join([view_of(extractor) for extractor in extractors])
+            seen = join([view_of(extractor, copy=False) for extractor in extractors])
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
         self._reading = _Reading(seen, flows, ended=at_once)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(self._reading)
         self._reading.start()
         return True
 
@@ -197,7 +204,7 @@ def _joined_of(
         extractor.call({})
         keys = extractor.keys()
         own = {keys[index] for index in indices}
-        view = view_of(extractor)
+        view = view_of(extractor, copy=False)
         messages = [message for message in view.messages if message.flow in own]
         strays = [stray for stray in view.strays if stray.flow in own]
         views.append(replace(view, messages=messages, strays=strays))

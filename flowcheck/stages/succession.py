@@ -105,7 +105,7 @@ class Succession:
             extractors, at_once=at_once, only=planned.late, wait_s=0.05 if at_once else 0.0
         )
         if proof is None and at_once and not self._learner.busy:
-            planned.ignore_late()
+            self.drop(planned)
             return 1
         if proof is None:
             return 0
@@ -117,6 +117,11 @@ class Succession:
 
     def _leave_out(self, planned: Planned, why: str) -> None:
         self._note(f"flows that appeared after the job was learned are not followed: {why}")
+        self.drop(planned)
+
+    def drop(self, planned: Planned) -> None:
+        """Nothing of the later flows is kept, nor read any more."""
+        self._learner.forget()
         planned.ignore_late()
 
     def commit(self) -> None:

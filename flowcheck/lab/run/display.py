@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from flowcheck.plane.counters import lost_frames
+
 PLAIN_EVERY_S = 5.0
 """Between two lines where nobody watches a terminal."""
 
@@ -66,7 +68,7 @@ def figures(trained: dict[str, Any], chain: dict[str, Any] | None) -> dict[str, 
     replica = int((chain.get("last_step") or {}).get("step", 0))
     rings = chain["rings"]
     captured = [ring["counters"]["capture"] for ring in rings]
-    lost = sum(c["ring_full_frames"] + c["oversize_frames"] for c in captured)
+    lost = sum(map(lost_frames, captured))
     fill = max(
         (ring["parse_lag_slots"] + ring["extract_lag_slots"]) / ring["slots"] for ring in rings
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,6 +19,9 @@ from flowcheck.stages.rundir import RunDir
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 LOOK_S = 0.1
+AUTOGROUP_NICE = -10
+"""sched(7), autogroup: sessions share a machine's processors alike unless told otherwise. The
+checkpoint node of a cluster is a machine of its own, which the trainers cannot slow down."""
 LISTENING = "every source is being captured"
 """What `flowcheck up` says once training may start (ops/progress.py, Aloud)."""
 
@@ -37,6 +41,8 @@ class Services:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        with suppress(OSError):  # a kernel without autogroups
+            Path(f"/proc/{self._process.pid}/autogroup").write_text(str(AUTOGROUP_NICE))
 
     def wait_listening(self) -> None:
         """Raises FlowCheckError where it does not come up in time."""
