@@ -190,6 +190,23 @@ def audit(
 
 
 @app.command()
+def base(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The trainer's own file of the step its job began with.")
+    ],
+    run: Run = DEFAULT_RUN,
+    as_json: Json = False,
+) -> None:
+    """Give a job that resumed from a step the replica does not hold its optimizer's state.
+
+    The file's parameters must be those of the job's start-up broadcast, bit for bit.
+    """
+    from flowcheck.ops import base as verb
+
+    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
+
+
+@app.command()
 def stage(
     name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
     run: Run = DEFAULT_RUN,

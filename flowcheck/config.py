@@ -170,8 +170,25 @@ class ReplicaConfig(Section, frozen=True, kw_only=True):
     """Memory for whole steps beside the newest and the one being made, as many as fit: what a job
     that comes back from an older step, and an audit of a step gone by, ask for."""
 
+    awaits_base: bool = False
+    """The trainer itself resumes: its optimizer has a state, which `flowcheck base` gives."""
+
     def __post_init__(self) -> None:
         _at_least("replica.keep_bytes", self.keep_bytes, 0)
+
+
+class GradientLogConfig(Section, frozen=True, kw_only=True):
+    """Where gradients wait while a job's optimizer state is not known."""
+
+    memory_bytes: int = 512 << 20
+    """Taken only when the first one comes."""
+    file: str | None = None
+    """Goes on there when memory is full; without it the replica stops there."""
+    file_bytes: int = 16 << 30
+
+    def __post_init__(self) -> None:
+        _at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
+        _at_least("gradient_log.file_bytes", self.file_bytes, 0)
 
 
 class JobConfig(Section, frozen=True, kw_only=True):
@@ -194,6 +211,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
     staging: StagingConfig = StagingConfig()
     model: ModelConfig = ModelConfig()
     replica: ReplicaConfig = ReplicaConfig()
+    gradient_log: GradientLogConfig = GradientLogConfig()
 
     def __post_init__(self) -> None:
         if not self.source:

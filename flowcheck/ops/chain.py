@@ -208,10 +208,3 @@ def _last_line(path: Path) -> bytes | None:
     """The last line of a file of JSON lines that was written whole; None without one."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     return next((line for line in reversed(lines) if line.endswith(b"}")), None)
-
-
-def assumed(run: RunDir) -> list[str]:
-    """What the learned job rests on without evidence; empty before it is learned."""
-    if not run.learned_job.exists():
-        return []
-    return list(decode_job(run.learned_job.read_bytes()).assumed)

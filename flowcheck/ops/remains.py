@@ -15,6 +15,7 @@ from threading import Event
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.plane.memory import SHM, huge_mounts
+from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir, remove_stale_memory
 from flowcheck.wire.job import decode_job
 
@@ -31,10 +32,10 @@ def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | N
 
     if not run.replica.exists() or config.optimizer is None:
         return None
-    job = decode_job(run.learned_job.read_bytes())
+    evidence = decode_job(run.learned_job.read_bytes()).evidence
     replica = Replica.open(run.replica, config.optimizer)
     try:
-        return checkpoint.save(replica, directory, evidence=job.evidence, assumed=job.assumed)
+        return checkpoint.save(replica, directory, evidence=evidence, assumed=assumed(run))
     finally:
         replica.close()
 

@@ -30,6 +30,7 @@ from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
 
 RING_SLOTS = 1 << 12
@@ -175,7 +176,7 @@ def _replay(
         "why": progress.why if progress.complete_steps is not None else INTERRUPTED,
         "notes": progress.notes,
         "restarts": progress.restarts,
-        "assumed": chain.assumed(where),
+        "assumed": list(assumed(where)),
         "checkpoint": str(saved) if saved else None,
     }
 

@@ -19,6 +19,7 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.succession import incarnation_of
 
 
 def run(root: Path, *, as_json: bool) -> int:
@@ -72,6 +73,7 @@ def read(where: RunDir) -> dict[str, Any]:
         ],
         "rings": rings,
         "learned": where.learned_job.exists(),
+        "awaits_base": incarnation_of(where).step is None,
         "shard": _shard(where),
         "last_step": last_step(where),
         "audit": msgspec.to_builtins(last_audit(where)),
@@ -123,6 +125,8 @@ def _print(state: dict[str, Any]) -> None:
     for generation in state["shard"]["generations"] if state["shard"] else ():
         if generation["state"] == "lost":
             console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
+    if state["awaits_base"]:
+        console.print("the job began with a state that is not known: flowcheck base FILE gives it")
     step = state["last_step"]
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)

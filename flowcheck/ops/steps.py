@@ -14,9 +14,10 @@ from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint, snapshot
 from flowcheck.replica.snapshot import Snapshot
+from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import decode_job
+from flowcheck.stages.succession import incarnation_of
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
@@ -55,9 +56,12 @@ def newest(run: RunDir, *, settle: bool) -> Found:
     if settle and run.stage_pids():
         _settle(run, config)
     if run.replica.exists() and config.optimizer is not None:
-        job = decode_job(run.learned_job.read_bytes())
         taken = snapshot.of_state(run.replica, config.optimizer)
-        return Found(taken, config.model.names, job.assumed, f"the replica of {run.root}")
+        if taken.step == 0 and incarnation_of(run).step is None:
+            raise StateError(
+                f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
+            )
+        return Found(taken, config.model.names, assumed(run), f"the replica of {run.root}")
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if not kept:
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -163,6 +164,24 @@ class Replica:
         whole, self.tensor_digests = self._digest_of(other)
         state.publish(step, other, whole)
         state.in_step = 0
+
+    def rebase(self, step: int, sections: Mapping[str, np.ndarray]) -> None:
+        """The state of another past: it is the only step from now on.
+
+        sections: every flat array of a copy by name, as `sections` gives them. Raises StateError
+        where they are not this replica's; nothing has changed then.
+        """
+        state = self._open
+        copy = state.begin()
+        held = state.sections(copy)
+        found = {name: (array.dtype, array.size) for name, array in sections.items()}
+        if found != {name: (array.dtype, array.size) for name, array in held.items()}:
+            raise StateError(f"a base with {sorted(found)} is none for this replica")
+        for name, array in held.items():
+            np.copyto(array, sections[name].reshape(-1))
+        whole, self.tensor_digests = self._digest_of(copy)
+        state.publish(step, copy, whole, has_optimizer_state=step > 0)
+        state.forget_others()
 
     @property
     def versions(self) -> tuple[int, ...]:

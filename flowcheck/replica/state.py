@@ -153,10 +153,20 @@ class StateFile:
         clear_commit(self._map, copy)
         return copy
 
-    def publish(self, step: int, copy: int, digest: bytes) -> None:
+    def publish(
+        self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool = True
+    ) -> None:
         """The one store that makes `copy` the replica at `step`."""
         last = self.commit
-        self._commit(Commit(last.sequence + 1, step, copy, True, digest, last.fingerprint))
+        self._commit(
+            Commit(last.sequence + 1, step, copy, has_optimizer_state, digest, last.fingerprint)
+        )
+
+    def forget_others(self) -> None:
+        """The newest step is the only one."""
+        for commit in self.versions:
+            if commit.copy != self.commit.copy:
+                clear_commit(self._map, commit.copy)
 
     def go_back(self, version: Commit) -> None:
         """Makes an older step the newest; the steps that followed it are gone."""

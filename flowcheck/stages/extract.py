@@ -61,7 +61,7 @@ class ExtractService:
             staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
             self._extractors.append(Extractor(ring, flows, staging, shard))
         verdict = verdict_of(self._run)
-        if shard is not None and verdict is not None and verdict.step is not None:
+        if shard is not None and verdict is not None and verdict.followed:
             promote(self._run, verdict, shard)
         job = self._learner.known()
         if job is not None:
@@ -210,7 +210,7 @@ class ExtractService:
         verdict = verdict_of(self._run)
         if verdict is None:
             return 0
-        if verdict.step is None:
+        if not verdict.followed:
             self._why = verdict.why
             assert self._planned is not None
             self._planned.install(lost=True)
@@ -262,7 +262,7 @@ class ExtractService:
             return 0
         if self._generations is not None and self._succession.open:
             verdict = verdict_of(self._run)
-            known = verdict is not None and verdict.step is None
+            known = verdict is not None and not verdict.followed
             return self._say_drained(self._generations.shard.applied_step) if known else 0
         if self._planned is not None and any(self._planned.late):
             looked = self._succession.look(self._extractors, self._planned, at_once=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.stages.assumed import assume
 from flowcheck.stages.lanes import Instance, LaneView
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
@@ -60,7 +61,7 @@ class Recuts:
         self, run: RunDir, job: Job, plans: Mapping[FlowKey, FlowPlan], base: int = 0
     ) -> None:
         """base: steps before this job's first one; here its own are counted from 1."""
-        self._base = base
+        self._run, self._base = run, base
         self._file = run.learned_folder / "recuts"
         self._plans = plans
         self._readers = [Reader(job, number) for number in range(len(job.communicators))]
@@ -138,6 +139,7 @@ class Recuts:
         self._waited[number] = 0  # what still waits was not read with these cuts
         outcome.done += self._apply(view, recut)
         if reading.assumed:
+            assume(self._run, f"where a step lies: {reading.assumed}")
             outcome.notes.append(f"assumed where step {step + self._base} lies: {reading.assumed}")
 
     def _start(self, number: int, view: LaneView, step: int) -> Bucket | None:

@@ -89,6 +89,23 @@ class RunDir:
         """Which incarnation of the job is followed, and from where on."""
         return self.learned_folder / "incarnation.json"
 
+    @property
+    def assumed(self) -> Path:
+        """What steps were taken on without evidence since the job was learned: a list of
+        sentences."""
+        return self.learned_folder / "assumed.json"
+
+    @property
+    def base(self) -> Path:
+        """The state a job began with that the replica did not hold, as it is given by an operator;
+        appears whole, and is gone once it was taken."""
+        return self.learned_folder / "base.safetensors"
+
+    @property
+    def gradients(self) -> Path:
+        """Gradients that wait for a base, the part in memory."""
+        return self.memory / "gradients"
+
     def history(self, number: int) -> Path:
         """What was learned of incarnation `number`, from 1, which is over."""
         return self.learned_folder / str(number)

@@ -29,9 +29,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     """The replica's step whose parameters the new incarnation began with; None: none of them."""
     iterations: int = 0
-    """Iterations in the replica then: the new incarnation's first one is the next."""
+    """The shard's number of the last iteration before the new incarnation's first one."""
     why: str = ""
-    """Why it cannot be followed."""
+    """Why no step is known."""
+    waits: bool = False
+    """It is followed all the same: what it sends waits for a base."""
+
+    @property
+    def followed(self) -> bool:
+        return self.step is not None or self.waits
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +45,20 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int = 1
     iterations: int = 0
-    """Iterations in the replica before its first one."""
+    """The shard's number of the last iteration before its first one."""
+    step: int | None = 0
+    """The trainer's step that iteration ended; None: nobody knows, and a base is waited for."""
+
+    def iteration_of(self, step: int, each: int) -> int:
+        """The shard's number of the iteration that ends `step`; each: iterations per step."""
+        assert self.step is not None
+        return self.iterations + (step - self.step) * each
+
+    def step_of(self, iteration: int, each: int) -> int | None:
+        """The step an iteration ends; None where it only adds to one."""
+        assert self.step is not None
+        steps, rest = divmod(iteration - self.iterations, each)
+        return None if rest else self.step + steps
 
 
 def incarnation_of(run: RunDir) -> Incarnation:
@@ -67,11 +86,14 @@ def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
         growing.rename(history)
     (run.learned_folder / "recuts").unlink(missing_ok=True)
     (run.learned_folder / "numbers").unlink(missing_ok=True)
+    run.assumed.unlink(missing_ok=True)
     shard.clear()
     for name in ("names", "numbers", run.weights.name):
         if (run.successor / name).exists():
             write_whole(run.learned_folder / name, (run.successor / name).read_bytes())
-    followed = Incarnation(number=verdict.number + 1, iterations=verdict.iterations)
+    followed = Incarnation(
+        number=verdict.number + 1, iterations=verdict.iterations, step=verdict.step
+    )
     write_whole(run.incarnation, msgspec.json.encode(followed))
     write_whole(run.learned_job, (run.successor / run.learned_job.name).read_bytes())
     run.successor.rename(history / run.successor.name)

@@ -1,65 +1,46 @@
 """Stage: applies finished steps to the replica, in order, each exactly once.
 
 The order that makes a kill harmless: the replica commits the step; its line is written to
-steps.jsonl while the gradient is still in the shard; only then is the generation given back.
+steps.jsonl while the gradient is still in the shard or the log; only then is that given back.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
-from flowcheck.config import JobConfig
+from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard, State
-from flowcheck.replica import optimizers
-from flowcheck.replica.digest import sha256
-from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.trace import Trace
 from flowcheck.replica.warm import load_torch
+from flowcheck.stages.base import Waiting, await_first_base
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
+from flowcheck.stages.model import layout_of
+from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, decode_job
-
-DTYPES = {2: None, 4: "float32", 8: "float64"}
-"""What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
+from flowcheck.stages.succession import Incarnation, incarnation_of
+from flowcheck.wire.job import decode_job
 
 
-class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of steps.jsonl."""
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What there is once a job is learned."""
 
-    step: int
-    digest: str
-    """xxh3 of parameters and optimizer state (replica.digest)."""
-    seconds: float
-    gradient_sha256: str | None = None
-    """Of the mean gradient, flat in registration order."""
-    parameters_sha256: str | None = None
-    """Of the parameters after the step, flat in registration order."""
-    states_sha256: dict[str, str] = {}
-    """Of each optimizer state after the step, likewise, by torch's name."""
+    replica: Replica
+    shard: Shard
+    records: Records
+    waiting: Waiting
 
-
-def layout_of(job: Job, config: JobConfig) -> Layout:
-    """The replica's layout. Raises StateError where the dtype must be stated."""
-    sizes = {parameter.element_bytes for parameter in job.parameters}
-    told = {parameter.dtype for parameter in job.parameters} - {None}
-    if len(sizes) != 1 or len(told) > 1:
-        raise StateError("parameters of several dtypes: one dtype per replica is supported")
-    dtype = config.model.dtype or (told.pop() if told else DTYPES.get(sizes.pop()))
-    if dtype is None:
-        raise StateError(
-            "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: "
-            'state [model] dtype = "bfloat16" (or "float16")'
-        )
-    shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
-    return Layout.of(shapes, names=list(config.model.names) or None, dtype=dtype)
+    def close(self) -> None:
+        self.waiting.close()
+        self.shard.close()
+        self.records.close()
+        self.replica.close()
 
 
 class UpdateService:
@@ -68,141 +49,171 @@ class UpdateService:
     name = "update"
 
     def __init__(self, run: RunDir, config: JobConfig) -> None:
+        assert config.optimizer is not None, "checked when the configuration was read"
         self._run, self._config = run, config
-        self._replica: Replica | None = None
-        self._shard: Shard | None = None
-        self._trace: Trace | None = None
-        self._judge = Judge(run, config, layout_of)
+        self._each = config.optimizer.synced_backwards
+        """All-reduced backward passes per step of the trainer."""
+        self._open: _Open | None = None
+        self._judge = Judge(run, config)
 
     def start(self, links: Links) -> None:
         self._links = links
         load_torch()
-        self._open()
+        if self._config.replica.awaits_base:
+            await_first_base(self._run)
+        self._opened()
 
-    def _open(self) -> bool:
-        """Opens or creates the replica once the job is learned; False until then."""
-        if self._replica is not None:
-            return True
+    def _opened(self) -> _Open | None:
+        """Opens or creates the replica once the job is learned; None until then."""
+        run, optimizer = self._run, self._config.optimizer
+        if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
+            return self._open
+        assert optimizer is not None
+        replica = self._replica(optimizer)
+        shard = Shard.open(run.shard)
+        records = Records(run, self._config, replica)
+        self._open = _Open(
+            replica, shard, records, Waiting(run, self._config, shard.gradient_bytes)
+        )
+        self._finish_interrupted(self._open)
+        return self._open
+
+    def _replica(self, optimizer: OptimizerConfig) -> Replica:
         run = self._run
-        if not run.learned_job.exists() or not run.shard.exists():
-            return False
-        job = decode_job(run.learned_job.read_bytes())
-        assert self._config.optimizer is not None, "checked when the configuration was read"
         if run.replica.exists():
-            self._replica = Replica.open(run.replica, self._config.optimizer)
-        else:
-            layout = layout_of(job, self._config)
-            weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
-            keep_bytes = self._config.replica.keep_bytes
-            self._replica = Replica.create(
-                run.replica, layout, self._config.optimizer, weights, keep_bytes=keep_bytes
-            )
-        self._shard = Shard.open(run.shard)
-        count = len(optimizers.named_tensors(self._replica.sections(), self._replica.layout))
-        self._trace = Trace(run.trace, count)
-        if self._replica.step * self._iterations > self._shard.applied_step:
-            self._finish_interrupted(self._replica.step)
-        return True
+            return Replica.open(run.replica, optimizer)
+        layout = layout_of(decode_job(run.learned_job.read_bytes()), self._config)
+        weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
+        keep_bytes = self._config.replica.keep_bytes
+        return Replica.create(run.replica, layout, optimizer, weights, keep_bytes=keep_bytes)
 
-    @property
-    def _iterations(self) -> int:
-        """All-reduced backward passes per step of the trainer."""
-        assert self._config.optimizer is not None
-        return self._config.optimizer.synced_backwards
+    def _iteration(self, o: _Open) -> int | None:
+        """The shard's number of the iteration that ended the replica's step; None: it waits."""
+        followed = incarnation_of(self._run)
+        if followed.step is None:
+            return None
+        return followed.iteration_of(o.replica.step, self._each)
 
-    def _finish_interrupted(self, step: int) -> None:
+    def _finish_interrupted(self, o: _Open) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
-        text = self._run.steps.read_text() if self._run.steps.exists() else ""
-        whole = [line for line in text.split("\n") if line.endswith("}")]
-        kept = "".join(f"{line}\n" for line in whole)
-        if kept != text:
-            _replace(self._run.steps, kept)
-        last = msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
-        if last < step:
-            self._write(step, 0.0)
-        self._release(step, 0.0)
+        iteration, last = self._iteration(o), o.records.last_step()
+        if iteration is None:
+            return
+        generation = _complete(o.shard, iteration)
+        gradient = o.shard.gradient(generation) if generation is not None else None
+        if gradient is None:
+            gradient = o.waiting.of(iteration)
+        if last < o.replica.step:
+            o.records.write(o.replica, 0.0, gradient)
+        if iteration > o.shard.applied_step:
+            o.shard.apply(iteration)
+            self._tell(o, 0.0)
 
     def work(self) -> int:
-        if not self._open():
+        o = self._opened()
+        if o is None:
             return 0
-        assert self._replica is not None and self._shard is not None
-        iteration = self._shard.applied_step + 1
-        generation = _complete(self._shard, iteration)
+        if self._run.base.exists():
+            return self._take_base(o)
+        followed = incarnation_of(self._run)
+        iteration = o.shard.applied_step + 1
+        generation = _complete(o.shard, iteration)
+        if followed.step is None or o.waiting.used:
+            return self._wait(o, followed, iteration, generation)
         if generation is None:
-            return self._look_at_successor()
-        if iteration % self._iterations:
-            # The trainer only accumulates: the next all-reduce holds this gradient as well.
-            self._shard.apply(iteration)
-            return 1
-        step = iteration // self._iterations
-        began = time.perf_counter()
-        self._replica.apply(step, self._shard.gradient(generation))
-        seconds = time.perf_counter() - began
-        self._write(step, seconds)
-        self._release(step, seconds)
+            return self._look_at_successor(o)
+        step = followed.step_of(iteration, self._each)
+        seconds = 0.0
+        if step is not None:
+            seconds = self._step(o, step, o.shard.gradient(generation))
+        # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
+        o.shard.apply(iteration)
+        if step is not None:
+            self._tell(o, seconds)
         return 1
 
-    def _look_at_successor(self) -> int:
+    def _step(self, o: _Open, step: int, gradient: np.ndarray) -> float:
+        """Takes it and writes it down; the seconds it took."""
+        began = time.perf_counter()
+        o.replica.apply(step, gradient)
+        seconds = time.perf_counter() - began
+        o.records.write(o.replica, seconds, gradient)
+        return seconds
+
+    def _wait(self, o: _Open, followed: Incarnation, iteration: int, generation: int | None) -> int:
+        """Logs what is whole; with a base, takes what was logged."""
+        if generation is not None:
+            if (iteration - followed.iterations) % self._each == 0:
+                self._say(o.waiting.keep(iteration, o.shard.gradient(generation)))
+            o.shard.apply(iteration)
+        at = self._iteration(o)
+        logged = o.waiting.after(at) if at is not None else None
+        if logged is not None:
+            step = followed.step_of(logged[0], self._each)
+            assert step is not None
+            seconds = self._step(o, step, logged[1])
+            self._tell(o, seconds)
+        elif at is not None and not o.waiting.closed:
+            o.waiting.forget()
+        elif generation is None:
+            return self._look_at_successor(o)
+        return 1
+
+    def _take_base(self, o: _Open) -> int:
+        """The wait is over. Done again after a kill before the base is gone."""
+        if incarnation_of(self._run).step is not None:
+            self._run.base.unlink()  # a kill came before this
+            return 1
+        try:
+            followed, sentence = o.waiting.take(o.replica)
+        except StateError as error:
+            self._run.base.unlink()
+            self._say(str(error))
+            return 1
+        o.records.forget_after(o.replica.step - 1, followed.number)
+        o.records.audited(o.replica.step, followed.number)
+        o.records.write(o.replica, 0.0, None)
+        o.waiting.commit(followed)
+        self._say(sentence)
+        return 1
+
+    def _look_at_successor(self, o: _Open) -> int:
         """Every whole step of the job is taken: a later incarnation of it may wait."""
         if not self._judge.due:
             return 0
-        assert self._replica is not None and self._shard is not None
-        sentence = self._judge.judge(self._replica, self._shard, self._iterations)
-        self._links.report(Note(stage=self.name, sentence=sentence))
+        o.waiting.forget()
+        self._say(self._judge.judge(o.replica, o.shard, o.records, self._each))
         return 1
 
-    def _write(self, step: int, seconds: float) -> None:
-        """The records of a step: what its tensors were, and its line."""
-        assert self._replica is not None and self._trace is not None
-        if self._replica.tensor_digests:
-            self._trace.append(step, self._replica.tensor_digests)
-        with self._run.steps.open("ab") as file:
-            file.write(msgspec.json.encode(self._line(step, seconds)) + b"\n")
-
-    def _release(self, step: int, seconds: float) -> None:
-        assert self._replica is not None and self._shard is not None
-        self._shard.apply(step * self._iterations)
-        message = StepApplied(step=step, seconds=seconds, digest=self._replica.digest)
+    def _tell(self, o: _Open, seconds: float) -> None:
+        message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
         self._links.send("extract", message)
         self._links.report(message)
 
-    def _line(self, step: int, seconds: float) -> StepLine:
-        assert self._replica is not None and self._shard is not None
-        gradient = parameters = None
-        states: dict[str, str] = {}
-        generation = _complete(self._shard, step * self._iterations)
-        if self._config.digests and generation is not None:
-            gradient = sha256(self._shard.gradient(generation))
-            parameters = sha256(self._replica.parameters())
-            sections = self._replica.sections()
-            states = {k: sha256(v) for k, v in sections.items() if k != optimizers.PARAMETERS}
-        return StepLine(
-            step=step,
-            digest=self._replica.digest,
-            seconds=round(seconds, 6),
-            gradient_sha256=gradient,
-            parameters_sha256=parameters,
-            states_sha256=states,
-        )
+    def _say(self, sentence: str | None) -> None:
+        if sentence is not None:
+            self._links.report(Note(stage=self.name, sentence=sentence))
 
     def on_message(self, message: Message) -> None:
         """Every message is a nudge: `work` looks at the shard itself."""
 
     def drained(self) -> bool:
-        """No finished step waits."""
-        if self._replica is None or self._shard is None:
+        """No finished step waits, in the shard or, where its base is there, in the log."""
+        o = self._open
+        if o is None:
             return True
-        if self._judge.due:
+        at = self._iteration(o)
+        replaying = at is not None and (
+            o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
+        )
+        if self._judge.due or replaying or self._run.base.exists():
             return False
-        return _complete(self._shard, self._shard.applied_step + 1) is None
+        return _complete(o.shard, o.shard.applied_step + 1) is None
 
     def stop(self) -> None:
-        if self._shard is not None:
-            self._shard.close()
-        if self._trace is not None:
-            self._trace.close()
-        if self._replica is not None:
-            self._replica.close()
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
 
 def _complete(shard: Shard, step: int) -> int | None:
@@ -211,9 +222,3 @@ def _complete(shard: Shard, step: int) -> int | None:
     return (
         generation if generation is not None and shard.state(generation) == State.COMPLETE else None
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    staging = path.with_suffix(".tmp")
-    staging.write_text(text)
-    staging.replace(path)

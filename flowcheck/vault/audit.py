@@ -13,8 +13,9 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import tensor_digests
-from flowcheck.replica.layout import Layout, Parameter
+from flowcheck.replica.layout import Layout
 from flowcheck.replica.snapshot import Snapshot
+from flowcheck.vault.flat import in_memory_order, state_of, step_counts
 from flowcheck.vault.template import Template
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (2, 4, 8)}
@@ -67,42 +68,24 @@ def compare_digests(
     not hold the same tensors.
     """
     own = [
-        (name, _in_memory_order(value, p))
+        (name, in_memory_order(value, p, layout.stored_as))
         for name, value, p in zip(
             template.names, template.parameters, layout.parameters, strict=True
         )
     ]
-    count = len(own)
     if template.optimizer is not None:
         for kind in optimizers.state_names(optimizer):
             for index, p in enumerate(layout.parameters):
-                own.append(_state_of(template, index, kind, p))
+                value = state_of(template, index, kind)
+                named = f"{template.names[index]}/{kind}"
+                own.append((named, in_memory_order(value, p, layout.stored_as)))
         if optimizers.counts_steps(optimizer):
-            steps = [template.states(i).get("step", 0.0) for i in range(count)]
-            own.append((optimizers.STEP_COUNT, np.array([float(s) for s in steps], "<f4")))
+            own.append((optimizers.STEP_COUNT, step_counts(template)))
     found = tensor_digests([array for _, array in own])
     differ = [
         Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b
     ]
     return Audit(template.step, len(own), tuple(differ))
-
-
-def _state_of(
-    template: Template, index: int, kind: str, parameter: Parameter
-) -> tuple[str, np.ndarray]:
-    name = f"{template.names[index]}/{kind}"
-    value = template.states(index).get(kind)
-    if value is None and template.step == 0:
-        value = torch.zeros_like(template.parameters[index])
-    if value is None:
-        raise StateError(f"{name}: the trainer's optimizer does not keep it")
-    return name, _in_memory_order(value, parameter)
-
-
-def _in_memory_order(tensor: torch.Tensor, parameter: Parameter) -> np.ndarray:
-    """Its elements as the replica keeps them, as bytes."""
-    flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy()
 
 
 def _pairs(

@@ -54,6 +54,9 @@ def test_twenty_steps_of_a_real_job_end_in_the_parameters_torch_computes(
     assert parameters.reshape(-1).tobytes() == wanted.tobytes()
     assert (result["frames"], result["captured_frames"]) == (1417, 1417)
     assert "point-to-point" in " ".join(result["assumed"])
+    manifest = json.loads((Path(result["checkpoint"]) / "manifest.json").read_text())
+    assert manifest["assumed"] == result["assumed"]
+    assert "the trainer's optimizer had no state" in manifest["assumed"][-1]
 
 
 def test_a_job_file_states_the_optimizer_and_a_small_ring_wraps_without_harm(

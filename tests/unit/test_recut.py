@@ -23,6 +23,7 @@ from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.owners import Name, name_flows
 from flowcheck.stages import learner
+from flowcheck.stages.assumed import assumed
 from flowcheck.wire.job import decode_job
 from flowcheck.wire.seen import FlowKey
 
@@ -165,6 +166,7 @@ def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., C
     chain = play(run.all())
     played(chain)
     assert [n.sentence for n in chain.heard.of(Note) if "buckets first" in n.sentence]
+    assert [said for said in assumed(chain.run) if "buckets first" in said]
 
 
 def die_after(calls: int) -> None:

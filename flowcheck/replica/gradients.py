@@ -1,0 +1,202 @@
+"""Gradients of steps that cannot be taken yet: bounded, in memory first, then in a file.
+
+A part of the log is one file, reserved in full when the first record comes to it: a header, then
+records of one size: header, gradient. A record's header is written last, so that a kill leaves
+whole records only.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from flowcheck.errors import StateError
+
+MAGIC = b"FCGRADS\n"
+VERSION = 1
+_HEADER = struct.Struct("<8sIQ")  # magic, version, gradient bytes
+_CLOSED_OFFSET = 64
+_RECORD = struct.Struct("<8sQ16sQ")  # magic, iteration, xxh3 of the gradient, of what is before
+_RECORD_MAGIC = b"FCGRAD1\n"
+DATA_OFFSET = 4096
+RECORD_ALIGN = 4096
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a part of the log may lie, and how much it may take."""
+
+    path: Path
+    size_bytes: int
+
+
+class GradientLog:
+    """Gradients of ascending iterations, oldest first, for their only writer."""
+
+    def __init__(self, rooms: list[Room], gradient_bytes: int) -> None:
+        """rooms: in the order they are filled. Opens what is there already.
+
+        Raises StateError where a file is of other gradients.
+        """
+        self._gradient_bytes = gradient_bytes
+        stride = -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
+        self._parts = [_Part(room, gradient_bytes, stride) for room in rooms]
+        self._closed = any(part.closed for part in self._parts)
+        self._iterations: list[int] = []
+        while (found := self._header(len(self._iterations))) is not None:
+            self._iterations.append(found[0])
+
+    @property
+    def iterations(self) -> tuple[int, ...]:
+        """Those it holds, ascending."""
+        return tuple(self._iterations)
+
+    @property
+    def closed(self) -> bool:
+        """One found no room, so none that comes after it is of use."""
+        return self._closed
+
+    def append(self, iteration: int, gradient: np.ndarray) -> bool:
+        """Keeps one; False, and the log is closed, where there is no room for it.
+
+        gradient: [gradient bytes]. Raises StateError for one that does not follow the last.
+        """
+        if self._iterations and iteration <= self._iterations[-1]:
+            raise StateError(f"the log ends with {self._iterations[-1]}, got iteration {iteration}")
+        data = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
+        part, nth = None, len(self._iterations)
+        if not self._closed:
+            part, nth = self._place(nth)
+            while part is not None and not part.reserve():
+                part, nth = self._place(len(self._iterations))
+        if part is None:
+            self._closed = True
+            for part in self._parts:
+                part.close_for_good()
+            return False
+        head = _RECORD_MAGIC + struct.pack("<Q", iteration) + xxhash.xxh3_128_digest(data.data)
+        part.write(nth, head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)), data)
+        self._iterations.append(iteration)
+        return True
+
+    def read(self, index: int) -> np.ndarray:
+        """[gradient bytes] of the record at `index`, read-only, valid until `remove` or `close`.
+
+        Raises StateError where it was changed.
+        """
+        part, nth = self._place(index)
+        found = self._header(index)
+        assert part is not None
+        data = part.data(nth, self._gradient_bytes)
+        if found is None or xxhash.xxh3_128_digest(data.data) != found[1]:
+            raise StateError(f"{part.path}: the gradient of record {index} was changed")
+        return data
+
+    def remove(self) -> None:
+        """Forgets everything; the files are gone."""
+        self._iterations.clear()
+        self._closed = False
+        for part in self._parts:
+            part.remove()
+
+    def close(self) -> None:
+        """Lets go of the files; views handed out stay readable until they are dropped."""
+        for part in self._parts:
+            part.close()
+
+    def _place(self, index: int) -> tuple[_Part | None, int]:
+        for part in self._parts:
+            if index < part.records_max:
+                return part, index
+            index -= part.records_max
+        return None, 0
+
+    def _header(self, index: int) -> tuple[int, bytes] | None:
+        part, nth = self._place(index)
+        raw = part.header(nth) if part is not None else b""
+        if len(raw) < _RECORD.size:
+            return None
+        magic, iteration, digest, check = _RECORD.unpack(raw)
+        whole = magic == _RECORD_MAGIC and check == xxhash.xxh3_64_intdigest(raw[:-8])
+        return (iteration, digest) if whole else None
+
+
+class _Part:
+    """One file of the log. A file system without room for all of it gives none."""
+
+    def __init__(self, room: Room, gradient_bytes: int, stride: int) -> None:
+        self.path = room.path
+        self.records_max = max(0, (room.size_bytes - DATA_OFFSET) // stride)
+        self._stride = stride
+        self._header = _HEADER.pack(MAGIC, VERSION, gradient_bytes)
+        self._memory: mmap.mmap | None = None
+        if self.path.exists():
+            self._open()
+
+    def _open(self) -> None:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            found = os.pread(descriptor, len(self._header), 0)
+            if found.strip(b"\0") and found != self._header:
+                raise StateError(f"{self.path}: a gradient log of something else; remove it")
+            page_bytes = max(os.fstatvfs(descriptor).f_bsize, mmap.PAGESIZE)
+            size_bytes = DATA_OFFSET + self.records_max * self._stride
+            size_bytes = -(-size_bytes // page_bytes) * page_bytes
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            memory = mmap.mmap(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+        memory[: len(self._header)] = self._header
+        self._memory = memory
+
+    def reserve(self) -> bool:
+        """Makes the file where there is none; False where the file system has no room for it."""
+        if self._memory is None:
+            try:
+                self._open()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.path.unlink(missing_ok=True)
+                self.records_max = 0
+        return self._memory is not None
+
+    @property
+    def closed(self) -> bool:
+        return self._memory is not None and self._memory[_CLOSED_OFFSET] == 1
+
+    def close_for_good(self) -> None:
+        if self._memory is not None:
+            self._memory[_CLOSED_OFFSET] = 1
+
+    def header(self, nth: int) -> bytes:
+        at = DATA_OFFSET + nth * self._stride
+        return self._memory[at : at + _RECORD.size] if self._memory is not None else b""
+
+    def data(self, nth: int, size_bytes: int) -> np.ndarray:
+        assert self._memory is not None
+        at = DATA_OFFSET + nth * self._stride + _RECORD.size
+        view = np.frombuffer(self._memory, np.uint8, size_bytes, at)
+        view.flags.writeable = False
+        return view
+
+    def write(self, nth: int, header: bytes, data: np.ndarray) -> None:
+        assert self._memory is not None
+        at = DATA_OFFSET + nth * self._stride
+        np.frombuffer(self._memory, np.uint8, len(data), at + _RECORD.size)[:] = data
+        self._memory[at : at + len(header)] = header
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._memory = None

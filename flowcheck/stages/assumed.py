@@ -1,0 +1,43 @@
+"""What a replica rests on that nothing seen could have contradicted, up to its checkpoints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.messages import AuditLine
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import decode_job
+
+EMPTY_STATE = (
+    "the trainer's optimizer had no state when its start-up was seen (no audit has shown it yet)"
+)
+
+
+def assume(run: RunDir, sentence: str) -> None:
+    """Adds to what the steps taken since rest on, once."""
+    known = _added(run)
+    if sentence not in known:
+        write_whole(run.assumed, msgspec.json.encode([*known, sentence]))
+
+
+def assumed(run: RunDir) -> tuple[str, ...]:
+    """All of it, for the replica as it is now; () before a job is learned."""
+    if not run.learned_job.exists():
+        return ()
+    own = decode_job(run.learned_job.read_bytes()).assumed
+    first = () if _audited(run) else (EMPTY_STATE,)
+    return tuple(dict.fromkeys((*own, *_added(run), *first)))
+
+
+def _added(run: RunDir) -> list[str]:
+    if not run.assumed.exists():
+        return []
+    return msgspec.json.decode(run.assumed.read_bytes(), type=list[str])
+
+
+def _audited(run: RunDir) -> bool:
+    """An optimizer that went on from another state would have made other parameters by then."""
+    lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
+    told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
+    return any(audit.passed and audit.step > 0 for audit in told)

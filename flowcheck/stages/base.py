@@ -1,0 +1,114 @@
+"""A job whose optimizer state nobody knows yet: its gradients wait for a base.
+
+A base is the state of the step the job began with, out of a checkpoint of the trainer's, its
+parameters proved equal to those of the start-up broadcast (ops/base.py). Taking it may be done
+again after a kill: `incarnation.json`, which then names the step, is written last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from flowcheck.config import JobConfig
+from flowcheck.replica.gradients import GradientLog, Room
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.succession import Incarnation, incarnation_of
+
+STEP = "step"
+SOURCE = "source"
+
+
+def write_base(run: RunDir, step: int, sections: dict[str, np.ndarray], source: str) -> None:
+    """Puts a base where the updater finds it; it appears whole. source: for people."""
+    growing = run.base.with_suffix(".tmp")
+    save_file(sections, growing, metadata={STEP: str(step), SOURCE: source})
+    growing.rename(run.base)
+
+
+def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str]:
+    """(step, sections, source) of what `write_base` wrote."""
+    with safe_open(path, framework="numpy") as file:
+        told = file.metadata()
+        sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return int(told[STEP]), sections, told[SOURCE]
+
+
+def await_first_base(run: RunDir) -> None:
+    """The first incarnation is a resumed one: without a base none of its steps is taken."""
+    if not run.incarnation.exists():
+        write_whole(run.incarnation, msgspec.json.encode(Incarnation(step=None)))
+
+
+class Waiting:
+    """The updater's gradient log, and how a base ends the wait."""
+
+    def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
+        log = config.gradient_log
+        rooms = [Room(run.gradients, log.memory_bytes)]
+        if log.file is not None:
+            rooms.append(Room(Path(log.file), log.file_bytes))
+        self._run = run
+        self._log = GradientLog(rooms, gradient_bytes)
+
+    def keep(self, iteration: int, gradient: np.ndarray) -> str | None:
+        """Logs what cannot be taken yet; a sentence for the operator where that ends here."""
+        held = self._log.iterations
+        if (held and iteration <= held[-1]) or self._log.closed:
+            return None  # a kill came between this and the release of the generation
+        if self._log.append(iteration, gradient):
+            return None
+        return (
+            f"the gradient log is full after {len(held)} steps: later ones are not kept, and the "
+            "replica will stop behind those; make [gradient_log] larger"
+        )
+
+    def take(self, replica: Replica) -> tuple[Incarnation, str]:
+        """Makes the base that was given the replica's only step; the job's place from now on and a
+        sentence for the operator. Raises StateError where it does not fit the replica."""
+        step, sections, source = read_base(self._run.base)
+        replica.rebase(step, sections)
+        followed = msgspec.structs.replace(incarnation_of(self._run), step=step)
+        return followed, (
+            f"{source} is the base of the job: the replica is at step {step}, and takes "
+            f"{len(self._log.iterations)} logged steps"
+        )
+
+    def commit(self, followed: Incarnation) -> None:
+        """What `take` did is on file."""
+        write_whole(self._run.incarnation, msgspec.json.encode(followed))
+        self._run.base.unlink()
+
+    def after(self, iteration: int) -> tuple[int, np.ndarray] | None:
+        """The first logged (iteration, gradient) behind `iteration`; None if there is none."""
+        for index, held in enumerate(self._log.iterations):
+            if held > iteration:
+                return held, self._log.read(index)
+        return None
+
+    def of(self, iteration: int) -> np.ndarray | None:
+        """The gradient of one logged iteration."""
+        held = self._log.iterations
+        return self._log.read(held.index(iteration)) if iteration in held else None
+
+    @property
+    def used(self) -> bool:
+        """Something was logged, or had no room."""
+        return bool(self._log.iterations) or self._log.closed
+
+    @property
+    def closed(self) -> bool:
+        return self._log.closed
+
+    def forget(self) -> None:
+        """All of it was taken, or is of a job that is over."""
+        self._log.remove()
+
+    def close(self) -> None:
+        self._log.close()

@@ -1,0 +1,114 @@
+"""What is written down about the replica's steps: lines, digests of tensors, audits.
+
+`steps.jsonl` says what the replica rests on; a line that a kill tore is cut off.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.messages import AuditLine
+from flowcheck.replica import optimizers
+from flowcheck.replica.digest import sha256
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.trace import Trace
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.rundir import RunDir
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of steps.jsonl."""
+
+    step: int
+    digest: str
+    """xxh3 of parameters and optimizer state (replica.digest)."""
+    seconds: float
+    gradient_sha256: str | None = None
+    """Of the mean gradient, flat in registration order."""
+    parameters_sha256: str | None = None
+    """Of the parameters after the step, flat in registration order."""
+    states_sha256: dict[str, str] = {}
+    """Of each optimizer state after the step, likewise, by torch's name."""
+
+
+class Records:
+    """The only writer of a run's steps.jsonl, its trace, and the audits the wire gives."""
+
+    def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
+        self._run, self._digests = run, config.digests
+        self._tensors = len(replica.layout.parameters)
+        count = len(optimizers.named_tensors(replica.sections(), replica.layout))
+        self._trace = Trace(run.trace, count)
+
+    def write(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> None:
+        """The replica's newest step. gradient: it was taken with; None: it was given whole."""
+        if replica.tensor_digests:
+            self._trace.append(replica.step, replica.tensor_digests)
+        with self._run.steps.open("ab") as file:
+            file.write(msgspec.json.encode(self._line(replica, seconds, gradient)) + b"\n")
+
+    def _line(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> StepLine:
+        told = parameters = None
+        states: dict[str, str] = {}
+        if self._digests:
+            told = None if gradient is None else sha256(gradient)
+            parameters = sha256(replica.parameters())
+            sections = replica.sections()
+            states = {k: sha256(v) for k, v in sections.items() if k != optimizers.PARAMETERS}
+        return StepLine(
+            step=replica.step,
+            digest=replica.digest,
+            seconds=round(seconds, 6),
+            gradient_sha256=told,
+            parameters_sha256=parameters,
+            states_sha256=states,
+        )
+
+    def last_step(self) -> int:
+        """The step of the last whole line, which ends the file from now on; 0 without one."""
+        text = self._run.steps.read_text() if self._run.steps.exists() else ""
+        whole = [line for line in text.split("\n") if line.endswith("}")]
+        kept = "".join(f"{line}\n" for line in whole)
+        if kept != text:
+            _replace(self._run.steps, kept)
+        return msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
+
+    def forget_after(self, step: int, number: int) -> None:
+        """Lines of later steps are of another past: kept in a file beside. number: of the
+        incarnation that took them."""
+        file = self._run.steps
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        kept = [line for line in lines if msgspec.json.decode(line)["step"] <= step]
+        if len(kept) == len(lines):
+            return
+        before = file.with_name(f"steps-{number}.jsonl")
+        if not before.exists():
+            growing = before.with_suffix(".tmp")
+            shutil.copy2(file, growing)
+            growing.replace(before)
+        write_whole(file, b"".join(line + b"\n" for line in kept))
+
+    def audited(self, step: int, number: int) -> None:
+        """The trainer's own parameters, off the wire, were equal bit for bit."""
+        file = f"the start-up broadcast of incarnation {number}"
+        line = AuditLine(step=step, passed=True, file=file, tensors=self._tensors)
+        encoded = msgspec.json.encode(line)
+        log = self._run.audits
+        lines = log.read_bytes().splitlines() if log.exists() else []
+        if encoded not in lines:
+            with log.open("ab") as out:
+                out.write(encoded + b"\n")
+
+    def close(self) -> None:
+        self._trace.close()
+
+
+def _replace(path: Path, text: str) -> None:
+    staging = path.with_suffix(".tmp")
+    staging.write_text(text)
+    staging.replace(path)

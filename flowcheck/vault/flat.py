@@ -1,0 +1,70 @@
+"""A trainer's checkpoint as the replica keeps a step: flat arrays in registration order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.layout import Layout, Parameter
+from flowcheck.vault.template import Template
+
+
+def flat_state(
+    template: Template, layout: Layout, optimizer: OptimizerConfig
+) -> dict[str, np.ndarray]:
+    """{section: flat array} as `Replica.sections` has them.
+
+    Raises StateError where a tensor is missing, or of another shape or dtype.
+    """
+    flat = {
+        optimizers.PARAMETERS: np.concatenate(
+            [
+                in_memory_order(value, p, layout.stored_as)
+                for value, p in zip(template.parameters, layout.parameters, strict=True)
+            ]
+        )
+    }
+    for kind in optimizers.state_names(optimizer):
+        flat[kind] = np.concatenate(
+            [
+                in_memory_order(state_of(template, index, kind), p, layout.stored_as)
+                for index, p in enumerate(layout.parameters)
+            ]
+        )
+    if optimizers.counts_steps(optimizer):
+        flat[optimizers.STEP_COUNT] = step_counts(template)
+    return flat
+
+
+def state_of(template: Template, index: int, kind: str) -> torch.Tensor:
+    """One optimizer state of one parameter; zeros before the first step. Raises StateError."""
+    value = template.states(index).get(kind)
+    if value is None and template.step == 0:
+        return torch.zeros_like(template.parameters[index])
+    if value is None:
+        raise StateError(
+            f"{template.names[index]}/{kind}: the trainer's optimizer does not keep it"
+        )
+    return value
+
+
+def step_counts(template: Template) -> np.ndarray:
+    """[parameters] float32: how often each was stepped."""
+    states = (template.states(index) for index in range(len(template.names)))
+    return np.array([float(state.get("step", 0.0)) for state in states], "<f4")
+
+
+def in_memory_order(tensor: torch.Tensor, parameter: Parameter, stored_as: str) -> np.ndarray:
+    """[elements] of one tensor as the replica keeps them. Raises StateError for another shape."""
+    if tuple(tensor.shape) != tuple(parameter.shape):
+        raise StateError(
+            f"{parameter.name}: {list(tensor.shape)} in the file, {list(parameter.shape)} here"
+        )
+    flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy()
+    if raw.nbytes != parameter.elements * np.dtype(stored_as).itemsize:
+        raise StateError(f"{parameter.name}: {tensor.dtype} in the file, another dtype here")
+    return raw.view(stored_as)

@@ -1,0 +1,147 @@
+"""The extract and the update stage over several lives of a job, killed where a test says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.staged import Chain
+
+from flowcheck.config import job_from
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.shard import Shard
+from flowcheck.replica.gradients import GradientLog
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.extract import ExtractService
+from flowcheck.stages.records import Records
+from flowcheck.stages.succession import Succession
+from flowcheck.stages.update import UpdateService
+
+
+class Killed(BaseException):
+    """What kill -9 leaves behind is what lies in files and shared memory."""
+
+
+class Deaths:
+    """Once a later life is proved, every process dies at its n-th change, n growing with each."""
+
+    CHANGES = (
+        (Path, "rename"),
+        (Path, "replace"),
+        (Path, "unlink"),
+        (shutil, "copy2"),
+        (Shard, "clear"),
+        (Shard, "apply"),
+        (Replica, "go_back"),
+        (Replica, "apply"),
+        (Replica, "rebase"),
+        (Records, "write"),
+        (GradientLog, "append"),
+        (GradientLog, "remove"),
+        (Extractor, "ignore"),
+    )
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.left, self.count = False, 0, 0
+        for owner, name in self.CHANGES:
+            monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
+        look = Succession.look
+
+        def looked(*words: Any, **named: Any) -> int:
+            found = look(*words, **named)
+            self.begun = self.begun or words[0].proved
+            return found
+
+        monkeypatch.setattr(Succession, "look", looked)
+
+    def _dying(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*words: Any, **named: Any) -> Any:
+            self._perhaps()
+            done = change(*words, **named)
+            self._perhaps()
+            return done
+
+        return changed
+
+    def _perhaps(self) -> None:
+        if not self.begun:
+            return
+        self.left -= 1
+        if self.left < 0:
+            self.count += 1
+            self.left = self.count
+            raise Killed
+
+
+class Both:
+    """The extract and the update stage, started again where they died."""
+
+    def __init__(self, chain: Chain, **settings: object) -> None:
+        """settings: tables of the job file beside those every job here has."""
+        self.chain = chain
+        self.config = job_from(
+            {
+                "source": [{"file": "0"}],
+                "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+                "replica": {"keep_bytes": 1 << 22},
+                "ring": {"slots": chain.slots},
+                "digests": True,
+            }
+            | settings
+        )
+        self.extract, self.update = self._extract(), self._update()
+
+    def _extract(self) -> ExtractService:
+        return self._started(ExtractService(self.chain.run, self.config))
+
+    def _update(self) -> UpdateService:
+        return self._started(UpdateService(self.chain.run, self.config))
+
+    def _started(self, service: Any) -> Any:
+        try:
+            service.start(self.chain.heard)
+        except Killed:
+            service.stop()  # what the kernel does for a process that is gone
+            raise
+        return service
+
+    def drive(self, until: Callable[[], bool] = lambda: False) -> None:
+        """To the end of the capture and of all that can be done with it, or to `until`."""
+        for _ in range(20000):
+            if until():
+                return
+            self.chain.feed(64)
+            try:
+                self.extract.work()
+            except Killed:
+                self.extract = self._again(self.extract, self._extract)
+            try:
+                self.update.work()
+            except Killed:
+                self.update = self._again(self.update, self._update)
+            if self.extract.drained() and self.update.drained():
+                return
+        raise AssertionError("the stages never came to an end")
+
+    def _again(self, dead: Any, start: Callable[[], Any]) -> Any:
+        while True:
+            dead.stop()
+            try:
+                return start()
+            except Killed:
+                continue
+
+    def applied_step(self) -> int:
+        """Of the shard; 0 before there is one."""
+        if not self.chain.run.shard.exists():
+            return 0
+        with Shard.open(self.chain.run.shard) as shard:
+            return shard.applied_step
+
+    def close(self) -> None:
+        self.extract.stop()
+        self.update.stop()
+        self.chain.close()

@@ -1,0 +1,203 @@
+"""A job that begins with a state the replica never held: its gradients wait for a base.
+
+Judged by torch's own optimizer, which goes on from the very checkpoint that is given as the base.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from support.incarnations import JOB, Life, floats
+from support.lives import Both, Deaths
+from support.staged import Chain
+
+from flowcheck.config import encode_config
+from flowcheck.errors import StateError
+from flowcheck.lab.synthetic import write_pcap
+from flowcheck.messages import Note, StepLost
+from flowcheck.ops import base as verb
+from flowcheck.ops.steps import newest
+from flowcheck.stages.assumed import EMPTY_STATE, assumed
+from flowcheck.stages.succession import incarnation_of
+
+STEPS = 5
+BASE = 37
+"""The step the trainer resumed from, far from any the replica took."""
+
+
+class Trainer:
+    """torch's AdamW over the job's parameters, and its checkpoints."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.parameters = [torch.nn.Parameter(torch.randn(shape)) for shape in JOB.shapes]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3)
+
+    def flat(self) -> np.ndarray:
+        return np.concatenate([p.detach().reshape(-1).numpy() for p in self.parameters]).copy()
+
+    def step(self, gradient: np.ndarray) -> str:
+        """One step; sha256 of the parameters after it."""
+        start = 0
+        for p in self.parameters:
+            part = gradient[start : start + p.numel()].copy()
+            p.grad = torch.from_numpy(part).reshape(p.shape)
+            start += p.numel()
+        self.optimizer.step()
+        return hashlib.sha256(self.flat().tobytes()).hexdigest()
+
+    def save(self, file: Path, step: int) -> Path:
+        model = {f"layer.{n}": p.detach() for n, p in enumerate(self.parameters)}
+        state = {"model": model, "optimizer": self.optimizer.state_dict(), "step": step}
+        torch.save(state, file)
+        return file
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> tuple[Trainer, Path]:
+    """A trainer at step BASE, and its checkpoint."""
+    trainer = Trainer()
+    random = np.random.default_rng(5)
+    for _ in range(BASE):
+        trainer.step(random.standard_normal(trainer.flat().size, np.float32))
+    return trainer, trainer.save(tmp_path / "step-37.pt", BASE)
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
+    opened: list[Both] = []
+
+    def make(frames: list[Any], **settings: Any) -> Both:
+        write_pcap(tmp_path / "lives.pcap", frames)
+        chain = Chain(tmp_path, shm / "memory", [tmp_path / "lives.pcap"], 256)
+        opened.append(Both(chain, **settings))
+        return opened[-1]
+
+    yield make
+    for both in opened:
+        both.close()
+
+
+def frames_of(trainer: Trainer, *, after: Life | None) -> tuple[list[Any], list[str]]:
+    """What the mirror shows of a job that resumes there; and its parameters step by step."""
+    second = Life(replace(JOB, seed=1), trainer.flat(), number=int(after is not None))
+    gradients = [floats(g) for g in second.all().gradients]
+    head = after.frames_of(stop=after.starts[STEPS] + 9) if after is not None else []
+    return head + second.frames_of(), [trainer.step(g) for g in gradients]
+
+
+def first_life() -> Life:
+    life = Life(JOB)
+    life.all()
+    return life
+
+
+def lines(both: Both) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in both.chain.run.steps.read_text().splitlines()]
+
+
+def notes(both: Both) -> str:
+    return "\n".join(m.sentence for m in both.chain.heard.of(Note))
+
+
+@pytest.mark.parametrize("log_bytes", [1 << 20, 1 << 14])
+def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path], tmp_path: Path, log_bytes: int
+) -> None:
+    """log_bytes: in memory; the second size makes it go on in a file."""
+    trainer, file = resumed
+    frames, wanted = frames_of(trainer, after=first_life())
+    log = {"memory_bytes": log_bytes, "file": str(tmp_path / "log"), "file_bytes": 1 << 20}
+    both = play(frames, gradient_log=log)
+    both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+    assert incarnation_of(both.chain.run).step is None
+    assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
+    verb.give(both.chain.run, both.config, file)
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(1, STEPS + 1)) + list(
+        range(BASE, BASE + JOB.steps + 1)
+    )
+    assert [line["parameters_sha256"] for line in told[STEPS + 1 :]] == wanted
+    assert not both.chain.run.base.exists()
+    assert not both.chain.run.gradients.exists()
+    assert not (tmp_path / "log").exists()
+    assert both.chain.heard.of(StepLost) == []
+    [audit] = [json.loads(line) for line in both.chain.run.audits.read_text().splitlines()]
+    assert (audit["step"], audit["passed"]) == (BASE, True)
+    assert f"is at step {BASE}" in notes(both)
+    assert EMPTY_STATE not in assumed(both.chain.run)
+
+
+def test_base_taken_and_log_replayed_though_killed_at_every_change(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, file = resumed
+    frames, wanted = frames_of(trainer, after=first_life())
+    both = play(frames)
+    deaths = Deaths(monkeypatch)
+    both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+    deaths.begun = False
+    verb.give(both.chain.run, both.config, file)
+    deaths.begun, deaths.left, deaths.count = True, 0, 0
+    both.drive()
+    deaths.begun = False
+    assert deaths.count > 10
+    told = lines(both)[STEPS:]
+    assert [line["step"] for line in told] == list(range(BASE, BASE + JOB.steps + 1))
+    assert [line["parameters_sha256"] for line in told[1:]] == wanted
+
+
+def test_trainer_that_resumed_before_anything_was_seen(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path]
+) -> None:
+    trainer, file = resumed
+    frames, wanted = frames_of(trainer, after=None)
+    both = play(frames, replica={"keep_bytes": 1 << 22, "awaits_base": True})
+    both.drive(until=lambda: both.applied_step() >= 2)
+    assert not both.chain.run.steps.exists()
+    both.chain.run.config.write_bytes(encode_config(both.config))
+    with pytest.raises(StateError, match="flowcheck base FILE gives it"):
+        newest(both.chain.run, settle=False)
+    verb.give(both.chain.run, both.config, file)
+    both.drive()
+    assert [line["parameters_sha256"] for line in lines(both)[1:]] == wanted
+    assert lines(both)[0]["step"] == BASE
+
+
+def test_another_step_is_no_base(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path], tmp_path: Path
+) -> None:
+    trainer, _ = resumed
+    frames, _ = frames_of(trainer, after=first_life())  # the trainer is 8 steps further now
+    both = play(frames)
+    both.drive()
+    later = trainer.save(tmp_path / "later.pt", BASE + JOB.steps)
+    with pytest.raises(StateError, match=r"is not what the job began with: param\.0 of step 45"):
+        verb.give(both.chain.run, both.config, later)
+    assert not both.chain.run.base.exists()
+
+
+def test_full_log_says_so_and_the_replica_stops_behind_it(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path]
+) -> None:
+    trainer, file = resumed
+    frames, wanted = frames_of(trainer, after=first_life())
+    both = play(frames, gradient_log={"memory_bytes": 4096 + 3 * 12288})
+    both.drive()
+    assert "the gradient log is full after 3 steps" in notes(both)
+    verb.give(both.chain.run, both.config, file)
+    both.drive()
+    told = lines(both)[STEPS:]
+    assert [line["step"] for line in told] == list(range(BASE, BASE + 4))
+    assert [line["parameters_sha256"] for line in told[1:]] == wanted[:3]
+    assert msgspec.json.decode(both.chain.run.incarnation.read_bytes())["step"] == BASE

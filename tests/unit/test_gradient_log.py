@@ -1,0 +1,95 @@
+"""The gradient log: bounded, in two parts, whole records only; and hostile files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcheck.errors import StateError
+from flowcheck.replica.gradients import DATA_OFFSET, RECORD_ALIGN, GradientLog, Room
+
+BYTES = 5000
+STRIDE = 2 * RECORD_ALIGN
+"""A record of 5,000 bytes and its header."""
+
+
+def gradient(iteration: int) -> np.ndarray:
+    return np.random.default_rng(iteration).integers(0, 256, BYTES, np.uint8)
+
+
+def rooms(folder: Path, *records: int) -> list[Room]:
+    return [
+        Room(folder / f"part-{n}", DATA_OFFSET + count * STRIDE) for n, count in enumerate(records)
+    ]
+
+
+def test_fills_memory_then_the_file_then_is_closed_for_good(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    assert [log.append(n, gradient(n)) for n in range(10, 17)] == [True] * 5 + [False] * 2
+    log.close()
+    again = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    assert again.iterations == (10, 11, 12, 13, 14)
+    assert again.closed
+    for index, iteration in enumerate(again.iterations):
+        assert np.array_equal(again.read(index), gradient(iteration))
+    again.remove()
+    assert not any(tmp_path.iterdir())
+    assert again.append(3, gradient(3))
+    again.close()
+
+
+def test_nothing_is_reserved_before_the_first_record(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    assert not any(tmp_path.iterdir())
+    log.append(1, gradient(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["part-0"]
+    assert (tmp_path / "part-0").stat().st_blocks * 512 >= DATA_OFFSET + 2 * STRIDE
+
+
+@given(st.integers(0, BYTES + 40), st.integers(1, 255))
+def test_any_changed_byte_of_a_record_is_found(
+    tmp_path_factory: pytest.TempPathFactory, at: int, change: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = GradientLog(rooms(folder, 3), BYTES)
+    for iteration in (1, 2):
+        log.append(iteration, gradient(iteration))
+    log.close()
+    with (folder / "part-0").open("r+b") as file:
+        file.seek(DATA_OFFSET + STRIDE + at)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ change]))
+    torn = GradientLog(rooms(folder, 3), BYTES)
+    inside = at >= 40 and at < 40 + BYTES
+    if inside:
+        assert torn.iterations == (1, 2)
+        with pytest.raises(StateError, match="was changed"):
+            torn.read(1)
+    elif at < 40:
+        assert torn.iterations == (1,)
+    assert np.array_equal(torn.read(0), gradient(1))
+    torn.close()
+
+
+def test_a_file_of_other_gradients_is_refused(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 2), BYTES)
+    log.append(1, gradient(1))
+    log.close()
+    with pytest.raises(StateError, match="something else"):
+        GradientLog(rooms(tmp_path, 2), BYTES + 4)
+    (tmp_path / "foreign").write_bytes(b"not ours" * 1000)
+    with pytest.raises(StateError, match="something else"):
+        GradientLog([Room(tmp_path / "foreign", 1 << 20)], BYTES)
+
+
+def test_iterations_only_ascend(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 3), BYTES)
+    log.append(5, gradient(5))
+    with pytest.raises(StateError, match="ends with 5"):
+        log.append(5, gradient(5))
+    log.close()
