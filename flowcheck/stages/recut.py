@@ -159,17 +159,18 @@ class Recuts:
         for lane in range(len(start.at)):
             skipped = view.skipped_at(lane, start.at[lane])
             before, cuts = start.at[lane], []
+            stuck = view.deviating(lane)
             for bucket in found.buckets:
                 count = view.messages_of(lane, bucket.op)
                 if not count:
                     continue
                 at = bucket.at[lane]
                 now = (at - view.number_of_due(lane, bucket.step, bucket.op)) % MODULUS
-                if now != skipped:
+                # What is left out may be as many messages as the plan has there of no bucket.
+                if now != skipped or (stuck is not None and before <= stuck < at):
                     cuts.append((before, at, now))
                     skipped = now
                 before = at + count
-            stuck = view.deviating(lane)
             if not cuts and stuck is not None and stuck < found.end[lane]:
                 return None
             out.append(tuple(cuts))

@@ -136,6 +136,33 @@ def test_metrics_barriers_and_evaluations_anywhere_move_no_step(
     assert chain.heard.of(Note) == chain.heard.of(StepLost) == []
 
 
+class Buffered(Disturbed):
+    """Buffers are broadcast before every step, as DDP does for BatchNorm."""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        for size in (256, 16):
+            self._broadcast(bytes(range(size)))
+        super()._step(buckets)
+
+    def all(self) -> Traffic:
+        traffic = super().all()
+        self.metric()
+        return traffic
+
+
+@pytest.mark.parametrize("at_step", [None, 4])
+def test_extra_collective_of_as_many_messages_as_buffers_moves_no_step(
+    play: Callable[..., Chain], at_step: int | None
+) -> None:
+    """A barrier at the end, or anywhere, sends twice, just as the broadcasts that it precedes."""
+    before = {} if at_step is None else {at_step: metric}
+    traffic = Buffered(replace(JOB, channels=1, buckets=None), before, {}).all()
+    chain = play(traffic)
+    assert played(chain) == wanted(traffic)
+    assert chain.heard.of(StepLost) == []
+    assert [m.why for m in chain.heard.of(Drained)] == [""]
+
+
 def test_one_direction_with_point_to_point_sends_moves_no_step(play: Callable[..., Chain]) -> None:
     job = replace(JOB, steps=8, channels=1, point_to_point=True)
     traffic = Disturbed(job, {3: metric, 5: metric}, {4: metric}).all()
