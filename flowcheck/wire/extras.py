@@ -94,7 +94,7 @@ class Extras:
         """Collectives of this kind that give exactly these sizes, the smallest by protocol."""
         name = (kind, root, edges)
         if name not in self._fits:
-            protocols = (Protocol.LL, Protocol.SIMPLE)
+            protocols = (Protocol.LL, Protocol.SIMPLE, Protocol.LL128)
             found = (self._smallest(kind, root, edges, protocol) for protocol in protocols)
             self._fits[name] = tuple(sizes for sizes in found if sizes is not None)
         return self._fits[name]
@@ -117,6 +117,9 @@ class Extras:
         seen = [sizes for _, sizes in edges]
         # An edge that a broadcast does not use says nothing of its size.
         totals = range_of_totals([edge for edge in seen if any(edge.flows)], setting)
+        if protocol is Protocol.LL128:
+            # Groups hardly tell the size, and of all that give the same sizes one is enough.
+            totals = totals[:: max(1, -(-len(totals) // TOTALS_MAX))]
         if len(totals) > TOTALS_MAX:
             return None
         for fit in totals_fitting(seen, setting, rules=(self._job.rule,), totals=totals):

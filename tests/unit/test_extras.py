@@ -1,0 +1,75 @@
+"""Collectives that are in no plan, told by the sizes of their messages, in every protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowcheck.wire.extras import ABSENT, Extras, LaneSizes
+from flowcheck.wire.job import Communicator, Edge, Job
+from flowcheck.wire.schedule import Kind, Protocol, Rule, collective
+from flowcheck.wire.seen import FlowKey
+
+
+def job_of(ranks: int, channels: int, rule: Rule) -> Job:
+    """A job whose first host is mirrored, both ways; of its plan nothing is needed here."""
+    edges = tuple(
+        Edge(
+            communicator=0,
+            sender=sender,
+            flows=tuple(
+                FlowKey(source=str(sender), destination="next", dest_qp=channel)
+                for channel in range(channels)
+            ),
+            first_numbers=(0,) * channels,
+        )
+        for sender in (0, ranks - 1)
+    )
+    return Job(
+        rule=rule,
+        communicators=(Communicator(ranks=ranks, channels=channels),),
+        edges=edges,
+        parameters=(),
+        first_buckets=(),
+        buckets=(),
+        first=(),
+        each=(),
+    )
+
+
+def sent(job: Job, kind: Kind, size: int, protocol: Protocol) -> LaneSizes:
+    own = job.communicators[0]
+    schedules = [
+        collective(
+            kind,
+            size,
+            sender=edge.sender,
+            element_bytes=1,
+            ranks=own.ranks,
+            channels=own.channels,
+            protocol=protocol,
+            rule=job.rule,
+        )
+        for edge in job.edges
+    ]
+    return tuple(tuple(s.wire_bytes for s in sends) for one in schedules for sends in one)
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize(("ranks", "channels"), [(2, 1), (2, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(Kind.ALL_REDUCE, 1), (Kind.ALL_REDUCE, 4), (Kind.ALL_REDUCE, 2800), (Kind.BROADCAST, 1025)],
+)
+def test_collective_of_any_protocol_is_told_by_its_sizes(
+    protocol: Protocol, rule: Rule, ranks: int, channels: int, kind: Kind, size: int
+) -> None:
+    job = job_of(ranks, channels, rule)
+    lanes = [(edge, channel) for edge in range(2) for channel in range(channels)]
+    due = sent(job, kind, size, protocol)
+    extras = Extras(job, 0, lanes, (), guess=True)
+
+    def seen(lane: int, number: int) -> int | None:
+        return due[lane][number] if number < len(due[lane]) else ABSENT
+
+    assert due in list(extras.at((0,) * len(lanes), seen))
