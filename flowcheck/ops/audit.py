@@ -11,7 +11,6 @@ from rich.console import Console
 
 from flowcheck.errors import StateError
 from flowcheck.messages import AuditLine
-from flowcheck.ops import steps
 from flowcheck.replica import snapshot
 from flowcheck.replica.header import peek_versions
 from flowcheck.replica.trace import digests_at
@@ -47,7 +46,7 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
 
 
 def _audited(where: RunDir, file: Path) -> audit.Audit:
-    config = steps.config_of(where)
+    config = where.settings()
     if not where.replica.exists() or config.optimizer is None:
         raise StateError(f"{where.root}: there is no replica yet")
     layout, kept = peek_versions(where.replica)
@@ -63,7 +62,7 @@ def _audited(where: RunDir, file: Path) -> audit.Audit:
 
 
 def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
-    config = steps.config_of(where)
+    config = where.settings()
     layout, kept = peek_versions(where.replica)
     digests = digests_at(where.trace, template.step)
     if digests is None:

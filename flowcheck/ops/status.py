@@ -11,7 +11,6 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from flowcheck.config import decode_config
 from flowcheck.errors import ConfigError
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.plane.counters import VERDICTS, lost_frames
@@ -25,11 +24,12 @@ from flowcheck.stages.succession import incarnation_of
 def run(root: Path, *, as_json: bool) -> int:
     """Prints the state of the chain in `root`. Raises ConfigError where there is none."""
     where = RunDir(root)
-    why_not = _absent(where)
-    if why_not is not None:
+    try:
+        _refuse_ended(where)
+    except ConfigError as error:
         if as_json:
-            print(json.dumps({"run": str(root), "error": why_not}))
-        raise ConfigError("run", str(root), why_not)
+            print(json.dumps({"run": str(root), "error": error.right}))
+        raise
     state = read(where)
     if as_json:
         print(json.dumps(state, indent=1))
@@ -38,18 +38,17 @@ def run(root: Path, *, as_json: bool) -> int:
     return 0 if all(stage["alive"] for stage in state["stages"]) else 1
 
 
-def _absent(where: RunDir) -> str | None:
-    """Why there is no chain to tell of; None if there is one."""
-    if not where.config.exists():
-        return "no chain was started there: flowcheck up JOB.toml"
+def _refuse_ended(where: RunDir) -> None:
+    """Raises ConfigError where there is no chain to tell of."""
+    where.settings()
     if not where.memory.exists() or not (where.root / "memory").is_symlink():
-        return f"the chain that ran there has ended; its logs and steps.jsonl are in {where.root}"
-    return None
+        why = f"the chain that ran there has ended; its logs and steps.jsonl are in {where.root}"
+        raise ConfigError("run", str(where.root), why)
 
 
 def read(where: RunDir) -> dict[str, Any]:
     """The chain's state as plain values."""
-    config = decode_config(where.config.read_bytes())
+    config = where.settings()
     alive = where.stage_pids()
     rings = []
     for number in range(len(config.rings)):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from flowcheck.config import JobConfig, decode_config
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
@@ -39,20 +39,13 @@ class Found:
     where: str
 
 
-def config_of(run: RunDir) -> JobConfig:
-    """The settings of a run. Raises ConfigError where none was started there."""
-    if not run.config.exists():
-        raise ConfigError("run", str(run.root), "no chain was started there: flowcheck up JOB.toml")
-    return decode_config(run.config.read_bytes())
-
-
 def newest(run: RunDir, *, settle: bool) -> Found:
     """The newest step of a run: of its replica, else of the checkpoint its job names.
 
     settle: first let frames that were captured already become steps, as long as anything moves.
     Raises ConfigError without a run, StateError without a step.
     """
-    config = config_of(run)
+    config = run.settings()
     if settle and run.stage_pids():
         _settle(run, config)
     if run.replica.exists() and config.optimizer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flowcheck.config import JobConfig, decode_config
+from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -17,9 +17,7 @@ NAMES = ("capture", "parse", "extract", "update")
 def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
     """Runs one stage to its end; its exit code. Raises ConfigError for a wrong name or run."""
     where = RunDir(root)
-    if not where.config.exists():
-        raise ConfigError("run", str(root), "no chain was started there: flowcheck up JOB.toml")
-    config = decode_config(where.config.read_bytes())
+    config = where.settings()
     service = _service(name, where, config, number)
     code = run(service, Links(where.sockets, service.name), parent=parent)
     sys.stdout.flush()

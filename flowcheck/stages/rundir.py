@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError
 
 _RUNS = itertools.count()
@@ -58,6 +59,13 @@ class RunDir:
     def config(self) -> Path:
         """The resolved job configuration, JSON."""
         return self.root / "config.json"
+
+    def settings(self) -> JobConfig:
+        """Of the chain that was started here. Raises ConfigError where none was."""
+        if not self.config.exists():
+            why = "no chain was started there: flowcheck up JOB.toml"
+            raise ConfigError("run", str(self.root), why)
+        return decode_config(self.config.read_bytes())
 
     @property
     def learned_folder(self) -> Path:
