@@ -9,7 +9,9 @@ All is written into a temporary sibling, synced, read back, and renamed.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flowcheck.config import OptimizerConfig
@@ -157,8 +160,8 @@ def _write(
                 values[name] = tensor.contiguous()
             else:
                 states[f"{name}/{kind}"] = tensor.contiguous()
-    save_file(values, folder / MODEL, metadata={"format": "pt"})
-    save_file(states, folder / OPTIMIZER, metadata={"format": "pt"})
+    _save_file(values, folder / MODEL)
+    _save_file(states, folder / OPTIMIZER)
     for name in (MODEL, OPTIMIZER):
         _sync(folder / name)
     manifest = Manifest(
@@ -175,6 +178,16 @@ def _write(
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     (folder / MANIFEST).write_bytes(text + b"\n")
     _sync(folder / MANIFEST)
+
+
+def _save_file(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Raises OSError where there is no room: safetensors only names the number in its sentence."""
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def _check_back(replica: Replica, folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Checkpoints: whole or absent, and plain torch trains on from them."""
 
+import errno
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -173,3 +175,16 @@ def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained,
     assert (folder / checkpoint.MANIFEST).stat().st_mtime_ns == before
     with pytest.raises(StateError, match="another run"):
         checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
+
+
+def test_no_room_for_a_checkpoint_is_an_error_of_the_system_and_leaves_nothing(trained, tmp_path):
+    replica = trained(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9), 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"model\.safetensors") as caught:
+            checkpoint.save(replica, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG
+    assert list((tmp_path / "out").iterdir()) == []
