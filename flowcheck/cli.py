@@ -99,6 +99,8 @@ def replay(
 ) -> None:
     """Send captures through the whole multi-process chain, to a replica and a checkpoint.
 
+    Exit code 0: every step of the captures was taken; 1: none, or not all, and a sentence says why.
+
     Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
     """
     from flowcheck.ops import replay as verb
@@ -126,26 +128,42 @@ def up(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C."""
-    from flowcheck.ops import chain
+    """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C.
 
-    raise typer.Exit(chain.up(job, run, as_json=as_json))
+    Exit code 0: the replica followed to the end; 1: it took no step, or stopped before the end, and
+    a sentence says why; 2: the chain could not run, or failed.
+    """
+    from flowcheck.ops import up as verb
+
+    raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
 @app.command()
 def status(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
-    """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss."""
+    """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss.
+
+    Exit code 0: every stage runs; 1: one is gone; 2: there is no chain.
+    """
     from flowcheck.ops import status as verb
 
     raise typer.Exit(verb.run(run, as_json=as_json))
 
 
 @app.command()
-def down(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
-    """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets."""
+def down(
+    run: Run = DEFAULT_RUN,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Give up the replica of a killed chain.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets.
+
+    The replica of a killed chain is written as a checkpoint first.
+    """
     from flowcheck.ops import remains
 
-    raise typer.Exit(remains.down(run, as_json=as_json))
+    raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
 
 
 @app.command()

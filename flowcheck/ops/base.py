@@ -12,7 +12,6 @@ from rich.console import Console
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.ops.steps import config_of
 from flowcheck.replica import optimizers
 from flowcheck.replica.header import peek_versions
 from flowcheck.stages.base import write_base
@@ -32,7 +31,7 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
     step the job began with, or where it was not taken in TAKEN_LIMIT_S.
     """
     where = RunDir(root)
-    config = config_of(where)
+    config = where.settings()
     if not where.replica.exists():
         raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
     if incarnation_of(where).step is not None:

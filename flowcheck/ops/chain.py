@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.config import JobConfig, encode_config, load_job
+from flowcheck.config import JobConfig, encode_config
 from flowcheck.errors import ConfigError, RingError
 from flowcheck.messages import AuditLine
-from flowcheck.ops.progress import Aloud
-from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -115,14 +111,14 @@ def supervise(
     *,
     until_drained: bool,
     will_save: bool,
+    signals: Signals,
     watch: Callable[[Progress], None] | None = None,
 ) -> Supervisor:
     """Runs the chain to its end. Raises what ended it, if something did.
 
     will_save: load meanwhile what `save_checkpoint` needs: torch takes seconds, and a chain that
-    was told to stop has few.
+    was told to stop has few. signals: end it; they stay noted there.
     """
-    signals = Signals()
     loading = threading.Thread(target=_load_checkpoint)
     if will_save:
         loading.start()
@@ -143,38 +139,6 @@ def _load_checkpoint() -> None:
     load_torch()
 
 
-def up(job: Path, root: Path | None, *, as_json: bool) -> int:
-    """`flowcheck up`: runs until a signal; then a checkpoint, if the job names a place."""
-    config = load_job(job)
-    where = root or Path(config.run)
-    rescued = rescue(RunDir(where))
-    if rescued is not None:
-        print(f"flowcheck: {rescued}", file=sys.stderr)
-    run, memory = create(config, where)
-    print(f"flowcheck: {memory}", file=sys.stderr)
-    print(f"flowcheck: starting in {run.root}; flowcheck status --run {run.root}", file=sys.stderr)
-    with removed(run, keep_records=True):
-        supervisor = supervise(
-            config,
-            run,
-            until_drained=False,
-            will_save=config.checkpoint is not None,
-            watch=Aloud(len(config.source)),
-        )
-        saved = None
-        if config.checkpoint is not None:
-            with finished_first():
-                saved = save_checkpoint(config, run, Path(config.checkpoint))
-    result = {
-        "steps": supervisor.progress.steps,
-        "digest": supervisor.progress.digest,
-        "checkpoint": str(saved) if saved else None,
-        "records": str(run.root),
-    }
-    print(json.dumps(result) if as_json else _ended(result))
-    return 0
-
-
 @contextmanager
 def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
     """Takes the run away afterwards; its records stay if asked for, and after a failure, for the
@@ -185,11 +149,6 @@ def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
         run.remove(keep_records=True)
         raise
     run.remove(keep_records=keep_records)
-
-
-def _ended(result: dict[str, object]) -> str:
-    where = f"; checkpoint {result['checkpoint']}" if result["checkpoint"] else ""
-    return f"stopped after {result['steps']} steps{where}; logs and records in {result['records']}"
 
 
 def last_step(run: RunDir) -> dict[str, object] | None:

@@ -104,17 +104,17 @@ class Aloud:
 
     def __call__(self, progress: ChainProgress) -> None:
         for note in progress.notes[self._notes :]:
-            _say(note)
+            say(note)
         self._notes = len(progress.notes)
         if not self._listening and self._captures <= progress.up:
             self._listening = True
-            _say("every source is being captured: start training now, its start-up comes once")
+            say("every source is being captured: start training now, its start-up comes once")
         if progress.steps and not self._stepping:
             self._stepping = True
-            _say(f"the job is learned; the replica is at step {progress.steps} and goes on")
+            say(f"the job is learned; the replica is at step {progress.steps} and goes on")
         if progress.lost is not None and not self._lost:
             self._lost = True
-            _say(lost_sentence(progress.lost))
+            say(lost_sentence(progress.lost))
 
 
 def lost_sentence(lost: StepLost) -> str:
@@ -127,5 +127,6 @@ def lost_sentence(lost: StepLost) -> str:
     )
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """To the operator, on stderr."""
     print(f"flowcheck: {sentence}", file=sys.stderr, flush=True)

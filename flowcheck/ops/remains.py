@@ -7,16 +7,18 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from flowcheck.config import JobConfig, decode_config
+from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.plane.memory import SHM, huge_mounts
+from flowcheck.ops.leftovers import clear
+from flowcheck.ops.progress import say
 from flowcheck.stages.assumed import assumed
-from flowcheck.stages.rundir import RunDir, remove_stale_memory
+from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import decode_job
 
 DOWN_LIMIT_S = 10.0
@@ -25,13 +27,22 @@ FOLDERS_MAX = 100
 """Of killed chains that left other states of the same step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that was written."""
+
+    folder: Path
+    why: str
+    """Why it is not where the job file wants it; empty if it is."""
+
+
 def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
     """Writes the replica's last committed step; None if there is no replica yet."""
+    if not run.replica.exists() or config.optimizer is None:
+        return None
     from flowcheck.replica import checkpoint
     from flowcheck.replica.replica import Replica
 
-    if not run.replica.exists() or config.optimizer is None:
-        return None
     evidence = decode_job(run.learned_job.read_bytes()).evidence
     replica = Replica.open(run.replica, config.optimizer)
     try:
@@ -40,16 +51,55 @@ def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | N
         replica.close()
 
 
+def keep(config: JobConfig, run: RunDir) -> Kept | None:
+    """A checkpoint where the job wants it, else in a folder of the run that holds no other state
+    of the same step; None without a replica. Raises StateError or OSError where neither goes."""
+    why = ""
+    if config.checkpoint is not None:
+        try:
+            saved = save_checkpoint(config, run, Path(config.checkpoint))
+            return Kept(saved, "") if saved is not None else None
+        except (StateError, OSError) as error:
+            why = f"no checkpoint in {config.checkpoint}: {error}"
+    for number in range(FOLDERS_MAX):
+        try:
+            saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}")
+            return Kept(saved, why) if saved is not None else None
+        except StateError as error:
+            refused = error
+    raise refused
+
+
 def rescue(run: RunDir) -> str | None:
     """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
-    done, as a sentence. None where nothing of the kind is there, or the chain lives.
+    done, as a sentence. None where no killed chain is.
 
-    Raises ConfigError where stages of it do not end with their supervisor.
+    Raises ConfigError where stages of it do not end with their supervisor, StateError where its
+    replica can be written nowhere; all is left as it is then.
     """
-    if not run.config.exists() or not run.replica.exists() or "supervisor" in run.stage_pids():
+    if not run.holds_memory or "supervisor" in run.stage_pids():
         return None
+    _wait_for_stages(run)
+    killed = f"the chain that ran in {run.root} was killed"
+    if not run.memory.exists():
+        return f"{killed}, and its shared memory is gone, as after a restart of this machine"
+    if not run.replica.exists():
+        return f"{killed} before it had a replica: nothing of it is to be kept"
+    try:
+        kept = keep(run.settings(), run)
+    except (StateError, OSError) as error:
+        raise StateError(
+            f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
+            f"with flowcheck down --run {run.root} --discard"
+        ) from error
+    assert kept is not None
+    return f"{killed}; its replica is kept in {kept.folder}"
+
+
+def _wait_for_stages(run: RunDir) -> None:
+    """Stages end with their supervisor, after what is in hand."""
     deadline_s = time.monotonic() + DOWN_LIMIT_S
-    while left := run.stage_pids():  # they end with their supervisor, after the step in hand
+    while left := run.stage_pids():
         if time.monotonic() > deadline_s:
             raise ConfigError(
                 "run",
@@ -57,69 +107,70 @@ def rescue(run: RunDir) -> str | None:
                 f"{', '.join(left)} still run: flowcheck down --run {run.root}",
             )
         Event().wait(LOOK_S)
-    config = decode_config(run.config.read_bytes())
-    saved = _save_anywhere(config, run)
-    return (
-        f"the chain that ran in {run.root} was killed; its replica is kept in {saved}, "
-        "and this one begins anew"
-    )
 
 
-def _save_anywhere(config: JobConfig, run: RunDir) -> Path | None:
-    """A checkpoint where the job wants it, else in a folder that holds no other run's step."""
-    wanted = [Path(config.checkpoint)] if config.checkpoint is not None else []
-    others = (run.root / f"rescued{n or ''}" for n in range(FOLDERS_MAX))
-    for directory in (*wanted, *others):
-        try:
-            return save_checkpoint(config, run, directory)
-        except StateError as error:
-            refused = error
-    raise refused
+def down(root: Path, *, discard: bool, as_json: bool) -> int:
+    """`flowcheck down`: ends what runs there and removes what it left, but for the replica of a
+    killed chain, which becomes a checkpoint first; then shared memory nobody can use any more.
 
-
-@contextmanager
-def finished_first() -> Iterator[None]:
-    """A signal that would end the process waits until what is inside is done."""
-    ending = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def down(root: Path, *, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there, removes what it left, and the shared memory of any
-    chain whose supervisor was killed."""
+    discard: give that replica up. Raises StateError where it can be written nowhere.
+    """
     run = RunDir(root)
     pids = run.stage_pids()
-    _end([pids[name] for name in pids if name == "supervisor"], signal.SIGTERM)
-    _end(list(run.stage_pids().values()), signal.SIGKILL)
-    there = (root / "memory").is_symlink()
+    if "supervisor" in pids:
+        _end_supervisor(run, pids["supervisor"])
+    _end(run.stage_pids().values(), signal.SIGKILL)
+    there = run.holds_memory
+    rescued = None if discard else rescue(run)
     run.remove()
-    stale = remove_stale_memory([SHM, *huge_mounts()])
-    result = {"ended": sorted(pids), "removed": there, "stale": [str(path) for path in stale]}
+    cleared = clear(apart_from=root, replicas=True)
     if as_json:
+        result = {
+            "ended": sorted(pids),
+            "removed": there,
+            "rescued": rescued,
+            "stale": cleared.removed,
+            "left": cleared.left,
+        }
         print(json.dumps(result))
         return 0
+    if rescued is not None:
+        print(rescued)
     if pids or there:
         print(f"ended {', '.join(sorted(pids)) or 'no process'}; removed its shared memory")
     else:
         print(f"nothing ran in {root}")
-    for path in stale:
-        print(f"removed {path}: its supervisor was killed")
+    for sentence in cleared.sentences:
+        print(sentence)
     return 0
 
 
-def _end(pids: list[int], number: int) -> None:
-    """Signals and waits, at most DOWN_LIMIT_S, for processes that are not our children."""
-    for pid in pids:
+def _end_supervisor(run: RunDir, pid: int) -> None:
+    """Asks it to end; a chain of which only the supervisor is left writes its checkpoint, and that
+    may take as long as it takes."""
+    if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {"supervisor"}:
+        return
+    say("its stages have ended and its checkpoint is being written: waiting for that")
+    _ended(pid, None)
+
+
+def _end(pids: Iterable[int], number: int) -> bool:
+    """Signals processes that are not our children; whether all end within DOWN_LIMIT_S each."""
+    signalled = list(pids)
+    for pid in signalled:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-    for pid in pids:
-        try:
-            watched = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        select.select([watched], [], [], DOWN_LIMIT_S)
+    ended = [_ended(pid, DOWN_LIMIT_S) for pid in signalled]
+    return all(ended)
+
+
+def _ended(pid: int, limit_s: float | None) -> bool:
+    """Waits for the end of a process; None: however long that takes."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], limit_s)[0])
+    finally:
         os.close(watched)

@@ -25,13 +25,15 @@ from flowcheck.config import (
 from flowcheck.errors import CaptureError, ConfigError
 from flowcheck.messages import StepLost
 from flowcheck.ops import chain
+from flowcheck.ops.leftovers import REPLAY_PREFIX, clear
 from flowcheck.ops.progress import Watch, lost_sentence
-from flowcheck.ops.remains import finished_first, rescue, save_checkpoint
+from flowcheck.ops.remains import rescue, save_checkpoint
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Signals
 
 RING_SLOTS = 1 << 12
 INTERRUPTED = "stopped by a signal before the end of the capture"
@@ -63,20 +65,23 @@ def run(request: Request) -> int:
     console = Console(stderr=True, quiet=request.as_json)
     for sentence in assumed:
         console.print(f"[yellow]assumed[/] {sentence}")
-    root = request.run or Path(tempfile.mkdtemp(prefix="flowcheck-"))
+    root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     rescued = rescue(RunDir(root))
     if rescued is not None:
         console.print(rescued)
+    for sentence in clear(apart_from=root, replicas=False).sentences:
+        console.print(sentence)
     where, memory = chain.create(config, root)
     console.print(memory)
-    with chain.removed(where, keep_records=request.run is not None):
-        result = _replay(request, config, where, console, sum(counts))
+    # To the end: a signal while the checkpoint is being written must not be the end of that.
+    with Signals() as signals, chain.removed(where, keep_records=request.run is not None):
+        result = _replay(request, config, where, console, sum(counts), signals)
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
     _print(request, console, result)
     whole = result["steps"] and result["steps"] == result["complete_steps"]
-    return 0 if whole and result["lost"] is None else 1
+    return 0 if whole and result["lost"] is None and not result["interrupted"] else 1
 
 
 def _count(path: Path) -> int:
@@ -149,12 +154,23 @@ def _dpdk_reads(files: tuple[Path, ...]) -> bool:
 
 
 def _replay(
-    request: Request, config: JobConfig, where: RunDir, console: Console, frames: int
+    request: Request,
+    config: JobConfig,
+    where: RunDir,
+    console: Console,
+    frames: int,
+    signals: Signals,
 ) -> dict[str, Any]:
     with Watch(where, config, console, frames) as watch:
         supervisor = chain.supervise(
-            config, where, until_drained=True, will_save=request.out is not None, watch=watch
+            config,
+            where,
+            until_drained=True,
+            will_save=request.out is not None,
+            signals=signals,
+            watch=watch,
         )
+        stopped = bool(signals.received)
     progress = supervisor.progress
     rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
     counters = [ring.counters() for ring in rings]
@@ -162,18 +178,20 @@ def _replay(
         ring.close()
     lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
     steps = [msgspec.json.decode(line) for line in lines]
-    with finished_first():
-        saved = save_checkpoint(config, where, request.out) if request.out else None
+    saved = save_checkpoint(config, where, request.out) if request.out else None
+    captured = sum(c["capture"]["rx_frames"] for c in counters)
+    interrupted = stopped and (captured < frames or progress.complete_steps is None)
     lost = progress.lost
     return {
         "frames": frames,
-        "captured_frames": sum(c["capture"]["rx_frames"] for c in counters),
+        "captured_frames": captured,
         "steps": steps[-1]["step"] if steps else 0,
         "complete_steps": progress.complete_steps or 0,
         "digest": steps[-1]["digest"] if steps else None,
         "digests": steps if config.digests else [],
         "lost": msgspec.to_builtins(lost) if lost else None,
-        "why": progress.why if progress.complete_steps is not None else INTERRUPTED,
+        "why": INTERRUPTED if interrupted else progress.why,
+        "interrupted": interrupted,
         "notes": progress.notes,
         "restarts": progress.restarts,
         "assumed": list(assumed(where)),

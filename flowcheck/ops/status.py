@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flowcheck.errors import ConfigError
+from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
@@ -30,7 +31,8 @@ def run(root: Path, *, as_json: bool) -> int:
         if as_json:
             print(json.dumps({"run": str(root), "error": error.right}))
         raise
-    state = read(where)
+    others = [one for one in leftovers.find() if one.run != root.resolve()]
+    state = read(where) | {"leftovers": [one.sentence for one in others]}
     if as_json:
         print(json.dumps(state, indent=1))
     else:
@@ -132,6 +134,22 @@ def _print(state: dict[str, Any]) -> None:
         console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
+    if not state["stages"][0]["alive"]:
+        console.print(_killed(state), highlight=False, soft_wrap=True)
+    for sentence in state["leftovers"]:
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def _killed(state: dict[str, Any]) -> str:
+    """What to do about a chain whose supervisor is gone."""
+    run = state["run"]
+    if not state["last_step"]:
+        return f"[red]its supervisor was killed[/]: flowcheck down --run {run} removes what is left"
+    return (
+        "[red]its supervisor was killed[/], its replica is in memory still: flowcheck restore "
+        f"--run {run} gives it back, flowcheck up and flowcheck down --run {run} make it a "
+        "checkpoint first"
+    )
 
 
 def _audited(audit: dict[str, Any] | None) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError
+from flowcheck.stages.living import PREFIX, RUN_LINK, identity, living, locked
 
 _RUNS = itertools.count()
-PREFIX = "flowcheck-"
-"""Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
+_LOCKS: dict[Path, int] = {}
+"""Of this process's folders of shared memory, open until they are removed or it ends."""
 
 
 class RunDir:
@@ -35,9 +35,11 @@ class RunDir:
                 "run", str(root), f"is in use by process {owner}: flowcheck down --run {root}"
             )
         run.remove()
-        memory = mount / f"{PREFIX}{_identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
+        memory = mount / f"{PREFIX}{identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
         for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _LOCKS[memory.resolve()] = locked(memory)
+        (memory / RUN_LINK).symlink_to(root.resolve())
         (root / "memory").symlink_to(memory)
         run.note_pid("supervisor", os.getpid())
         return run
@@ -46,6 +48,11 @@ class RunDir:
     def memory(self) -> Path:
         """The folder of shared memory files (hugetlbfs or /dev/shm)."""
         return (self.root / "memory").resolve()
+
+    @property
+    def holds_memory(self) -> bool:
+        """A chain runs here, or was killed; one that ended has given its memory back."""
+        return (self.root / "memory").is_symlink()
 
     @property
     def sockets(self) -> Path:
@@ -160,7 +167,7 @@ class RunDir:
 
     def note_pid(self, stage: str, pid: int) -> None:
         """Writes who runs `stage`, so that a reused process number is not taken for it."""
-        (self.pids / stage).write_text(_identity(pid))
+        (self.pids / stage).write_text(identity(pid))
 
     def stage_pids(self) -> dict[str, int]:
         """{stage: pid} of the processes of this run that live, the supervisor among them."""
@@ -169,7 +176,7 @@ class RunDir:
 
     def _pid_of(self, stage: str) -> int | None:
         file = self.pids / stage
-        return _living(file.read_text()) if file.exists() else None
+        return living(file.read_text()) if file.exists() else None
 
     def remove(self, *, keep_records: bool = False) -> None:
         """Takes shared memory and small files away; nothing of another run is touched.
@@ -178,7 +185,10 @@ class RunDir:
         """
         link = self.root / "memory"
         if link.is_symlink():
-            shutil.rmtree(link.resolve(), ignore_errors=True)
+            memory = link.resolve()
+            shutil.rmtree(memory, ignore_errors=True)
+            if memory in _LOCKS:
+                os.close(_LOCKS.pop(memory))
         link.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
@@ -195,31 +205,3 @@ class RunDir:
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_stale_memory(mounts: Iterable[Path]) -> list[Path]:
-    """Removes shared memory whose owner died without its run directory; what was removed."""
-    removed = []
-    for folder in (folder for mount in mounts for folder in mount.glob(f"{PREFIX}*-*-*")):
-        pid, start, *_ = folder.name.removeprefix(PREFIX).split("-")
-        if pid.isdigit() and start.isdigit() and _living(f"{pid} {start}") is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
-    return removed
-
-
-def _identity(pid: int) -> str:
-    """ "<pid> <clock tick it was started at>", field 22 of /proc/<pid>/stat (proc(5)); "0 0" for
-    a process that is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "0 0"
-    state, *fields = stat.rpartition(")")[2].split()
-    return "0 0" if state in "ZX" else f"{pid} {fields[18]}"
-
-
-def _living(identity: str) -> int | None:
-    """The pid of exactly this process, or None when it is gone or its number is another's."""
-    pid = identity.partition(" ")[0]
-    return int(pid) if pid.isdigit() and pid != "0" and _identity(int(pid)) == identity else None

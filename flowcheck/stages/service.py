@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
@@ -55,18 +55,20 @@ class Idle:
 
 
 class Signals:
-    """SIGTERM and SIGINT as a flag; `hard` after the second one."""
+    """SIGTERM and SIGINT as a flag; `hard` after the second one. May be entered again inside."""
 
     def __init__(self) -> None:
         self.received = 0
         self.hard = False
+        self._before: list[dict[int, Any]] = []
 
     def __enter__(self) -> Signals:
-        self._before = {n: signal.signal(n, self._note) for n in (signal.SIGTERM, signal.SIGINT)}
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._before.append({n: signal.signal(n, self._note) for n in numbers})
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._before.pop().items():
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:

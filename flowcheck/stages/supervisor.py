@@ -42,6 +42,8 @@ class Progress:
     steps: int = 0
     digest: str = ""
     lost: StepLost | None = None
+    in_flight: StepLost | None = None
+    """A step that was not whole when the chain was told to end: no loss."""
     ended: set[str] = field(default_factory=set)
     """Capture stages whose source has ended."""
     complete_steps: int | None = None
@@ -77,6 +79,7 @@ class Supervisor:
         ]
         self._rings: list[Ring] = []
         self._healthy = True
+        self._ending = False
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -159,6 +162,8 @@ class Supervisor:
                     child.greeted |= child.stage == stage
             case StepApplied(step=step, digest=digest):
                 progress.steps, progress.digest = max(progress.steps, step), digest
+            case StepLost() if self._ending:
+                progress.in_flight = progress.in_flight or message
             case StepLost():
                 progress.lost = progress.lost or message
             case SourceEnded(ring=ring):
@@ -209,6 +214,9 @@ class Supervisor:
             ring.close()
 
     def _drain(self, until_s: float) -> None:
+        for message in self._links.inbox.drain(limit=64, wait_ms=0):
+            self.on_message(message)
+        self._ending = True
         captures = [c.process for c in self._children if c.is_capture and c.process]
         for process in captures:
             process.terminate()

@@ -91,6 +91,9 @@ class running:  # noqa: N801 - reads as a with statement
 
     def __exit__(self, *_: object) -> None:
         self.command.__exit__()
+        where = RunDir(self.run)
+        wait_until(lambda: not where.stage_pids(), 20, "the end of the killed chain's stages")
+        where.remove()
 
 
 @pytest.mark.slow
@@ -144,7 +147,7 @@ def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its
         wait_until(lambda: "extract" in where.stage_pids(), 30, "the next chain")
         again.process.send_signal(signal.SIGTERM)
         code, out, err = again.result()
-    assert code == 0, out + err
+    assert code in (0, 1), out + err  # it may have been told to end before its first step
     assert f"its replica is kept in {chain}/rescued/step-{STEPS}" in err
     code, out, _ = flowcheck(
         "restore",

@@ -12,7 +12,7 @@ import pytest
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.links import Links
-from flowcheck.stages.service import IDLE_MAX_MS, Idle, drive, run
+from flowcheck.stages.service import IDLE_MAX_MS, Idle, Signals, drive, run
 
 
 class FakeInbox:
@@ -162,6 +162,17 @@ def test_a_signal_ends_the_loop_cleanly(number: signal.Signals) -> None:
     assert lives(service, links) == 0
     assert (service.stopped, links.closed) == (1, 1)
     assert signal.getsignal(number) is before, "handlers are put back"
+
+
+def test_a_signal_behind_the_loop_is_noted_where_somebody_still_listens() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        with signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM and not signals.hard
+        os.kill(os.getpid(), signal.SIGTERM)  # would be the end of this process
+        assert signals.hard
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:

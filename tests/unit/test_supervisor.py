@@ -2,16 +2,15 @@
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import StateError
 from flowcheck.messages import (
     Drained,
     Fault,
@@ -25,7 +24,7 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages import child, supervisor
 from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir, remove_stale_memory
+from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Supervisor
 
 CONFIG = JobConfig(
@@ -266,6 +265,26 @@ def test_progress_remembers_the_first_loss_and_the_furthest_step(bench: Bench) -
     assert progress.lost is not None and progress.lost.step == 3
 
 
+def test_a_step_that_was_not_whole_when_the_chain_was_told_to_end_is_no_loss(
+    bench: Bench,
+) -> None:
+    bench.up()
+    lost = StepLost(step=7, missing=((0, 4),), why="the capture ended before all of it was seen")
+    bench.process("capture-0").terminate = lambda: bench.links.inbox.waiting.append(lost)  # type: ignore[method-assign]
+    bench.supervisor.stop()
+    assert bench.supervisor.progress.lost is None
+    assert bench.supervisor.progress.in_flight == lost
+
+
+def test_a_loss_that_was_told_before_the_chain_was_told_to_end_is_one(bench: Bench) -> None:
+    bench.up()
+    lost = StepLost(step=7, missing=((0, 4),), why="no mirror brought them")
+    bench.links.inbox.waiting = [lost]
+    bench.supervisor.stop()
+    assert bench.supervisor.progress.lost == lost
+    assert bench.supervisor.progress.in_flight is None
+
+
 def test_stopping_ends_capture_first_and_lets_the_rest_work_off_what_there_is(
     bench: Bench,
 ) -> None:
@@ -310,48 +329,3 @@ def test_a_second_signal_does_not_wait(bench: Bench) -> None:
     bench.supervisor.stop()
     assert bench.clock.now_s - began_s < 0.1
     assert {stage for said, stage in FakeProcess.said if said == "kill"} == set(STAGES)
-
-
-def test_a_run_directory_in_use_is_refused_and_one_left_behind_is_taken(
-    tmp_path: Path, shm: Path
-) -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
-        run = RunDir.create(tmp_path / "r", shm)
-        memory = run.memory
-        (memory / "ring-0").write_text("left behind")
-        run.note_pid("supervisor", other.pid)
-        with pytest.raises(ConfigError, match=f"in use by process {other.pid}: flowcheck down"):
-            RunDir.create(tmp_path / "r", shm)
-        other.kill()
-    again = RunDir.create(tmp_path / "r", shm)
-    assert not memory.exists()
-    assert again.memory.is_dir()
-    again.remove()
-    assert list(shm.iterdir()) == []
-
-
-def test_a_reused_process_number_is_nobody_of_ours(tmp_path: Path, shm: Path) -> None:
-    run = RunDir.create(tmp_path / "r", shm)
-    (run.pids / "parse-0").write_text("1 1")  # process 1 lives, but was not started at tick 1
-    assert "parse-0" not in run.stage_pids()
-    run.remove()
-
-
-def test_memory_of_a_killed_supervisor_is_removed_and_that_of_a_living_one_is_not(
-    tmp_path: Path, shm: Path
-) -> None:
-    run = RunDir.create(tmp_path / "r", shm)
-    stale = shm / "flowcheck-1-1-0"
-    stale.mkdir()
-    (shm / "flowcheck-notes").mkdir()
-    assert remove_stale_memory([shm]) == [stale]
-    assert run.memory.is_dir()
-    assert (shm / "flowcheck-notes").is_dir()
-    run.remove()
-
-
-def test_shared_memory_and_sockets_are_for_their_owner_alone(tmp_path: Path, shm: Path) -> None:
-    run = RunDir.create(tmp_path / "r", shm)
-    modes: dict[str, Any] = {str(p): p.stat().st_mode & 0o077 for p in (run.memory, run.sockets)}
-    assert set(modes.values()) == {0}
-    run.remove()

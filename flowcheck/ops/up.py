@@ -1,0 +1,108 @@
+"""`flowcheck up`: a chain in the foreground until a signal, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flowcheck.config import JobConfig, load_job
+from flowcheck.errors import StateError
+from flowcheck.ops.chain import create, supervise
+from flowcheck.ops.ending import Ending, ending
+from flowcheck.ops.leftovers import clear
+from flowcheck.ops.progress import Aloud, say
+from flowcheck.ops.remains import keep, rescue
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Signals
+from flowcheck.stages.supervisor import Supervisor
+
+STOPPED_SHORT = 1
+
+
+def up(job: Path, root: Path | None, *, as_json: bool) -> int:
+    """Runs until a signal; then a checkpoint, if the job names a place. The exit code: 0 if the
+    replica followed to the end, 1 if it took no step or stopped before.
+
+    Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
+    """
+    config = load_job(job)
+    where = root or Path(config.run)
+    # To the end: a signal while a checkpoint is being written must not be the end of both.
+    with Signals() as signals:
+        rescued = rescue(RunDir(where))
+        if rescued is not None:
+            say(f"{rescued}; this one begins anew")
+        for sentence in clear(apart_from=where, replicas=False).sentences:
+            say(sentence)
+        run, memory = create(config, where)
+        say(memory)
+        say(f"starting in {run.root}; flowcheck status --run {run.root}")
+        supervisor = _supervised(config, run, signals)
+        saved = _kept(config, run) if config.checkpoint is not None else None
+        ended = ending(config, run, supervisor.progress)
+        run.remove(keep_records=True)
+    result = {
+        "steps": ended.step,
+        "digest": ended.digest,
+        "why": ended.why,
+        "in_flight": ended.in_flight,
+        "frames": ended.frames,
+        "lost_frames": ended.lost_frames,
+        "restarts": supervisor.progress.restarts,
+        "checkpoint": str(saved) if saved else None,
+        "records": str(run.root),
+    }
+    if ended.why is not None:
+        say(ended.why)
+    print(json.dumps(result) if as_json else _summary(config, run, ended, saved))
+    return 0 if ended.why is None else STOPPED_SHORT
+
+
+def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
+    """The chain's life. One that fails leaves its replica as a checkpoint, asked for or not."""
+    try:
+        return supervise(
+            config,
+            run,
+            until_drained=False,
+            will_save=config.checkpoint is not None,
+            signals=signals,
+            watch=Aloud(len(config.source)),
+        )
+    except BaseException as error:
+        saved = _kept(config, run, after=error)
+        if saved is not None:
+            say(f"the chain failed; its replica is kept in {saved}")
+        run.remove(keep_records=True)
+        raise
+
+
+def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) -> Path | None:
+    """The replica as a checkpoint; None if there is no replica. Raises StateError, its memory being
+    left where it is, if there is no room for one."""
+    try:
+        kept = keep(config, run)
+    except (StateError, OSError) as error:
+        first = f"{after}; and " if after is not None else ""
+        raise StateError(
+            f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
+            f"room, then flowcheck down --run {run.root} keeps it"
+        ) from error
+    if kept is None:
+        return None
+    if kept.why:
+        say(kept.why)
+    return kept.folder
+
+
+def _summary(config: JobConfig, run: RunDir, ended: Ending, saved: Path | None) -> str:
+    parts = [f"stopped at step {ended.step}" if ended.step else "stopped without a step"]
+    if ended.in_flight is not None:
+        parts.append(f"step {ended.in_flight} was under way and is not in it")
+    if saved is not None:
+        parts.append(f"checkpoint {saved}")
+    elif ended.step and config.checkpoint is None:
+        parts.append("no checkpoint, for the job file names no folder for one")
+    if ended.lost_frames:
+        parts.append(f"{ended.lost_frames:,} frames were lost in capture")
+    return "; ".join([*parts, f"logs and records in {run.root}"])

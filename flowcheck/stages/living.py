@@ -1,0 +1,67 @@
+"""Who lives: processes by number and start, and the owners of folders of shared memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "flowcheck-"
+"""Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
+RUN_LINK = "run"
+"""In a folder of shared memory: leads to its run directory."""
+
+
+def stale_memory(mounts: Iterable[Path]) -> list[Path]:
+    """Folders of shared memory of this user whose owner is dead."""
+    found = []
+    for folder in (folder for mount in mounts for folder in mount.glob(f"{PREFIX}*-*-*")):
+        pid, start, *_ = folder.name.removeprefix(PREFIX).split("-")
+        if not (pid.isdigit() and start.isdigit()) or living(f"{pid} {start}") is not None:
+            continue
+        with suppress(OSError):  # another user's, or gone meanwhile
+            os.close(locked(folder))  # held by an owner whose number is another container's
+            found.append(folder)
+    return sorted(found)
+
+
+def run_of(memory: Path) -> Path | None:
+    """The run directory of a folder of shared memory; None if none leads to it any more."""
+    try:
+        root = (memory / RUN_LINK).readlink()
+        return root if (root / "memory").resolve() == memory.resolve() else None
+    except OSError:
+        return None
+
+
+def locked(folder: Path) -> int:
+    """A descriptor that holds the folder's lock. Raises OSError where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def identity(pid: int) -> str:
+    """ "<pid> <clock tick it was started at>", field 22 of /proc/<pid>/stat (proc(5)); "0 0" for
+    a process that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "0 0"
+    state, *fields = stat.rpartition(")")[2].split()
+    return "0 0" if state in "ZX" else f"{pid} {fields[18]}"
+
+
+def living(told: str) -> int | None:
+    """The pid of exactly this process, or None when it is gone or its number is another's.
+
+    told: its `identity`, of when it lived.
+    """
+    pid = told.partition(" ")[0]
+    return int(pid) if pid.isdigit() and pid != "0" and identity(int(pid)) == told else None

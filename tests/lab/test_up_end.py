@@ -1,0 +1,139 @@
+"""No end of `flowcheck up` costs the replica: not a signal too many, not a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.chain import flowcheck, wait_until
+
+from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.replica import checkpoint
+from flowcheck.stages.rundir import RunDir
+
+STEPS = 4
+LIMIT_S = 60.0
+
+UP = """
+import sys, time
+from pathlib import Path
+from flowcheck import cli
+from flowcheck.errors import StateError
+from flowcheck.replica import checkpoint
+from flowcheck.stages.supervisor import Supervisor
+
+marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
+write, work = checkpoint._write, Supervisor.work
+
+def slowly(*arguments):
+    marker.touch()
+    time.sleep(1.0)
+    write(*arguments)
+
+def full(*arguments):
+    raise OSError(28, "No space left on device", "here")
+
+def failing(self):
+    if marker.exists():
+        self._healthy = False
+        raise StateError("made to fail")
+    return work(self)
+
+if how == "slow":
+    checkpoint._write = slowly
+if how == "full":
+    checkpoint._write = full
+    Supervisor.work = failing
+cli.main()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job file that reads a capture of STEPS steps."""
+    write_pcap(tmp_path / "job.pcap", make(SyntheticJob(steps=STEPS)).seen_at(0))
+    path = tmp_path / "job.toml"
+    path.write_text(
+        f'run = "{tmp_path}/run"\ncheckpoint = "{tmp_path}/out"\n'
+        f'[[source]]\nfile = "{tmp_path}/job.pcap"\n[ring]\nslots = 1024\n'
+        "[staging]\nsize_bytes = 4_194_304\n[replica]\nkeep_bytes = 60000\n"
+        '[optimizer]\nname = "sgd"\nlearning_rate = 0.01\n'
+    )
+    return path
+
+
+@contextmanager
+def up(job: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """`flowcheck up` with something of it made slow or broken; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", UP, str(job.parent / "marker"), how, "up", str(job), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def all_steps(run: RunDir) -> None:
+    def there() -> bool:
+        return run.steps.exists() and len(run.steps.read_bytes().splitlines()) == STEPS
+
+    wait_until(there, LIMIT_S, "all steps")
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> None:
+    run = RunDir(job.parent / "run")
+    with up(job, "slow") as process:
+        all_steps(run)
+        memory = run.memory
+        process.send_signal(signal.SIGTERM)
+        wait_until((job.parent / "marker").exists, LIMIT_S, "the writing of the checkpoint")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            time.sleep(0.05)
+        code, out, err = end(process)
+    assert code == 0, err
+    told = json.loads(out)
+    saved = checkpoint.load(Path(told["checkpoint"]))
+    assert (saved.manifest.step, told["steps"], told["why"]) == (STEPS, STEPS, None)
+    assert not memory.exists() and not run.holds_memory
+    assert os.listdir(job.parent / "out") == [f"step-{STEPS}"]  # noqa: PTH208
+
+
+@pytest.mark.slow
+def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(job: Path) -> None:
+    run = RunDir(job.parent / "run")
+    with up(job, "full") as process:
+        all_steps(run)
+        (job.parent / "marker").touch()
+        code, _, err = end(process)
+    assert code == 2
+    assert "made to fail; and no checkpoint can be written" in err and "No space left" in err
+    memory = run.memory
+    assert (memory / "replica").exists()
+    code, out, _ = flowcheck("status", "--run", run.root)
+    assert code == 1 and "its supervisor was killed" in " ".join(out.split())
+    code, out, err = flowcheck("down", "--run", run.root, "--json")
+    told = json.loads(out)
+    assert (code, told["removed"]) == (0, True), err
+    kept = job.parent / "out" / f"step-{STEPS}"
+    assert str(kept) in told["rescued"]
+    assert checkpoint.load(kept).manifest.step == STEPS
+    assert not memory.exists()

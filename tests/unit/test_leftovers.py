@@ -1,0 +1,127 @@
+"""What killed chains left: told to whom it belongs, removed where nobody can use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowcheck.ops import leftovers
+from flowcheck.stages.living import identity, run_of, stale_memory
+from flowcheck.stages.rundir import RunDir
+
+MAKE = """
+import os, signal, sys
+from pathlib import Path
+from flowcheck.stages.rundir import RunDir
+run = RunDir.create(Path(sys.argv[1]), Path(sys.argv[2]))
+(run.memory / "ring-0").write_bytes(bytes(3 << 20))
+if "replica" in sys.argv:
+    (run.memory / "replica").write_bytes(b"weights")
+print(run.memory, flush=True)
+if "live" in sys.argv:
+    sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def only_here(shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No other chain of this machine is looked at."""
+    monkeypatch.setattr(leftovers, "SHM", shm)
+    monkeypatch.setattr(leftovers, "huge_mounts", list)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+
+
+def killed(root: Path, shm: Path, *words: str) -> Path:
+    """The shared memory of a run whose process was killed."""
+    command = [sys.executable, "-c", MAKE, str(root), str(shm), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -9, done.stderr
+    return Path(done.stdout.strip())
+
+
+def cleared(elsewhere: Path, *, replicas: bool = False) -> leftovers.Cleared:
+    return leftovers.clear(apart_from=elsewhere, replicas=replicas)
+
+
+def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
+    tmp_path: Path, shm: Path
+) -> None:
+    memory = killed(tmp_path / "r", shm, "replica")
+    assert run_of(memory) == tmp_path / "r"
+    (found,) = leftovers.find()
+    assert (found.memory, found.run, found.has_replica) == (memory, tmp_path / "r", True)
+    assert 3 <= found.size_bytes >> 20 <= 4
+    done = cleared(tmp_path / "other", replicas=True)
+    assert done.removed == [] and memory.is_dir()
+    (sentence,) = done.left
+    assert "3 MiB of shared memory with its replica" in sentence
+    assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
+    assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
+
+
+def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:
+    memory = killed(tmp_path / "r", shm)
+    (tmp_path / "r" / "memory").unlink()
+    assert cleared(tmp_path / "other").removed == [str(memory)]
+    assert not memory.exists()
+
+
+def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
+    tmp_path: Path, shm: Path
+) -> None:
+    memory = killed(tmp_path / "r", shm, "replica")
+    (tmp_path / "r" / "memory").unlink()
+    done = cleared(tmp_path / "other")
+    assert done.removed == [] and "flowcheck down removes it" in done.left[0]
+    assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
+
+
+def test_a_killed_replay_of_nobodys_goes_with_its_folder(tmp_path: Path, shm: Path) -> None:
+    run = tmp_path / f"{leftovers.REPLAY_PREFIX}x1"
+    memory = killed(run, shm, "replica")
+    kept = tmp_path / "flowcheck-mine"
+    own = killed(kept, shm, "replica")
+    assert cleared(tmp_path / "other").removed == [str(memory)]
+    assert not memory.exists() and not run.exists()
+    assert own.exists() and kept.exists()
+
+
+def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path) -> None:
+    run = RunDir.create(tmp_path / "r", shm)
+    (shm / "flowcheck-notes").mkdir()
+    (shm / "flowcheck-a-b-c").mkdir()
+    assert stale_memory([shm]) == []
+    assert cleared(tmp_path / "other", replicas=True).sentences == []
+    run.remove()
+    assert stale_memory([shm]) == []
+
+
+def test_an_owner_whose_number_is_another_containers_still_holds_its_memory(
+    tmp_path: Path, shm: Path
+) -> None:
+    command = [sys.executable, "-c", MAKE, str(tmp_path / "r"), str(shm), "live"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None and owner.stdin is not None
+        memory = Path(owner.stdout.readline().strip())
+        # As this process would see it from a PID namespace of its own: a number that is nobody's.
+        unknown = memory.rename(shm / "flowcheck-4194305-1-0")
+        assert stale_memory([shm]) == []
+        owner.stdin.close()
+    assert stale_memory([shm]) == [unknown]
+
+
+def test_an_identity_is_a_number_and_a_start() -> None:
+    told = identity(os.getpid())
+    stat = Path(f"/proc/{os.getpid()}/stat").read_text()
+    assert told == f"{os.getpid()} {stat.rpartition(')')[2].split()[19]}"
+    assert identity(4194305) == "0 0"

@@ -1,0 +1,159 @@
+"""`flowcheck up` and what a killed chain left, with stages that are only said to have run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.ops import remains, up
+from flowcheck.plane.shard import Shard
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.supervisor import Progress
+
+Life = Callable[[JobConfig, RunDir], Progress]
+KEPT = Path("/checkpoints/step-9")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        f'run = "{tmp_path}/run"\n[[source]]\ninterface = "mirror0"\n[ring]\nslots = 64\n'
+        '[staging]\nsize_bytes = 1_048_576\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+    )
+    return path
+
+
+def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: bool = True) -> int:
+    """`up` with this in place of the stages' life."""
+
+    def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(progress=life(config, run))
+
+    monkeypatch.setattr(up, "supervise", supervise)
+    monkeypatch.setattr(up, "keep", lambda config, run: remains.Kept(KEPT, ""))
+    return up.up(job, None, as_json=as_json)
+
+
+def nothing(config: JobConfig, run: RunDir) -> Progress:
+    return Progress()
+
+
+def nine(config: JobConfig, run: RunDir) -> Progress:
+    run.steps.write_text('{"step":9,"digest":"d9","seconds":0.1}\n')
+    return Progress(steps=9)
+
+
+def lost(config: JobConfig, run: RunDir) -> Progress:
+    with Shard.create(run.shard, gradient_bytes=64) as shard:
+        shard.begin(0, 10)
+        shard.lose(0)
+    return nine(config, run)
+
+
+@pytest.mark.parametrize(
+    ("life", "code", "steps", "why"),
+    [(nothing, 1, 0, "no frame came"), (nine, 0, 9, ""), (lost, 1, 9, "step 10 was lost")],
+)
+def test_the_exit_code_says_whether_the_replica_followed_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path,
+    life: Life, code: int, steps: int, why: str,
+) -> None:  # fmt: skip
+    assert run_up(monkeypatch, job, life) == code
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["steps"] == steps
+    assert (told["why"] or "").startswith(why) and bool(told["why"]) == bool(why)
+    assert not why or f"flowcheck: {told['why']}\n" in err
+    assert not (job.parent / "run" / "memory").is_symlink()
+
+
+def test_the_last_line_says_that_no_checkpoint_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    run_up(monkeypatch, job, nine, as_json=False)
+    assert "stopped at step 9; no checkpoint, for the job file names" in capsys.readouterr().out
+
+
+def test_a_chain_that_fails_keeps_its_replica_first_and_says_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    def failing(config: JobConfig, run: RunDir) -> Progress:
+        raise StateError("capture-0: no such port")
+
+    with pytest.raises(StateError, match="no such port"):
+        run_up(monkeypatch, job, failing)
+    assert f"the chain failed; its replica is kept in {KEPT}" in capsys.readouterr().err
+    assert not (job.parent / "run" / "memory").is_symlink()
+
+
+def killed(run: RunDir) -> RunDir:
+    """As a kill leaves it: the process of its number is another one."""
+    (run.pids / "supervisor").write_text("1 1")
+    return run
+
+
+def test_a_chain_killed_before_it_had_a_replica_is_told_too(tmp_path: Path, shm: Path) -> None:
+    run = RunDir.create(tmp_path / "run", shm)
+    assert remains.rescue(run) is None, "it lives"
+    told = remains.rescue(killed(run))
+    assert told == (
+        f"the chain that ran in {run.root} was killed before it had a replica: nothing of it is "
+        "to be kept"
+    )
+    run.remove(keep_records=True)
+    assert remains.rescue(run) is None, "it ended"
+
+
+def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) -> None:
+    run = killed(RunDir.create(tmp_path / "run", shm))
+    for path in run.memory.iterdir():
+        path.unlink()
+    run.memory.rmdir()
+    told = remains.rescue(run)
+    assert told is not None and "its shared memory is gone, as after a restart" in told
+    run.remove()
+
+
+def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch, job: Path
+) -> None:
+    run = killed(RunDir.create(tmp_path / "run", shm))
+    (run.memory / "replica").write_bytes(b"weights")
+    run.config.write_bytes(b"{}")
+
+    def full(config: JobConfig, run: RunDir) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDir, "settings", lambda self: None)
+    monkeypatch.setattr(remains, "keep", full)
+    with pytest.raises(StateError, match=r"No space left .* --discard"):
+        remains.down(run.root, discard=False, as_json=True)
+    assert run.replica.exists()
+    assert remains.down(run.root, discard=True, as_json=True) == 0
+    assert not run.holds_memory
+
+
+def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+
+    def save(config: object, run: RunDir, directory: Path) -> Path:
+        tried.append(directory)
+        if len(tried) < 3:
+            raise StateError(f"{directory}: a checkpoint of another run is already here")
+        return directory / "step-9"
+
+    monkeypatch.setattr(remains, "save_checkpoint", save)
+    kept = remains.keep(SimpleNamespace(checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
+    assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
+    assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
+    assert kept.why.startswith("no checkpoint in /wanted: ")
