@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.ops import machine, pmd
+from flowcheck.ops import machine, nic, pmd
 from flowcheck.ops.machine import Check, Level
 
 DEFAULT_NEED_BYTES = 1 << 30
@@ -31,11 +31,12 @@ def checks(
     if not drivers:
         drivers = built_in_drivers()
     devices = pmd.pci_devices(root / "sys")
+    uses = {device.address: nic.use_of(root, device.address) for device in devices}
     return [
         check_dpdk(),
         *check_drivers(drivers),
-        *check_devices(drivers, devices),
-        check_iommu(root, drivers, devices),
+        *check_devices(drivers, devices, uses),
+        check_iommu(root, drivers, [d for d in devices if not uses[d.address].taken]),
         machine.hugepages(root, need_bytes),
         machine.mount(root),
         machine.shm(root, need_bytes),
@@ -43,6 +44,7 @@ def checks(
         machine.cpu(root),
         machine.cores(root),
         machine.rights(root),
+        machine.real_time(root),
         *([machine.run_folder(root, run_folder)] if run_folder is not None else []),
     ]
 
@@ -102,23 +104,37 @@ def check_drivers(drivers: list[pmd.Driver]) -> list[Check]:
     return found
 
 
-def check_devices(drivers: list[pmd.Driver], devices: list[pmd.PciDevice]) -> list[Check]:
-    """One line per device a driver of DPDK knows, and per network device none knows."""
+def check_devices(
+    drivers: list[pmd.Driver], devices: list[pmd.PciDevice], uses: dict[str, nic.Use]
+) -> list[Check]:
+    """One line per device a driver of DPDK knows, and per network device none knows.
+
+    uses: by PCI address, what the machine itself uses a device for.
+    """
     found = []
     for device in devices:
+        use = uses[device.address]
         fits = [d for d in drivers if d.kind in ("net", "dma") and d.drives(device.ids)]
         if not fits and not device.is_network:
             continue
         vendor, product = device.ids[:2]
         numa = f", NUMA node {device.numa_node}" if device.numa_node >= 0 else ""
         text = f"{vendor:04x}:{product:04x}, bound to {device.bound_to or 'nothing'}{numa}"
+        if use.taken:
+            said = f"{text}; {', '.join(use.taken)}: this machine needs it, it is no capture port"
+            found.append(Check(device.address, "ok", said))
+            continue
         if not fits:
             advice = "no installed DPDK driver knows it: use it by interface name (af_packet)"
             found.append(Check(device.address, "warn", text, advice))
             continue
         text += f", driven by {', '.join(sorted({d.library for d in fits}))}"
-        found.append(Check(device.address, *binding(device, fits, text)))
-    if not any(device.is_network for device in devices):
+        found.append(Check(device.address, *binding(device, fits, use, text)))
+    ports = [device for device in devices if device.is_network]
+    if ports and all(uses[device.address].taken for device in ports):
+        advice = "the mirror needs a port nothing else uses; or capture from a file"
+        found.append(Check("NIC", "warn", "this machine needs every one it has", advice))
+    if not ports:
         found.append(
             Check(
                 "NIC", "warn", "no PCI network device", "capture by interface name or from a file"
@@ -127,7 +143,9 @@ def check_devices(drivers: list[pmd.Driver], devices: list[pmd.PciDevice]) -> li
     return found
 
 
-def binding(device: pmd.PciDevice, fits: list[pmd.Driver], text: str) -> tuple[Level, str, str]:
+def binding(
+    device: pmd.PciDevice, fits: list[pmd.Driver], use: nic.Use, text: str
+) -> tuple[Level, str, str]:
     """Whether the device is bound to a kernel module its DPDK driver works with."""
     wanted = sorted({word for d in fits for word in re.findall(r"[\w-]+", d.kernel_modules)})
     bifurcated = any("mlx" in word for word in wanted)
@@ -138,6 +156,13 @@ def binding(device: pmd.PciDevice, fits: list[pmd.Driver], text: str) -> tuple[L
         f"to capture through it: dpdk-devbind.py -b {best} {device.address} "
         "(the kernel loses the interface), or use it by interface name"
     )
+    if use.up:
+        name = use.up[0]
+        text += f"; {name} is up, without an address"
+        advice = (
+            f"if nothing but the mirror uses {name}: capture by that name, or ip link set {name} "
+            f"down and dpdk-devbind.py -b {best} {device.address} (the kernel loses it)"
+        )
     return "warn", text, advice
 
 

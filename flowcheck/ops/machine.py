@@ -14,7 +14,7 @@ Level = Literal["ok", "warn", "fail"]
 IPC_PATH_BYTES_MAX = 107
 """sun_path of a Unix socket less its terminating zero (unix(7))."""
 SOCKET_NAME_BYTES = len("/sockets/parse-00")
-CAP_NET_RAW = 13
+CAP_NET_RAW, CAP_SYS_NICE = 13, 23
 """linux/capability.h"""
 SLOW_FILE_SYSTEMS = ("9p", "nfs", "cifs", "fuse", "overlay")
 SLOWER_WITHOUT = ("avx2", "pclmulqdq")
@@ -107,13 +107,33 @@ def cores(root: Path) -> Check:
 
 
 def rights(root: Path) -> Check:
-    status = text_of(root / "proc/self/status")
-    matched = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    if matched and int(matched[1], 16) >> CAP_NET_RAW & 1:
+    if _may(root, CAP_NET_RAW):
         return Check("rights", "ok", "may open packet sockets")
     found = "may not open packet sockets (CAP_NET_RAW)"
     advice = "run as root to capture; capture files need no rights"
     return Check("rights", "warn", found, advice)
+
+
+def real_time(root: Path) -> Check:
+    """Whether a capture loop can run before other work (stages/capture.py, go_first)."""
+    told = text_of(root / "proc/self/limits")
+    limit = re.search(r"^Max realtime priority\s+(\w+)", told, re.MULTILINE)
+    if _may(root, CAP_SYS_NICE) or (limit and limit[1] != "0"):
+        return Check("priority", "ok", "capture may run before other work (SCHED_RR)")
+    return Check(
+        "priority",
+        "warn",
+        "capture may not take real-time priority: frames are lost while other work runs",
+        "run as root, with CAP_SYS_NICE or with LimitRTPRIO=1 (ulimit -r 1); or give it a core of "
+        "its own and source.idle_us = 0",
+    )
+
+
+def _may(root: Path, capability: int) -> bool:
+    """Whether this process has the capability, by its number."""
+    status = text_of(root / "proc/self/status")
+    matched = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return bool(matched) and bool(int(matched[1], 16) >> capability & 1)
 
 
 def run_folder(root: Path, folder: Path) -> Check:
