@@ -133,7 +133,7 @@ def _may(root: Path, capability: int) -> bool:
     """Whether this process has the capability, by its number."""
     status = text_of(root / "proc/self/status")
     matched = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    return bool(matched) and bool(int(matched[1], 16) >> capability & 1)
+    return matched is not None and bool(int(matched[1], 16) >> capability & 1)
 
 
 def run_folder(root: Path, folder: Path) -> Check:
