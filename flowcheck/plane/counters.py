@@ -28,6 +28,7 @@ LOSSES = (
     "oversize_frames",
     "nic_missed_frames",
     "nic_no_mbuf_frames",
+    "nic_error_frames",
     "interface_missed_frames",
 )
 """Capture counters of frames that reached this machine and no slot."""

@@ -20,6 +20,7 @@ from support.veth import veth
 from flowcheck.config import JobConfig, job_from
 from flowcheck.errors import CaptureError
 from flowcheck.messages import FramesReady, SourceEnded
+from flowcheck.ops.machine import real_time
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.capture import capture_service
 from flowcheck.stages.capture_file import FileCapture
@@ -174,6 +175,12 @@ def stage(run: RunDir, source: dict[str, Any], namespace: str = "") -> subproces
     )  # fmt: skip
 
 
+def policies(pid: int) -> list[int]:
+    """How each thread of a process is scheduled."""
+    tasks = [int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()]
+    return [os.sched_getscheduler(task) for task in tasks]
+
+
 def heard(text: str) -> list[tuple[str, str]]:
     return [(to, message) for to, message in map(json.loads, text.splitlines())]
 
@@ -223,6 +230,10 @@ def test_a_live_interface_is_drained_when_asked_and_what_it_missed_is_counted(
             assert line, "the stage ended before it started"
         cable.send(path)
         assert wait_until(lambda: ring.head == len(frames))
+        first = policies(process.pid).count(os.SCHED_RR)
+        assert first == (real_time(Path("/")).level == "ok"), (
+            "of the receiving thread, and no other"
+        )
         out, _ = process.communicate("drain\n", timeout=40)
         assert frames_in(ring) == frames
         assert ring.source_end == len(frames)

@@ -1,0 +1,80 @@
+"""A reading that is no longer wanted: forgotten at once, and told as long as it looks at memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.chain import wait_until
+
+from flowcheck.plane.merge import Joined
+from flowcheck.stages import learner
+from flowcheck.stages.learner import Learner
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.learn import Reading
+
+LIMIT_S = 10.0
+
+
+class Slow:
+    """`read_stream` that takes as long as the test lets it."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = Event(), Event()
+        self.ended = 0
+
+    def __call__(self, *_: object, **__: object) -> Reading:
+        self.began.set()
+        assert self.may_end.wait(LIMIT_S)
+        self.ended += 1
+        return Reading(flows=(), collectives=(), weights=None, job=None, why_not=("too early",))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow()
+    nothing = Joined(flows=[], messages=[], conflicts=0, homeless=0, names=[])
+    monkeypatch.setattr(learner, "read_stream", made)
+    monkeypatch.setattr(learner, "view_of", lambda extractor, copy: None)
+    monkeypatch.setattr(learner, "join", lambda views: nothing)
+    yield made
+    made.may_end.set()
+
+
+def staged(messages: int) -> list[Any]:
+    """An extractor that has staged so many messages."""
+    return [SimpleNamespace(staging=SimpleNamespace(completions=messages))]
+
+
+def test_a_forgotten_reading_is_not_waited_for_and_not_denied(slow: Slow, tmp_path: Path) -> None:
+    mine = Learner(RunDir(tmp_path))
+    assert mine.learn(staged(8), at_once=False) is None
+    assert slow.began.wait(LIMIT_S)
+    assert (mine.busy, mine.reading) == (True, True)
+    mine.forget()
+    assert mine.busy is False, "its outcome is not waited for"
+    assert mine.reading is True, "and still it looks at what is staged"
+    assert slow.ended == 0
+    slow.may_end.set()
+    wait_until(lambda: not mine.reading, LIMIT_S, "the end of the reading")
+    assert slow.ended == 1
+
+
+def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(
+    slow: Slow, tmp_path: Path
+) -> None:
+    mine = Learner(RunDir(tmp_path))
+    mine.learn(staged(8), at_once=False)
+    mine.forget()
+    slow.began.clear()
+    assert mine.learn(staged(8), at_once=False) is None, "a reading of its own, of as many messages"
+    assert slow.began.wait(LIMIT_S) and mine.busy
+    slow.may_end.set()
+    assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
+    assert (mine.busy, mine.why_not) == (False, ("too early",))
+    wait_until(lambda: not mine.reading, LIMIT_S, "the end of both")
+    assert slow.ended == 2

@@ -1,0 +1,83 @@
+"""Frames that reached the machine and no slot: every place that shows losses shows all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowcheck._core import ffi, lib
+from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
+from flowcheck.lab.run.display import figures
+from flowcheck.ops import status
+from flowcheck.plane.counters import LOSSES, lost_frames
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.rundir import RunDir
+
+CONFIG = JobConfig(
+    source=(SourceConfig(interface="mirror0", queues=2),),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+)
+NO_LOSSES = {
+    "rx_frames",
+    "rx_bytes",
+    "pushed_frames",
+    "snapped_frames",
+    "multi_segment_frames",
+    "engine_copied_frames",
+    "engine_refused_frames",
+}
+"""Of fc_counters.h: what arrived, and how it was copied."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, shm: Path) -> Iterator[RunDir]:
+    made = RunDir.create(tmp_path / "run", shm)
+    made.config.write_bytes(encode_config(CONFIG))
+    for number in range(2):
+        Ring.create(made.ring(number), slots=64, slot_bytes=128, live_source=True).close()
+    yield made
+    made.remove()
+
+
+def count(run: RunDir, number: int, **counters: int) -> None:
+    with Ring.open(run.ring(number)) as ring:
+        commit = ring.capture_commit()
+        for name, value in counters.items():
+            setattr(commit.counters, name, value)
+        lib.fc_ring_publish(ring.handle, 0, commit)
+
+
+def test_every_counter_of_capture_is_either_a_loss_or_known_to_be_none() -> None:
+    fields = {name for name, _ in ffi.typeof("struct fc_capture_counters").fields}
+    assert fields == set(LOSSES) | NO_LOSSES
+    assert not set(LOSSES) & NO_LOSSES
+    each = {name: 10**place for place, name in enumerate(sorted(LOSSES))}
+    assert lost_frames(each | dict.fromkeys(NO_LOSSES, 5)) == sum(each.values())
+
+
+def test_status_shows_what_the_interface_saw_and_we_did_not(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count(run, 0, rx_frames=9000, interface_missed_frames=1234)
+    count(run, 1, rx_frames=9000, ring_full_frames=40, nic_missed_frames=2, oversize_frames=1)
+    assert status.run(run.root, as_json=False) == 1, "no stage runs"
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell for cell in line if cell not in "│┃"] for line in shown]
+    dropped = {row[0]: row[4] for row in cells if len(row) >= 6 and row[0] in ("0", "1")}
+    assert dropped == {"0": "1,234", "1": "43"}
+    status.run(run.root, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["rings"][0]["counters"]["capture"]["interface_missed_frames"] == 1234
+
+
+def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
+    assert figures({"step": 7}, status.read(run))["lost in capture"] == "0"
+    count(run, 0, interface_missed_frames=1234, nic_no_mbuf_frames=1)
+    count(run, 1, ring_full_frames=10_000)
+    shown = figures({"step": 7, "loss": 0.5}, status.read(run))
+    assert shown["lost in capture"] == "11,235"
+    assert (shown["trainer's step"], shown["replica's step"]) == ("7", "0 (7 behind)")
+    assert "lost in capture" not in figures({"step": 7}, None)
