@@ -18,12 +18,13 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
+from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowKey, FlowSeen
 
 GROWTH = 1.25
 """Read again once so many more messages are there: all readings together stay linear."""
 MESSAGES_MIN = 4
-PAUSE = 4
+PAUSE = 1
 """Times the last reading took, before the next one, unless twice as many messages are there."""
 
 
@@ -47,12 +48,14 @@ class _Reading(Thread):
 
     def _read(self) -> Reading:
         """The first life of a job that proves one: a later one is no part of it."""
-        *over, last = lives(self._flows, self.seen.messages)
-        for flows, messages in over:
-            reading = read_stream(flows, messages)
+        *over, (flows, messages) = lives(self._flows, self.seen.messages)
+        for earlier in over:
+            reading = read_stream(*earlier)
             if reading.job is not None and reading.weights is not None:
                 return reading
-        return read_stream(*last, ended=self._ended)
+        if not self._ended:
+            messages = up_to_quiet(messages)
+        return read_stream(flows, messages, ended=self._ended)
 
 
 class Learner:
@@ -79,8 +82,9 @@ class Learner:
         return any(thread.is_alive() for thread in self._threads)
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
-        """What is staged was all there when the last reading began."""
-        return _completions(extractors) <= self._read_at
+        """What is staged was all there when the last reading began, and it read to the end."""
+        complete = _completions(extractors)
+        return not complete or (self._last_word and complete <= self._read_at)
 
     def known(self) -> Job | None:
         """The job an earlier life of this process wrote."""
@@ -134,14 +138,14 @@ class Learner:
         *,
         at_once: bool,
     ) -> bool:
-        """Starts a reading if enough is new; readings take a fifth of the time at most."""
+        """Starts a reading if enough is new; readings take half of the time at most."""
         if only is None:
             complete = _completions(extractors)
         else:
             complete = sum(map(_complete_of, extractors, only))
         due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
         if at_once:
-            due = self._read_at + (only is None or self._last_word)
+            due = max(1, self._read_at + self._last_word)
         early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
         if complete < due or (early and not at_once):
             return False
