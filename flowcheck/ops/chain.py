@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
+from flowcheck.stages.bounded import last_line
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
@@ -48,11 +48,12 @@ def ordinary_bytes_free() -> int:
 
 def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
     """The run directory with its shared memory, and a sentence about where that lies."""
+    learned = _learned(Path(config.learned)) if config.learned is not None else None
     need = memory_need(config)
     place = choose(need)
     if place.huge_pages:
         try:
-            return _create_in(place, config, root)
+            return _create_in(place, config, root, learned)
         except RingError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -65,15 +66,18 @@ def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
             f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
             "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
         )
-    return _create_in(place, config, root)
+    return _create_in(place, config, root, learned)
 
 
-def _create_in(place: Place, config: JobConfig, root: Path) -> tuple[RunDir, str]:
+def _create_in(
+    place: Place, config: JobConfig, root: Path, learned: tuple[bytes, bytes] | None
+) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
         run.config.write_bytes(encode_config(config))
-        if config.learned is not None:
-            _take_over(Path(config.learned), run)
+        if learned is not None:
+            run.weights.write_bytes(learned[1])
+            run.learned_job.write_bytes(learned[0])
         for number, (source, _) in enumerate(config.rings):
             ring = Ring.create(
                 run.ring(number),
@@ -94,15 +98,15 @@ def _create_in(place: Place, config: JobConfig, root: Path) -> tuple[RunDir, str
     return run, place.why
 
 
-def _take_over(job: Path, run: RunDir) -> None:
-    """Starts from a job that was learned before: its file, and the weights beside it."""
-    weights = job.with_name(run.weights.name)
+def _learned(job: Path) -> tuple[bytes, bytes]:
+    """A job that was learned before, and the weights beside it; read before anything is made, for
+    they may lie in the very run directory that is made anew."""
+    weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
         if not path.exists():
             raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
     decode_job(job.read_bytes())
-    shutil.copy(weights, run.weights)
-    shutil.copy(job, run.learned_job)
+    return job.read_bytes(), weights.read_bytes()
 
 
 def supervise(
@@ -153,17 +157,11 @@ def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
 
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last whole line of steps.jsonl."""
-    line = _last_line(run.steps)
+    line = last_line(run.steps)
     return None if line is None else msgspec.json.decode(line)
 
 
 def last_audit(run: RunDir) -> AuditLine | None:
     """The last audit of a run; None if there was none."""
-    line = _last_line(run.audits)
+    line = last_line(run.audits)
     return None if line is None else msgspec.json.decode(line, type=AuditLine)
-
-
-def _last_line(path: Path) -> bytes | None:
-    """The last line of a file of JSON lines that was written whole; None without one."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return next((line for line in reversed(lines) if line.endswith(b"}")), None)

@@ -19,6 +19,8 @@ from flowcheck.replica.digest import DIGEST_BYTES
 MAGIC = b"FCTRACE\n"
 VERSION = 1
 _HEADER = struct.Struct("<8sII")  # magic, version, tensors
+BYTES_MAX = 256 << 20
+"""The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
 _STEP = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<Q")
 
@@ -49,6 +51,20 @@ class Trace:
         self._end += os.pwrite(
             self._descriptor, raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw)), self._end
         )
+        if self._end > BYTES_MAX:
+            self._drop_older_half()
+
+    def _drop_older_half(self) -> None:
+        record = _record_bytes(self._tensors)
+        kept_bytes = max(1, (self._end - _HEADER.size) // record // 2) * record
+        newest = os.pread(self._descriptor, kept_bytes, self._end - kept_bytes)
+        growing = self._path.with_suffix(".tmp")
+        growing.write_bytes(_HEADER.pack(MAGIC, VERSION, self._tensors) + newest)
+        growing.chmod(0o600)
+        growing.replace(self._path)
+        os.close(self._descriptor)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._end = _HEADER.size + len(newest)
 
     def close(self) -> None:
         os.close(self._descriptor)

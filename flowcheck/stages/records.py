@@ -17,6 +17,7 @@ from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.trace import Trace
+from flowcheck.stages.bounded import STEPS_BYTES, append_line
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 
@@ -49,8 +50,8 @@ class Records:
         """The replica's newest step. gradient: it was taken with; None: it was given whole."""
         if replica.tensor_digests:
             self._trace.append(replica.step, replica.tensor_digests)
-        with self._run.steps.open("ab") as file:
-            file.write(msgspec.json.encode(self._line(replica, seconds, gradient)) + b"\n")
+        line = msgspec.json.encode(self._line(replica, seconds, gradient))
+        append_line(self._run.steps, line, STEPS_BYTES)
 
     def _line(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> StepLine:
         told = parameters = None

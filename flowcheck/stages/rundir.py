@@ -34,7 +34,8 @@ class RunDir:
             raise ConfigError(
                 "run", str(root), f"is in use by process {owner}: flowcheck down --run {root}"
             )
-        run.remove()
+        run.remove(keep_records=True)
+        run._set_records_aside()
         memory = mount / f"{PREFIX}{identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
         for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,6 +163,12 @@ class RunDir:
     def staging(self, number: int) -> Path:
         return self.memory / f"staging-{number}"
 
+    @property
+    def previous(self) -> Path:
+        """Logs, events and steps of the run before, which a start would else take away from the
+        one who looks for the reason of its end."""
+        return self.root / "previous"
+
     def log(self, stage: str) -> Path:
         return self.root / f"{stage}.log"
 
@@ -178,6 +185,23 @@ class RunDir:
         file = self.pids / stage
         return living(file.read_text()) if file.exists() else None
 
+    def _records(self) -> list[Path]:
+        """What tells how it went, but for the learned job and the trace."""
+        own = (self.config, self.steps, self.events, self.audits)
+        patterns = ("*.log", "steps-*.jsonl")
+        return [*own, *(path for pattern in patterns for path in self.root.glob(pattern))]
+
+    def _set_records_aside(self) -> None:
+        """Makes room for the records of a new run; those of the run before stay for one more."""
+        there = [path for path in self._records() if path.exists()]
+        if there:
+            shutil.rmtree(self.previous, ignore_errors=True)
+            self.previous.mkdir(mode=0o700)
+        for path in there:
+            path.rename(self.previous / path.name)
+        self.trace.unlink(missing_ok=True)
+        shutil.rmtree(self.learned_folder, ignore_errors=True)
+
     def remove(self, *, keep_records: bool = False) -> None:
         """Takes shared memory and small files away; nothing of another run is touched.
 
@@ -192,16 +216,8 @@ class RunDir:
         link.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
-            folders.append(self.learned_folder)
-            for item in (
-                self.config,
-                self.steps,
-                self.events,
-                self.trace,
-                self.audits,
-                *self.root.glob("*.log"),
-                *self.root.glob("steps-*.jsonl"),
-            ):
+            folders += [self.learned_folder, self.previous]
+            for item in (self.trace, *self._records()):
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)

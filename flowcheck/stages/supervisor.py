@@ -23,6 +23,7 @@ from flowcheck.messages import (
 )
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
+from flowcheck.stages.bounded import EVENTS_BYTES, LOG_BYTES, append_line, shorten
 from flowcheck.stages.child import Child, stage_arguments
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -31,6 +32,7 @@ HELLO_LIMIT_S = 60.0
 """Loading torch on a busy machine takes seconds."""
 GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
+LOGS_EVERY_S = 10.0
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
 
@@ -79,7 +81,7 @@ class Supervisor:
         ]
         self._rings: list[Ring] = []
         self._healthy = True
-        self._ending = False
+        self._ending, self._logs_at_s = False, 0.0
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -94,6 +96,7 @@ class Supervisor:
         try:
             for child in self._children:
                 self._look_after(child)
+            self._bound_logs()
             if self._watch is not None:
                 self._watch(self.progress)
         except StateError:
@@ -104,6 +107,13 @@ class Supervisor:
                 if child.process is None:
                     child.spawn(self.run)
         return 0
+
+    def _bound_logs(self) -> None:
+        """Stages only append; how long a log may be is looked at now and then."""
+        if time.monotonic() >= self._logs_at_s:
+            self._logs_at_s = time.monotonic() + LOGS_EVERY_S
+            for child in self._children:
+                shorten(self.run.log(child.stage), LOG_BYTES)
 
     def _look_after(self, child: Child) -> None:
         if child.process is None:
@@ -180,8 +190,7 @@ class Supervisor:
 
     def _record(self, event: object) -> None:
         line = {"time": round(time.time(), 3)} | dict(event)  # type: ignore[call-overload]
-        with self.run.events.open("ab") as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        append_line(self.run.events, msgspec.json.encode(line), EVENTS_BYTES)
 
     def drained(self) -> bool:
         """The stream was extracted to its end and the replica took every whole step of it.

@@ -1,0 +1,69 @@
+"""Files that grow as long as a chain runs: the newest part is kept, the oldest goes.
+
+A chain may run for months, and its run directory may lie in memory (/run). At a step per second a
+line of steps.jsonl (85 bytes, 450 with digests) fills its file in nine days (two), an event in
+three; what is left then is the newer half at least.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+LOG_BYTES = 8 << 20
+EVENTS_BYTES = 32 << 20
+STEPS_BYTES = 64 << 20
+TAIL_BYTES = 1 << 16
+
+
+def append_line(path: Path, line: bytes, most_bytes: int) -> None:
+    """Appends a line. A file that grows beyond `most_bytes` is replaced by its newer half."""
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+        size = file.tell()
+    if size > most_bytes:
+        staging = path.with_suffix(".tmp")
+        staging.write_bytes(_newest(path, most_bytes // 2))
+        staging.replace(path)
+
+
+def shorten(path: Path, most_bytes: int) -> None:
+    """A file another process appends to keeps its newer half once it is beyond `most_bytes`. What
+    is appended in the instant between may be lost."""
+    try:
+        if path.stat().st_size <= most_bytes:
+            return
+        tail = _newest(path, most_bytes // 2)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, tail)
+    finally:
+        os.close(descriptor)
+
+
+def _newest(path: Path, most_bytes: int) -> bytes:
+    """The last whole lines that fit; of one line that is longer, its end."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - most_bytes))
+        tail = file.read()
+    begin = tail.find(b"\n") + 1
+    return tail[begin:] if begin < len(tail) else tail
+
+
+def last_line(path: Path) -> bytes | None:
+    """The last line of a file of JSON objects that was written whole; None without one."""
+    if not path.exists():
+        return None
+    size, length = path.stat().st_size, TAIL_BYTES
+    while True:
+        with path.open("rb") as file:
+            file.seek(max(0, size - length))
+            lines = file.read().splitlines()
+        whole = lines if length >= size else lines[1:]
+        found = next((line for line in reversed(whole) if line.endswith(b"}")), None)
+        if found is not None or length >= size:
+            return found
+        length *= 8
