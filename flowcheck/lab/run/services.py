@@ -41,16 +41,17 @@ class Services:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        with suppress(OSError):  # a kernel without autogroups
-            Path(f"/proc/{self._process.pid}/autogroup").write_text(str(AUTOGROUP_NICE))
 
     def wait_listening(self) -> None:
-        """Raises FlowCheckError where it does not come up in time."""
+        """Raises FlowCheckError where it does not come up in time. Every stage is a session."""
         deadline_s = time.monotonic() + START_LIMIT_S
         while LISTENING not in self.said():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise FlowCheckError(f"the services did not come up:\n{self.said()}")
             Event().wait(LOOK_S)
+        for pid in self.run.stage_pids().values():
+            with suppress(OSError):  # a kernel without autogroups
+                Path(f"/proc/{pid}/autogroup").write_text(str(AUTOGROUP_NICE))
 
     @property
     def pid(self) -> int:
