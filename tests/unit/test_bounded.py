@@ -29,7 +29,7 @@ def steps_in(path: Path) -> list[int]:
 def test_a_file_of_lines_keeps_its_newer_half_and_no_line_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     sizes = []
-    for step in range(1, 2001):
+    for step in range(1, 301):
         line = json.dumps({"step": step, "digest": "x" * (step % 50)}).encode()
         append_line(path, line, MOST)
         assert last_line(path) == line
@@ -37,7 +37,7 @@ def test_a_file_of_lines_keeps_its_newer_half_and_no_line_is_torn(tmp_path: Path
         steps = steps_in(path)
         assert steps == list(range(steps[0], step + 1)), "the newest, without a gap"
     assert max(sizes) <= MOST
-    assert min(sizes[1000:]) >= MOST // 2 - 100
+    assert min(sizes[-20:]) >= MOST // 2 - 100
     assert os.listdir(tmp_path) == ["steps.jsonl"]  # noqa: PTH208
 
 
