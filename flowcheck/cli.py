@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from flowcheck import __version__
+from flowcheck import __version__, cli_steps
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
+from flowcheck.options import DEFAULT_RUN, Files, Json, Run
 
 OPERATOR_ERROR = 2
 
@@ -42,18 +43,6 @@ First steps:
 """,
 )
 app.add_typer(lab_cli.app, name="lab")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE...",
-        help="pcap or pcapng files; several are several mirror points of one job.",
-        show_default=False,
-    ),
-]
-Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
-DEFAULT_RUN = Path("/run/flowcheck/job")
 
 
 @app.command()
@@ -166,62 +155,8 @@ def down(
     raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
 
 
-@app.command()
-def restore(
-    template: Annotated[
-        Path, typer.Option(help="Any checkpoint the trainer wrote in this job: the form to fill.")
-    ],
-    out: Annotated[
-        Path, typer.Option(help="The file to write; the trainer's resume flag takes it.")
-    ],
-    run: Run = DEFAULT_RUN,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="A step-N folder instead of a run's newest step.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write the newest step as a checkpoint of the trainer's own, ready to resume from.
-
-    Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
-    """
-    from flowcheck.ops import restore as verb
-
-    raise typer.Exit(
-        verb.run(run, template, out, checkpoint=checkpoint, force=force, as_json=as_json)
-    )
-
-
-@app.command()
-def audit(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="The trainer's file.")],
-    run: Run = DEFAULT_RUN,
-    as_json: Json = False,
-) -> None:
-    """Hold the replica against a checkpoint the trainer wrote itself, bit for bit.
-
-    Exit code 0: equal; 1: something differs, and what differs first is named.
-    """
-    from flowcheck.ops import audit as verb
-
-    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
-
-
-@app.command()
-def base(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="The trainer's own file of the step its job began with.")
-    ],
-    run: Run = DEFAULT_RUN,
-    as_json: Json = False,
-) -> None:
-    """Give a job that resumed from a step the replica does not hold its optimizer's state.
-
-    The file's parameters must be those of the job's start-up broadcast, bit for bit.
-    """
-    from flowcheck.ops import base as verb
-
-    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
+for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base):
+    app.command()(step_verb)
 
 
 @app.command()

@@ -1,0 +1,65 @@
+"""The verbs of one step: given back, held against the trainer's own, begun from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck.options import DEFAULT_RUN, Json, Run
+
+
+def restore(
+    template: Annotated[
+        Path, typer.Option(help="Any checkpoint the trainer wrote in this job: the form to fill.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The file to write; the trainer's resume flag takes it.")
+    ],
+    run: Run = DEFAULT_RUN,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A step-N folder instead of a run's newest step.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the newest step as a checkpoint of the trainer's own, ready to resume from.
+
+    Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
+    """
+    from flowcheck.ops import restore as verb
+
+    raise typer.Exit(
+        verb.run(run, template, out, checkpoint=checkpoint, force=force, as_json=as_json)
+    )
+
+
+def audit(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="The trainer's file.")],
+    run: Run = DEFAULT_RUN,
+    as_json: Json = False,
+) -> None:
+    """Hold the replica against a checkpoint the trainer wrote itself, bit for bit.
+
+    Exit code 0: equal; 1: something differs, and what differs first is named.
+    """
+    from flowcheck.ops import audit as verb
+
+    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
+
+
+def base(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The trainer's own file of the step its job began with.")
+    ],
+    run: Run = DEFAULT_RUN,
+    as_json: Json = False,
+) -> None:
+    """Give a job that resumed from a step the replica does not hold its optimizer's state.
+
+    The file's parameters must be those of the job's start-up broadcast, bit for bit.
+    """
+    from flowcheck.ops import base as verb
+
+    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))

@@ -1,0 +1,20 @@
+"""Options and arguments that several verbs have, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="pcap or pcapng files; several are several mirror points of one job.",
+        show_default=False,
+    ),
+]
+Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
+DEFAULT_RUN = Path("/run/flowcheck/job")
