@@ -2,81 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
+from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.strict import Section, convert
+from flowcheck.optimizer import OptimizerConfig, check_optimizer
+from flowcheck.strict import Section, at_least, convert
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "GradientLogConfig",
+    "JobConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ParseConfig",
+    "ReplicaConfig",
+    "RingConfig",
+    "SourceConfig",
+    "StagingConfig",
+    "decode_config",
+    "encode_config",
+    "job_from",
+    "load_job",
+]
 
 SLOTS_MAX = 1 << 26
 CACHE_LINE_BYTES = 64
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(key, value, f"must be {least} or more")
-
-
-class OptimizerConfig(Section, frozen=True, kw_only=True):
-    """The trainer's optimizer, as its script states it; nothing of this crosses the wire."""
-
-    name: Literal["sgd", "adam", "adamw"]
-    implementation: Literal["loop", "foreach", "fused"] = "loop"
-    """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
-    learning_rate: float
-    """As the trainer's optimizer is made with; a schedule multiplies it."""
-    schedule: str | None = None
-    """LambdaLR's function: "file.py:factory" or "package.module:factory", which is called with
-    `schedule_arguments` and returns the factor by number of steps taken."""
-    schedule_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
-    """Keyword arguments of the factory."""
-    clip_norm: float | None = None
-    """Of torch.nn.utils.clip_grad_norm_ over all parameters, in registration order."""
-    clip_threads: int = 1
-    """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
-    synced_backwards: int = 1
-    """Backward passes with an all-reduce per step: accumulation without no_sync. The last one's
-    gradient holds the earlier ones."""
-    momentum: float = 0.0
-    """SGD only."""
-    dampening: float = 0.0
-    """SGD only: of the momentum."""
-    nesterov: bool = False
-    """SGD only; needs a momentum and no dampening."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Adam and AdamW only: decay of the running averages."""
-    eps: float = 1e-8
-    """Adam and AdamW only: added to the denominator."""
-    weight_decay: float | None = None
-    """None: torch's own default for the optimizer (0 for SGD and Adam, 0.01 for AdamW)."""
-    amsgrad: bool = False
-    """Adam and AdamW only."""
-    maximize: bool = False
-    """Steps along the gradient instead of against it."""
-
-
-def _check_optimizer(optimizer: OptimizerConfig) -> None:
-    """What torch would refuse at the first step is refused before anything starts."""
-    for key in ("learning_rate", "momentum", "dampening", "eps", "weight_decay"):
-        value = getattr(optimizer, key)
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"optimizer.{key}", value, "must be a finite number")
-    _at_least("optimizer.clip_threads", optimizer.clip_threads, 1)
-    _at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
-    if optimizer.clip_norm is not None and not optimizer.clip_norm > 0:
-        raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, "must be above 0")
-    if optimizer.learning_rate < 0:
-        raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
-    if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):
-        raise ConfigError("optimizer.nesterov", True, "needs a momentum and no dampening")
-    if not all(0 <= beta < 1 for beta in optimizer.betas):
-        raise ConfigError("optimizer.betas", optimizer.betas, "must be from 0 to below 1")
-    if optimizer.name != "sgd" and (optimizer.momentum or optimizer.nesterov):
-        raise ConfigError("optimizer.momentum", optimizer.momentum, f"{optimizer.name} has none")
+ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+"""Of the dtypes a replica may hold, by torch's names."""
 
 
 class SourceConfig(Section, frozen=True, kw_only=True):
@@ -111,8 +68,8 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         if len(kinds) != 1:
             found = " and ".join(kinds) or "none"
             raise ConfigError("source", found, "name exactly one of pci, vdev, interface, file")
-        _at_least("source.queues", self.queues, 1)
-        _at_least("source.idle_us", self.idle_us, 0)
+        at_least("source.queues", self.queues, 1)
+        at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and self.speed <= 0:
             raise ConfigError("source.speed", self.speed, "must be above 0")
 
@@ -141,7 +98,7 @@ class ParseConfig(Section, frozen=True, kw_only=True):
     """Check the ICRC of every n-th frame; 0 of none."""
 
     def __post_init__(self) -> None:
-        _at_least("parse.icrc_every", self.icrc_every, 0)
+        at_least("parse.icrc_every", self.icrc_every, 0)
 
 
 class StagingConfig(Section, frozen=True, kw_only=True):
@@ -151,7 +108,7 @@ class StagingConfig(Section, frozen=True, kw_only=True):
     """Per ring. Must hold the start-up broadcast and iteration 0 as they lie on the wire."""
 
     def __post_init__(self) -> None:
-        _at_least("staging.size_bytes", self.size_bytes, 1 << 20)
+        at_least("staging.size_bytes", self.size_bytes, 1 << 20)
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -161,6 +118,13 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """In registration order; default param.0, param.1, ..."""
     dtype: str | None = None
     """torch's name without the prefix, where two fit one element size: "float32", "bfloat16"."""
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in ELEMENT_BYTES:
+            raise ConfigError("model.dtype", self.dtype, f"is one of {', '.join(ELEMENT_BYTES)}")
+        twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
+        if twice:
+            raise ConfigError("model.names", twice[0], "is the name of two parameters")
 
 
 class ReplicaConfig(Section, frozen=True, kw_only=True):
@@ -174,7 +138,7 @@ class ReplicaConfig(Section, frozen=True, kw_only=True):
     """The trainer itself resumes: its optimizer has a state, which `flowcheck base` gives."""
 
     def __post_init__(self) -> None:
-        _at_least("replica.keep_bytes", self.keep_bytes, 0)
+        at_least("replica.keep_bytes", self.keep_bytes, 0)
 
 
 class GradientLogConfig(Section, frozen=True, kw_only=True):
@@ -187,8 +151,8 @@ class GradientLogConfig(Section, frozen=True, kw_only=True):
     file_bytes: int = 16 << 30
 
     def __post_init__(self) -> None:
-        _at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
-        _at_least("gradient_log.file_bytes", self.file_bytes, 0)
+        at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
+        at_least("gradient_log.file_bytes", self.file_bytes, 0)
 
 
 class JobConfig(Section, frozen=True, kw_only=True):
@@ -223,7 +187,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
                 "the optimizer never crosses the wire: state the trainer's in [optimizer], "
                 'such as name = "adamw", learning_rate = 1e-4',
             )
-        _check_optimizer(self.optimizer)
+        check_optimizer(self.optimizer)
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:

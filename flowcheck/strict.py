@@ -15,6 +15,12 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of every table of a file of settings: frozen, and no unknown keys."""
 
 
+def at_least(key: str, value: int, least: int) -> None:
+    """Raises ConfigError for a value that is less."""
+    if value < least:
+        raise ConfigError(key, value, f"must be {least} or more")
+
+
 AnySection = TypeVar("AnySection", bound=Section)
 
 

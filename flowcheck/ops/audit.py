@@ -11,6 +11,7 @@ from rich.console import Console
 
 from flowcheck.errors import StateError
 from flowcheck.messages import AuditLine
+from flowcheck.ops.steps import stated_names
 from flowcheck.replica import snapshot
 from flowcheck.replica.header import peek_versions
 from flowcheck.replica.trace import digests_at
@@ -50,7 +51,7 @@ def _audited(where: RunDir, file: Path) -> audit.Audit:
     if not where.replica.exists() or config.optimizer is None:
         raise StateError(f"{where.root}: there is no replica yet")
     layout, kept = peek_versions(where.replica)
-    template = load_template(file, layout, config.model.names)
+    template = load_template(file, layout, stated_names(layout))
     if template.step in kept:
         try:
             taken = snapshot.of_state(where.replica, config.optimizer, template.step)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.ops.steps import stated_names
 from flowcheck.replica import optimizers
 from flowcheck.replica.header import peek_versions
 from flowcheck.stages.base import write_base
@@ -55,7 +56,7 @@ def give(where: RunDir, config: JobConfig, file: Path) -> Template:
     be those the job began with. Raises StateError where they are not."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
-    template = load_template(file, layout, config.model.names)
+    template = load_template(file, layout, stated_names(layout))
     sections = flat_state(template, layout, config.optimizer)
     began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
     mine = sections[optimizers.PARAMETERS]

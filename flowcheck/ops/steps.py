@@ -13,6 +13,7 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint, snapshot
+from flowcheck.replica.layout import Layout
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
@@ -54,7 +55,8 @@ def newest(run: RunDir, *, settle: bool) -> Found:
             raise StateError(
                 f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
             )
-        return Found(taken, config.model.names, assumed(run), f"the replica of {run.root}")
+        names = stated_names(taken.layout)
+        return Found(taken, names, assumed(run), f"the replica of {run.root}")
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if not kept:
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written")
@@ -64,9 +66,14 @@ def newest(run: RunDir, *, settle: bool) -> Found:
 def from_checkpoint(folder: Path) -> Found:
     """The step of a checkpoint folder. Raises StateError where it is not whole."""
     manifest = checkpoint.load_manifest(folder)
-    own = tuple(p.name for p in manifest.layout.parameters)
-    stated = own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
-    return Found(snapshot.of_checkpoint(folder), stated, manifest.assumed, str(folder))
+    names = stated_names(manifest.layout)
+    return Found(snapshot.of_checkpoint(folder), names, manifest.assumed, str(folder))
+
+
+def stated_names(layout: Layout) -> tuple[str, ...]:
+    """The trainer's parameter names, registration order; empty where nobody stated them."""
+    own = tuple(p.name for p in layout.parameters)
+    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
 
 
 def _checkpoints(folder: Path) -> list[Path]:

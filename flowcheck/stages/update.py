@@ -20,7 +20,7 @@ from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting, await_first_base
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
-from flowcheck.stages.model import layout_of
+from flowcheck.stages.model import layout_of, names_fit
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Incarnation, incarnation_of
@@ -82,7 +82,14 @@ class UpdateService:
         run = self._run
         if run.replica.exists():
             return Replica.open(run.replica, optimizer)
-        layout = layout_of(decode_job(run.learned_job.read_bytes()), self._config)
+        job = decode_job(run.learned_job.read_bytes())
+        layout = layout_of(job, self._config)
+        if self._config.model.names and not names_fit(job, self._config):
+            sentence = (
+                f"[model] names has {len(self._config.model.names)} names for "
+                f"{len(job.parameters)} parameters: they are called param.0, param.1, ... instead"
+            )
+            self._links.report(Note(stage=self.name, sentence=sentence))
         weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
         keep_bytes = self._config.replica.keep_bytes
         return Replica.create(run.replica, layout, optimizer, weights, keep_bytes=keep_bytes)

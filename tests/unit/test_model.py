@@ -1,0 +1,105 @@
+"""What the job file says about the parameters, held against what the wire told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.messages import Message, Note
+from flowcheck.ops.steps import newest
+from flowcheck.plane.shard import Shard
+from flowcheck.replica.layout import Layout
+from flowcheck.stages.model import layout_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.update import UpdateService
+from flowcheck.wire.job import Job, Parameter, encode_job
+from flowcheck.wire.terms import Rule
+
+
+def stated(**model: object) -> JobConfig:
+    return job_from(
+        {
+            "source": [{"file": "x"}],
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "replica": {"keep_bytes": 0},
+            "model": model,
+        }
+    )
+
+
+def learned(element_bytes: int) -> Job:
+    shapes = ((3, 5), (7,))
+    return Job(
+        rule=Rule.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
+        each=(),
+        parameters=(
+            Parameter(sizes=shapes[0], strides=(5, 1), element_bytes=element_bytes),
+            Parameter(sizes=shapes[1], strides=(1,), element_bytes=element_bytes),
+        ),
+    )  # fmt: skip
+
+
+def test_a_dtype_that_is_none_and_a_name_said_twice_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': is one of float32"):
+        stated(dtype="float8")
+    with pytest.raises(ConfigError, match=r"model\.names = 'b': is the name of two parameters"):
+        stated(names=["a", "b", "b"])
+
+
+def test_the_sizes_of_the_dtypes_are_those_of_the_replica() -> None:
+    for dtype, size in ELEMENT_BYTES.items():
+        assert Layout.of_shapes([(3,)], dtype=dtype).element_bytes == size
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 4), ("float32", 2), ("float64", 4)])
+def test_a_dtype_the_wire_contradicts_is_refused_with_both_sizes(dtype: str, size: int) -> None:
+    with pytest.raises(
+        StateError, match=rf"elements of {ELEMENT_BYTES[dtype]} bytes.* have {size}"
+    ):
+        layout_of(learned(size), stated(dtype=dtype))
+
+
+def test_a_dtype_of_the_size_the_wire_tells_is_taken() -> None:
+    assert layout_of(learned(2), stated(dtype="bfloat16")).dtype == "bfloat16"
+    assert layout_of(learned(2), stated(dtype="float16")).dtype == "float16"
+    with pytest.raises(StateError, match="may be bfloat16 or float16"):
+        layout_of(learned(2), stated())
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def send(self, to: str, message: Message) -> None:
+        pass
+
+    def report(self, message: Message) -> None:
+        if isinstance(message, Note):
+            self.notes.append(message.sentence)
+
+
+@pytest.mark.parametrize("names", [["fc.weight", "fc.bias"], ["fc.weight"], []])
+def test_names_that_do_not_fit_cost_no_start_up(
+    tmp_path: Path, shm: Path, names: list[str]
+) -> None:
+    run, config = RunDir.create(tmp_path / "run", shm), stated(names=names)
+    run.config.write_text("{}")
+    Shard.create(run.shard, gradient_bytes=22 * 4).close()
+    run.weights.write_bytes(bytes(22 * 4))
+    run.learned_job.write_bytes(encode_job(learned(4)))
+    service, heard = UpdateService(run, config), Heard()
+    service.start(heard)  # type: ignore[arg-type]
+    service.stop()
+    fit = len(names) == 2
+    own = tuple(names) if fit else ("param.0", "param.1")
+    assert bool(heard.notes) == (bool(names) and not fit)
+    assert all("1 names for 2 parameters" in note for note in heard.notes)
+    run.config.write_bytes(b"")
+    run.settings = lambda: config  # type: ignore[method-assign]
+    found = newest(run, settle=False)
+    assert tuple(p.name for p in found.snapshot.layout.parameters) == own
+    assert found.names == (own if fit else ()), "restore goes by order and shape without them"
+    run.remove()
