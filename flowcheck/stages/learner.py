@@ -165,7 +165,9 @@ class Learner:
         if reading.job is None:
             return None
         if reading.weights is None or not reading.weights.complete:
-            self.why_not = ("the initial weights were not seen whole, so no replica can start",)
+            told = reading.weights.why_not if reading.weights is not None else ""
+            unseen = "the initial weights were not seen whole, so no replica can start"
+            self.why_not = (told or unseen,)
             return None
         if not consistent(reading.job):
             self.why_not = ("the collectives read so far are not those of the bucket plan",)

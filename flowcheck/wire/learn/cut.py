@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -46,8 +46,9 @@ CUT_OFF_COST = 1.0
 class Expect(Protocol):
     """What the trainer's habits let us expect."""
 
-    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Sequence[Op]:
-        """Collectives likely after `path`, most likely first."""
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterable[Op]:
+        """Collectives likely after `path`, most likely first; those without a licence only where
+        all of their sends were seen."""
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
         """False if what was seen of `cut` contradicts the name it was expected by."""
@@ -160,15 +161,21 @@ def _successors(
     purse: Purse | None,
 ) -> Iterator[tuple[State, Cut]]:
     tried: set[tuple[Kind, int, object]] = set()
-    expected = expect(ring, path, state)
+    for op in expect(ring, path, state):
+        if (op.kind, op.work_bytes, op.protocol) in tried or not _pays(purse):
+            continue
+        if op.licensed:
+            tried.add((op.kind, op.work_bytes, op.protocol))
+            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+        else:
+            yield from (step for step in apply(ring, state, op) if not step[1].lost)
     lately = path[-LOOK_BACK:]
     repeats = list(dict.fromkeys(c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE))[
         :8
     ]
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
-    likely = [*expected, *followed[-1:], *repeats, *known]
-    for op in likely:
+    for op in [*followed[-1:], *repeats, *known]:
         if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
             tried.add((op.kind, op.work_bytes, op.protocol))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)

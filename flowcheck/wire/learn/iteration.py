@@ -27,12 +27,8 @@ def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
     """Indices of the all-reduces of all iterations of the bucket plan in which something else was
     reduced that is as large on the wire as one of the buckets: which is the bucket, nothing but
     their order tells. Where every all-reduce is of one size, an iteration is only counted."""
-    planned = (i + 1 for i, cut in enumerate(cuts) if cut.op.meaning == SIZES)
-    start = next(planned, len(cuts))
-    reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
+    start, reduces, extras = _beside(cuts)
     gradients = [i for i in reduces if cuts[i].op.meaning == BUCKET]
-    sizes = {_on_wire(cuts[i].op) for i in gradients}
-    extras = [i for i in reduces if cuts[i].op.meaning != BUCKET and _on_wire(cuts[i].op) in sizes]
     firsts = gradients[:: max(1, buckets)]
     found: set[int] = set()
     for extra in extras:
@@ -42,6 +38,24 @@ def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
         stop = after[1] if len(after) > 1 else len(cuts)
         found |= {i for i in reduces if begin <= i < stop}
     return found
+
+
+def extras_as_large(cuts: Sequence[Cut], buckets: int) -> tuple[int, int]:
+    """(all-reduces beside the gradients that are as large as a bucket, iterations of the plan)."""
+    _, reduces, extras = _beside(cuts)
+    gradients = sum(cuts[i].op.meaning == BUCKET for i in reduces)
+    return len(extras), gradients // max(1, buckets)
+
+
+def _beside(cuts: Sequence[Cut]) -> tuple[int, list[int], list[int]]:
+    """(where the plan begins, its all-reduces, those of them that are as large as a bucket and are
+    none)."""
+    planned = (i + 1 for i, cut in enumerate(cuts) if cut.op.meaning == SIZES)
+    start = next(planned, len(cuts))
+    reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
+    sizes = {_on_wire(cuts[i].op) for i in reduces if cuts[i].op.meaning == BUCKET}
+    others = (i for i in reduces if cuts[i].op.meaning != BUCKET)
+    return start, reduces, [i for i in others if _on_wire(cuts[i].op) in sizes]
 
 
 def _on_wire(op: Op) -> int:

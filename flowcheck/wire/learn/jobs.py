@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.wire import ddp, job
+from flowcheck.wire.learn.causes import cause, forbidding
 from flowcheck.wire.learn.collect import Found
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
@@ -16,6 +17,7 @@ from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import Kind, Protocol
 
 NO_START = "DDP's start-up messages were not seen: parameters and their order are unknown"
+NO_REDUCES = "no all-reduce was seen: nothing here trains data-parallel yet"
 NO_PLAN = "the trainer's bucket plan was not seen yet"
 NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
 NO_FIRST = "iteration 0 is no set of buckets this release knows"
@@ -26,6 +28,10 @@ NO_RELEASE = (
     "mirror the other direction too"
 )
 LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
+BUFFERS_KEPT = (
+    "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
+    "part of the replica, a restored state has those of its template"
+)
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -49,9 +55,12 @@ def learn_job(
         if communicator.habits.shapes and communicator.habits.element_bytes:
             if not collected.added_told:
                 return None, (NO_ADDED,)
-            return _of(communicator, collected, ended)
+            job, why_not = _of(communicator, collected, ended)
+            tell = forbidding if job is not None else cause
+            told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
+            return (None, (told,)) if told else (job, why_not)
     reduces = any(c.op.kind is Kind.ALL_REDUCE for x in communicators for c in x.cuts.found)
-    return None, (NO_START,) if reduces else ()
+    return None, (NO_START,) if reduces else (NO_REDUCES,)
 
 
 def _of(
@@ -74,7 +83,7 @@ def _of(
     if any(releases_open(cut, communicator) for cut in {c.op: c for c in cuts}.values()):
         return None, (NO_RELEASE,)
     parameters = _parameters(habits)
-    totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.kind is Kind.ALL_REDUCE]
+    totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.meaning == BUCKET]
     first_buckets = _first_buckets(parameters, totals)
     if first_buckets is None:
         return None, (NO_FIRST,)
@@ -106,7 +115,7 @@ def _first_buckets(
     """Iteration 0's buckets, by the rule of torch that gives the sizes seen."""
     for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
         sizes = [sum(parameters[i].nbytes for i in bucket) for bucket in buckets]
-        if sizes == list(totals[: len(sizes)]):
+        if sizes == list(totals):
             return buckets
     return None
 
@@ -194,7 +203,7 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         first=tuple(plan.first),
         each=tuple(plan.each),
         evidence=_evidence(communicator, completions),
-        assumed=_assumed(communicator, collected),
+        assumed=_assumed(communicator, collected, plan),
     )
 
 
@@ -211,10 +220,12 @@ def _evidence(communicator: Communicator, completions: dict[int, Completion]) ->
     return tuple(told)
 
 
-def _assumed(communicator: Communicator, collected: Found) -> tuple[str, ...]:
+def _assumed(communicator: Communicator, collected: Found, plan: _Plan) -> tuple[str, ...]:
     completions = collected.completions
     habits, cuts = communicator.habits, communicator.cuts.found
     told: list[str] = []
+    if any(op.kind is Kind.BROADCAST for op in plan.each):
+        told.append(BUFFERS_KEPT)
     sizes = {habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))}
     if len(sizes) == 1:
         told.append(ALL_ALIKE)

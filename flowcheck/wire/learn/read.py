@@ -29,6 +29,21 @@ from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
 )
+NOT_LOST = (
+    "nothing was lost, and still no reading explains every send: the trainers do something that is "
+    "not known here; the search was broken off"
+)
+NO_WRITES = (
+    "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
+)
+IN_ONE_LINE = (
+    "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "
+    "that nothing tells a model of it"
+)
+END_TOLD_BY_NONE = (
+    "where the initial weights end is not told: other shapes, or elements of another size, fit the "
+    "start-up as well"
+)
 FROZEN = (
     "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
     "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
@@ -64,16 +79,24 @@ def read_stream(
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended)
     if purse.left <= 0:
-        why_not = (*why_not, BROKEN_OFF)
+        lost = any(flow.psn_missing for flow in flows) or not all(
+            stream.from_start for stream in sorted_flows.streams
+        )
+        why_not = (*why_not, BROKEN_OFF if lost else NOT_LOST)
     beside, told = _beside(communicators, found)
     if job is not None and beside and told:
         job, why_not = None, (FROZEN.format(beside),)
     elif job is not None and beside:
         job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(beside)))
+    weights = _weights(communicators, found)
+    if job is not None and weights is not None and weights.why_not:
+        why_not = (*why_not, weights.why_not)
+    if not messages:
+        why_not = (NO_WRITES,)
     return Reading(
         flows=sorted_flows.readings,
         collectives=numbered,
-        weights=_weights(communicators, found),
+        weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
     )
@@ -145,12 +168,15 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             for c in collected.collectives
         )
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
-        told = size > max(grain, LL_LINE_DATA_BYTES) and not end_open(habits, size, protocol)
-        whole = agreed and told and not missing and _in_whole_pieces(parts, size)
+        open_why = END_TOLD_BY_NONE if end_open(habits, size, protocol) else ""
+        if size <= max(grain, LL_LINE_DATA_BYTES):
+            open_why = IN_ONE_LINE.format(size)
+        whole = agreed and not open_why and not missing and _in_whole_pieces(parts, size)
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=result,
             missing=tuple(missing),
             complete=whole,
+            why_not=open_why,
         )
     return None

@@ -95,6 +95,8 @@ class Weights:
     result: NDArray[np.uint8] = field(repr=False)
     missing: tuple[Range, ...]
     complete: bool
+    why_not: str = ""
+    """Why they are not complete although all of them was seen; empty: something was missed."""
 
     @property
     def bytes(self) -> int:

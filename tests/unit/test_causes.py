@@ -1,0 +1,247 @@
+"""Trainers whose settings keep them from being followed: the sentence names the setting."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from support.loss import Restless
+
+from flowcheck.lab import collectives
+from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+
+SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
+JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=5, version="2.29")
+JOBS = [JOB, SyntheticJob(shapes=SHAPES, buckets=BUCKETS, ranks=4, channels=2, steps=5)]
+
+
+class Trainer(Run):
+    """A trainer of which a part goes otherwise than DDP's usual way."""
+
+    def tell(self, *values: int, code: str = "i") -> None:
+        self._broadcast(struct.pack(f"<{len(values)}{code}", *values))
+
+    def plan(self, buckets: Sequence[Sequence[int]]) -> None:
+        self.tell(*(index for bucket in buckets for index in bucket), len(buckets))
+        self.tell(*map(len, buckets))
+
+    def map(self, *used: int) -> None:
+        """The int32 of each parameter: does this rank use it?"""
+        self._all_reduce([struct.pack(f"<{len(used)}i", *used)] * self.job.ranks, torch.int32)
+
+    def gather(self, block: bytes) -> None:
+        self._play(collectives.all_gather([block] * self.job.ranks))
+        self.truth.collectives.append(("all_gather", block * self.job.ranks))
+
+
+class Compressed(Trainer):
+    """fp16_compress_hook."""
+
+    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
+        half = [torch.frombuffer(bytearray(t), dtype=dtype).half() for t in tensors]
+        return super()._all_reduce([h.numpy().tobytes() for h in half], torch.float16)
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        local = [self._made_up(shape) for shape in self.job.shapes]
+        for bucket in buckets:
+            own = b"".join(local[i] for i in bucket)
+            self._all_reduce([own] * self.job.ranks, self.job.dtype)
+
+
+class PowerSgd(Compressed):
+    """Two low-rank factors of every bucket instead of it."""
+
+    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
+        for size in (52, 72):
+            Run._all_reduce(self, [tensor[:size] for tensor in tensors], dtype)
+        return b""
+
+
+class Unused(Trainer):
+    """find_unused_parameters=True: no plan, but a map after each iteration."""
+
+    used = (1, 1, 1, 1)
+
+    def all(self) -> Traffic:
+        self._start_up()
+        for step in range(self.job.steps):
+            self._step(((2, 3), (0, 1)))
+            self.map(*(self.used if step % 2 else (1, 1, 1, 1)))
+        self.truth.frames = self.fabric.frames
+        return self.truth
+
+
+class SomeUnused(Unused):
+    used = (1, 0, 1, 0)
+
+
+class Static(Trainer):
+    """static_graph=True: a map before iteration 0, and two iterations before the plan."""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        if not self.truth.gradients:
+            self.map(1, 1, 1, 1)
+            super()._step(buckets)
+        super()._step(buckets)
+
+
+class SeveralDtypes(Trainer):
+    """The second layer is of another type: broadcasts and buckets of its own."""
+
+    planned = True
+
+    def all(self) -> Traffic:
+        self._start_up()
+        for step in range(self.job.steps):
+            if step == 1 and self.planned:
+                self.plan(BUCKETS)
+            self._step(BUCKETS)
+        self.truth.frames = self.fabric.frames
+        return self.truth
+
+    def _start_up(self) -> None:
+        broadcast = self._broadcast
+
+        def in_parts(data: bytes) -> None:
+            if data is not self.truth.weights:
+                return broadcast(data)
+            cut = self.sizes[0] + self.sizes[1]
+            broadcast(data[:cut])
+            return broadcast(_narrow(data[cut:]))
+
+        self._broadcast = in_parts  # type: ignore[method-assign]
+        super()._start_up()
+        self._broadcast = broadcast  # type: ignore[method-assign]
+
+    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
+        if len(tensors[0]) == self.sizes[2] + self.sizes[3]:
+            super()._all_reduce(list(map(_narrow, tensors)), torch.bfloat16)
+            return tensors[0]
+        return super()._all_reduce(tensors, dtype)
+
+
+class SeveralWithoutPlan(SeveralDtypes):
+    planned = False
+
+
+class TwoModels(Trainer):
+    """A second wrapper starts up before the first one steps."""
+
+    def _start_up(self) -> None:
+        super()._start_up()
+        self.gather(struct.pack("<q", 2))
+        self.tell(9, 5, 5, 1, 9, 1, code="q")
+        self._broadcast(bytes(range(216)))
+
+
+class Normed(Trainer):
+    """SyncBatchNorm: statistics are gathered in forward, and reduced in backward."""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        self.gather(bytes(range(1, 85)))
+        self._all_reduce([bytes(range(160))] * self.job.ranks, torch.int32)
+        super()._step(buckets)
+
+
+class Buffered(Trainer):
+    """BatchNorm: running statistics and their counts are broadcast in every forward."""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        self._broadcast(bytes(range(80)))
+        super()._step(buckets)
+
+
+def _narrow(data: bytes) -> bytes:
+    values = torch.frombuffer(bytearray(data), dtype=torch.float32).bfloat16()
+    return values.view(torch.uint8).numpy().tobytes()
+
+
+def read(trainer: Run, folder: Path) -> Reading:
+    path = folder / "job.pcap"
+    write_pcap(path, trainer.all().seen_at(0))
+    tape = read_tape([path])
+    return read_stream(tape.flows, tape.messages)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (Compressed, "in 2 bytes an element, the weights have 4: a communication hook"),
+        (PowerSgd, "PowerSGD"),
+        (Unused, "find_unused_parameters=True"),
+        (Unused, "every parameter took part in all 5 iterations seen"),
+        (SomeUnused, "2 of the parameters took no part in some of the 5"),
+        (Static, "static_graph=True"),
+        (SeveralDtypes, "several dtypes: buckets are reduced in 2 and 4 bytes an element"),
+        (SeveralWithoutPlan, "several dtypes: iteration 0 reduced buckets of 1,240 and 4,920"),
+        (TwoModels, "a second model was wrapped on the same connections (2 parameters"),
+    ],
+)
+def test_refusal_names_the_setting_that_causes_it(
+    trainer: type[Trainer], words: str, job: SyntheticJob, tmp_path: Path
+) -> None:
+    reading = read(trainer(job), tmp_path)
+    assert reading.job is None
+    [why] = reading.why_not
+    assert words in why
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+def test_all_reduce_as_large_as_a_bucket_in_every_iteration_is_refused(
+    job: SyntheticJob, tmp_path: Path
+) -> None:
+    reading = read(Restless(job, twice=1), tmp_path)
+    assert reading.job is None
+    assert "as large as one of the buckets" in reading.why_not[0]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+def test_collectives_of_the_models_own_are_no_part_of_the_gradient(
+    job: SyntheticJob, tmp_path: Path
+) -> None:
+    trainer = Normed(job)
+    reading = read(trainer, tmp_path)
+    assert reading.job is not None, reading.why_not
+    roles = [(op.kind, op.role) for op in reading.job.each]
+    assert roles == [
+        ("all_gather", "ignored"),
+        ("all_reduce", "ignored"),
+        ("all_reduce", "bucket"),
+        ("all_reduce", "bucket"),
+    ]
+    results = [result for kind, result in trainer.truth.collectives if kind == "all_reduce"]
+    gradients = [c for c in reading.collectives if c.meaning == "gradient bucket"]
+    assert [c.result.tobytes() for c in gradients] == [r for r in results if len(r) != 160]
+    assert all(c.complete for c in gradients)
+
+
+@pytest.mark.parametrize(("trainer", "told"), [(Run, False), (Buffered, True)])
+def test_buffers_are_said_to_be_no_part_of_the_replica(
+    trainer: type[Run], told: bool, tmp_path: Path
+) -> None:
+    reading = read(trainer(JOB), tmp_path)
+    assert reading.job is not None, reading.why_not
+    assert any("BatchNorm" in sentence for sentence in reading.job.assumed) is told
+
+
+@pytest.mark.parametrize("shapes", [((1,),), ((1, 1), (1,))])
+def test_weights_of_one_line_are_no_model_for_sure(
+    shapes: tuple[tuple[int, ...], ...], tmp_path: Path
+) -> None:
+    reading = read(Run(SyntheticJob(shapes=shapes, steps=5)), tmp_path)
+    assert reading.weights is not None and not reading.weights.complete
+    assert "nothing tells a model of it" in reading.weights.why_not
+    assert reading.weights.why_not in reading.why_not
+
+
+def test_no_roce_traffic_at_all_is_said() -> None:
+    assert read_stream([], []).why_not == (
+        "no RDMA write was seen: the trainers use another transport, or the mirror does not show "
+        "them",
+    )
