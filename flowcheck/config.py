@@ -12,6 +12,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
 from flowcheck.strict import Section, at_least, convert
+from flowcheck.wire.terms import Rule, rule_of
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -166,6 +167,9 @@ class JobConfig(Section, frozen=True, kw_only=True):
     learned: str | None = None
     """A job.json that another run learned, its weights.bin beside it: taken instead of learning.
     Edit it to override what was read wrongly; needed where the start-up was not captured."""
+    nccl: str | None = None
+    """NCCL's version in the trainers, "2.21.5": decides where the frames fit the partitions of
+    several releases, as they may where no clear-to-send entries are mirrored."""
     checkpoint: str | None = None
     """Directory a checkpoint is written to when the chain stops."""
     digests: bool = False
@@ -188,6 +192,15 @@ class JobConfig(Section, frozen=True, kw_only=True):
                 'such as name = "adamw", learning_rate = 1e-4',
             )
         check_optimizer(self.optimizer)
+        try:
+            _ = self.release
+        except ValueError as error:
+            raise ConfigError("nccl", self.nccl, 'state it as "2.21" or "2.21.5"') from error
+
+    @property
+    def release(self) -> Rule | None:
+        """The era of the stated NCCL version; None where none is stated."""
+        return rule_of(self.nccl) if self.nccl is not None else None
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:

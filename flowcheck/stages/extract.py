@@ -42,7 +42,7 @@ class ExtractService:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
         self._apart = Apart(run.learned_folder / "numbers")
-        self._learner = Learner(run)
+        self._learner = Learner(run, config.release)
         self._succession = Succession(run, self._learner, self._note)
         self._generations: Generations | None = None
         self._planned: Planned | None = None

@@ -20,6 +20,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
 from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowKey, FlowSeen
+from flowcheck.wire.terms import Rule
 
 GROWTH = 1.25
 """Read again once so many more messages are there: all readings together stay linear."""
@@ -31,9 +32,11 @@ PAUSE = 1
 class _Reading(Thread):
     """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
 
-    def __init__(self, seen: Joined, flows: Sequence[FlowSeen], *, ended: bool) -> None:
+    def __init__(
+        self, seen: Joined, flows: Sequence[FlowSeen], *, ended: bool, release: Rule | None
+    ) -> None:
         super().__init__(name="reading", daemon=True)
-        self.seen, self._flows, self._ended = seen, flows, ended
+        self.seen, self._flows, self._ended, self._release = seen, flows, ended, release
         self.result: Reading | None = None
         self.error: BaseException | None = None
         self.took_s = 0.0
@@ -50,19 +53,20 @@ class _Reading(Thread):
         """The first life of a job that proves one: a later one is no part of it."""
         *over, (flows, messages) = lives(self._flows, self.seen.messages)
         for earlier in over:
-            reading = read_stream(*earlier)
+            reading = read_stream(*earlier, release=self._release)
             if reading.job is not None and reading.weights is not None:
                 return reading
         if not self._ended:
             messages = up_to_quiet(messages)
-        return read_stream(flows, messages, ended=self._ended)
+        return read_stream(flows, messages, ended=self._ended, release=self._release)
 
 
 class Learner:
     """Reads the staged messages again as they grow, until they prove a job."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, release: Rule | None = None) -> None:
+        """release: NCCL's, where the job file states it."""
+        self._run, self._release = run, release
         self._read_at = 0
         self._not_before_s = 0.0
         self._last_word = False
@@ -155,7 +159,7 @@ class Learner:
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
-        self._reading = _Reading(seen, flows, ended=at_once)
+        self._reading = _Reading(seen, flows, ended=at_once, release=self._release)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(self._reading)
         self._reading.start()

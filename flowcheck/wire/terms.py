@@ -28,6 +28,17 @@ class Rule(StrEnum):
     V2_29 = ">=2.29"
 
 
+def rule_of(version: str) -> Rule:
+    """The era of an NCCL release, "2.21" or "2.21.5". Raises ValueError for what is none."""
+    parts = version.split(".")
+    if not (2 <= len(parts) <= 3 and all(part.isdigit() for part in parts) and parts[0] == "2"):
+        raise ValueError(f"{version!r} is no release of NCCL 2")
+    eras = ((20, Rule.V2_19), (22, Rule.V2_20), (23, Rule.V2_22), (26, Rule.V2_23))
+    minor = int(parts[1])
+    later = Rule.V2_26 if minor < 29 else Rule.V2_29
+    return next((rule for before, rule in eras if minor < before), later)
+
+
 class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"

@@ -128,6 +128,7 @@ def test_a_wrong_type_is_refused_with_the_path_of_its_key(
         ("1e-4", "1.0\nmomentum = 0.9", "optimizer.momentum", "adamw has none"),
         ("0.95]", "1.0]", "optimizer.betas", "below 1"),
         ("[ring]", "[staging]\nsize_bytes = 5\n[ring]", "staging.size_bytes", "or more"),
+        ("digests = true", 'nccl = "2.x"', "nccl", "2.21.5"),
         ("[ring]", "[parse]\nicrc_every = -1\n[ring]", "parse.icrc_every", "0 or more"),
     ],
 )

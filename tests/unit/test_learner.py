@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from support.chain import wait_until
 
+from flowcheck.config import job_from
 from flowcheck.plane.merge import Joined
 from flowcheck.stages import learner
+from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.learn import Reading
+from flowcheck.wire.terms import Rule
 
 LIMIT_S = 10.0
 
@@ -27,7 +30,8 @@ class Slow:
         self.began, self.may_end = Event(), Event()
         self.ended = 0
 
-    def __call__(self, *_: object, **__: object) -> Reading:
+    def __call__(self, *_: object, **named: object) -> Reading:
+        self.named = named
         self.began.set()
         assert self.may_end.wait(LIMIT_S)
         self.ended += 1
@@ -62,6 +66,14 @@ def test_a_forgotten_reading_is_not_waited_for_and_not_denied(slow: Slow, tmp_pa
     slow.may_end.set()
     wait_until(lambda: not mine.reading, LIMIT_S, "the end of the reading")
     assert slow.ended == 1
+
+
+def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:
+    settings = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "nccl": "2.21.5"}
+    stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))
+    slow.may_end.set()
+    stage._learner.learn(staged(8), at_once=False, wait_s=LIMIT_S)
+    assert slow.named["release"] is Rule.V2_20
 
 
 def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(

@@ -24,7 +24,7 @@ from flowcheck.wire.learn.search import (
     rules_told,
 )
 from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol, Rule
 
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
@@ -44,6 +44,8 @@ END_TOLD_BY_NONE = (
     "where the initial weights end is not told: other shapes, or elements of another size, fit the "
     "start-up as well"
 )
+STATED = "NCCL's release is {}, as the job file states"
+CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
 FROZEN = (
     "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
     "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
@@ -53,16 +55,19 @@ NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show a
 
 
 def read_stream(
-    flows: Sequence[FlowSeen], messages: Sequence[MessageSeen], *, ended: bool = True
+    flows: Sequence[FlowSeen],
+    messages: Sequence[MessageSeen],
+    *,
+    ended: bool = True,
+    release: Rule | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
-    job is then learned from less, see `learn_job`."""
+    job is then learned from less, see `learn_job`. release: NCCL's, where it is stated."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(stream.sends) for stream in ring_streams))
-    communicators = find_communicators(
-        ring_streams, sorted_flows.grants, rules_told(sorted_flows), purse
-    )
+    rules = rules_told(sorted_flows, release)
+    communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse)
     found = [
         collect(
             c,
@@ -93,6 +98,9 @@ def read_stream(
         why_not = (*why_not, weights.why_not)
     if not messages:
         why_not = (NO_WRITES,)
+    if job is not None and release is not None:
+        sentence = (STATED if rules == (release,) else CONTRADICTED).format(release)
+        job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
     return Reading(
         flows=sorted_flows.readings,
         collectives=numbered,

@@ -72,8 +72,11 @@ def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
     return len(offsets) > 1 and in_slots
 
 
-def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:
-    """Partition eras that the clear-to-send layout and the immediates' byte order leave."""
+def rules_told(sorted_flows: Sorted, stated: Rule | None = None) -> tuple[Rule, ...]:
+    """Partition eras that the clear-to-send layout and the immediates' byte order leave.
+
+    stated: by the job file; it decides between them, and against them nothing.
+    """
     rules = set(Rule)
     for grant in sorted_flows.grants:
         for cts in grant.by_index.values():
@@ -88,6 +91,8 @@ def rules_told(sorted_flows: Sorted) -> tuple[Rule, ...]:
         rules -= {Rule.V2_29}
     elif orders == {"big"}:
         rules &= {Rule.V2_29}
+    if stated in rules:
+        return (stated,)
     return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
 
 
