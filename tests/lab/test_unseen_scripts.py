@@ -27,7 +27,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SGD = 'name = "sgd"\nlearning_rate = 0.05\n'
 MOMENTUM = SGD + "momentum = 0.9\n"
 ADAMW = 'name = "adamw"\nlearning_rate = 0.01\n'
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def run(
         launch(hosts, words[0], str(digests), *words[1:])
     told = replay(capture, optimizer, more)
     replica = {
-        line["step"]: {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        line["step"]: {"parameters": line["parameters_sha256"], **line.get("states_sha256", {})}
         for line in told["digests"]
     }
     why = told["lost"]["why"] if told["lost"] else told["why"]
@@ -127,25 +127,33 @@ def run(
 
 
 ALL, NONE = "every step", "no step"
+DTYPES = "parameters of several dtypes"
 QUICK = [
     ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
     ("variants.py view", ADAMW, ALL, ""),
-    ("variants.py frozen", ADAMW, NONE, "frozen parameters"),
-    ("several_dtypes.py float64", SGD, NONE, "no job was learned"),
+    ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
+    ("several_dtypes.py float64", SGD, NONE, DTYPES),
 ]
 OTHERS = [
-    ("unused_branch.py", ADAMW, NONE, "bucket plan was not seen"),
-    ("several_dtypes.py bfloat16", SGD, NONE, "no job was learned"),
-    ("variants.py fp16", ADAMW, NONE, "no job was learned"),
-    ("variants.py static", ADAMW, NONE, "iteration 0"),
+    ("cnn_batchnorm.py unused", MOMENTUM, NONE, "every parameter took part in all 5 iterations"),
+    ("cnn_batchnorm.py mixed", MOMENTUM, NONE, DTYPES),
+    ("unused_branch.py", ADAMW, NONE, "2 of the parameters took no part"),
+    ("several_dtypes.py bfloat16", SGD, NONE, DTYPES),
+    ("variants.py fp16", ADAMW, NONE, "fp16_compress_hook"),
+    ("variants.py static", ADAMW, NONE, "static_graph=True"),
+    ("variants.py unused", ADAMW, NONE, "find_unused_parameters=True"),
     ("variants.py tied", ADAMW, ALL, ""),
+    ("variants.py frozen", ADAMW, NONE, "frozen parameters"),
     ("variants.py frozen-last", ADAMW, NONE, "frozen parameters"),
     ("variants.py no-sync", ADAMW, ALL, ""),
-    ("variants.py bfloat16", ADAMW, NONE, ""),
-    ("variants.py twin", ADAMW, NONE, "no job was learned"),
-    ("variants.py gloo", ADAMW, NONE, ""),
-    ("two_models.py", SGD, "", ""),
-    ("own_statistics.py", SGD, "", ""),
+    ("variants.py bfloat16", ADAMW, NONE, "state [model] dtype"),
+    ("variants.py twin", ADAMW, NONE, "as large as one of the buckets"),
+    ("variants.py gloo", ADAMW, NONE, "no RDMA write was seen"),
+    ("two_models.py", SGD, NONE, "a second model was wrapped"),
+    ("own_statistics.py", SGD, ALL, ""),
+    ("tiny.py one", SGD, NONE, "nothing tells a model of it"),
+    ("tiny.py two", SGD, NONE, "nothing tells a model of it"),
+    ("tiny.py numbers", SGD, NONE, "nothing tells a model of it"),
 ]
 
 
@@ -155,9 +163,9 @@ def test_script_is_followed_exactly_or_refused_with_the_reason(
     hosts: cluster.Cluster, tmp_path: Path, words: str, optimizer: str, steps: str, reason: str
 ) -> None:
     outcome = run(hosts, tmp_path, optimizer, *words.split())
-    assert len(outcome.trainer) >= 5
+    assert len(outcome.trainer) >= 5 or words == "tiny.py numbers"
     if steps == ALL:
-        assert outcome.replica == outcome.trainer
+        assert outcome.replica == outcome.trainer and not outcome.why
     if steps == NONE:
         assert not outcome.replica and outcome.why
     assert reason in outcome.why

@@ -197,8 +197,8 @@ def _by_map(habits: Habits, reduces: Sequence[Cut], ring: Ring, *, planned: bool
         return ""
     if maps[0] is reduces[0] and len(reduces) > 1 and _is(reduces[1], whole):
         return STATIC.format(habits.parameters)
-    spans = list(_spans(reduces, size))
-    if planned or len(spans) < 2 or not all(_holds(span, whole) for span in spans):
+    spans = {tuple(cut.op.work_bytes for cut in span) for span in _spans(reduces, size)}
+    if planned or len(maps) < 2 or len(spans) != 1:
         return ""
     never = {i for ranks in used if ranks is not None for i, n in enumerate(ranks) if not n}
     told = SOME_UNUSED.format(len(never), len(maps)) if never else ALL_USED.format(len(maps))
@@ -224,12 +224,3 @@ def _spans(reduces: Sequence[Cut], size: int) -> Iterator[list[Cut]]:
             span = []
         else:
             span.append(cut)
-
-
-def _holds(span: Sequence[Cut], whole: int) -> bool:
-    """The buckets are all of the gradient, line ends aside."""
-    grain = max(
-        LL128_GROUP_DATA_BYTES if cut.op.protocol is Protocol.LL128 else LL_LINE_DATA_BYTES
-        for cut in span
-    )
-    return 0 <= sum(round_up(cut.op.work_bytes, grain) for cut in span) - whole < grain * len(span)

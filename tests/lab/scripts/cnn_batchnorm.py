@@ -1,4 +1,7 @@
-"""A small CNN with BatchNorm: its running statistics are broadcast at every forward."""
+"""A small CNN with BatchNorm: its running statistics are broadcast at every forward. "unused" and
+"mixed" behind it: find_unused_parameters, and a last layer of another dtype."""
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -12,7 +15,10 @@ model = nn.Sequential(
     *(nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12), nn.ReLU()),
     *(nn.Conv2d(12, 20, 3), nn.BatchNorm2d(20), nn.ReLU(), nn.Flatten(), nn.Linear(20 * 16, 10)),
 )
-wrapped = DistributedDataParallel(model)
+kind = torch.bfloat16 if "mixed" in sys.argv else torch.float32
+model[-1].to(kind)
+model[-1].register_forward_pre_hook(lambda _, inputs: inputs[0].to(kind))
+wrapped = DistributedDataParallel(model, find_unused_parameters="unused" in sys.argv)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 for step in range(1, 6):
     noise(step, dist.get_rank())

@@ -26,6 +26,7 @@ if way == "bfloat16":
 options = {
     "static": {"static_graph": True},
     "view": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
 }
 wrapped = DistributedDataParallel(model, bucket_cap_mb=0.01, **options.get(way, {}))
 if way == "fp16":  # torch refuses its bf16 hook where there is no NCCL
