@@ -44,7 +44,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", help="of torch.distributed; default: torch's choice")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--stop-at", type=int, help="save and end after this step")
-    parser.add_argument("--batch", type=int, default=2, help="sequences per rank and micro-batch")
+    parser.add_argument("--batch", type=int, default=2, help="sequences per micro-batch")
     parser.add_argument("--layers", type=int, default=Shape.layers)
     parser.add_argument("--width", type=int, default=Shape.width)
     parser.add_argument("--heads", type=int, default=Shape.heads)
@@ -67,7 +67,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--resume", type=Path, help="a checkpoint of this script")
     parser.add_argument("--digests", type=Path, help="write sha256 of the state after each step")
-    return parser.parse_args(given)
+    if (told := parser.parse_args(given)).width % told.heads:
+        parser.error(f"--width {told.width} is no multiple of --heads {told.heads}")
+    return told
 
 
 def text_of(out: Path) -> torch.Tensor:

@@ -116,4 +116,7 @@ def family(pid: int) -> list[int]:
 
 
 def _tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    """What a rank raised, if it did; torchrun's own account of it names no cause."""
+    told = log.read_text(errors="replace").splitlines()
+    raised = [line for line in told if line.startswith("[rank")]
+    return "\n".join((raised or told)[-lines:])

@@ -1,0 +1,78 @@
+"""`flowcheck lab train` as a user starts it: followed, killed, given back, resumed, compared.
+
+The judge is the trainer: its own digests after every step, in a file the services cannot see, and
+its own runs that were stopped by its save, or never.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcheck.lab.cluster import namespaces
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+    pytest.mark.timeout(300),
+]
+SMALL = ("--layers", "2", "--width", "64", "--heads", "2", "--context", "32")
+LIMIT_S = 240
+
+
+def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[str, Any]:
+    """What the run says as JSON; everything it made is gone."""
+    command = [sys.executable, "-m", "flowcheck", "lab", "train", "--json"]
+    command += ["--name", name, "--out", str(out), *options, "--", *SMALL, *script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert namespaces.existing(f"fcl-{name}-") == []
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    found = train(
+        tmp_path / "out",
+        f"t{os.getpid()}",
+        ["--steps", "9", "--kill-at", "4"],
+        ["--clip", "1", "--accumulate", "2", "--metric-every", "3"],
+    )
+    comparison = found["comparison"]
+    assert (comparison["different"], comparison["missing"]) == ([], [])
+    assert comparison["equal"] >= 8
+    assert 0 <= found["killed_at"] - found["restored_step"] + 1 <= 2
+    assert found["final"] == found["control"] == found["unbroken"]
+    assert all(one["holds"] for one in found["statements"])
+    told = (tmp_path / "out/trainers/digests.jsonl").read_text().splitlines()
+    assert max(json.loads(line)["step"] for line in told) == 9
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("options", "script"),
+    [
+        (["--hosts", "3", "--switch", "ovs"], ["--accumulate", "2", "--sync-each"]),
+        (["--hosts", "4", "--protocol", "Simple"], ["--clip", "1"]),
+        (["--hosts", "8", "--mirror", "p3:both"], ["--clip", "1"]),
+        (["--protocol", "LL128", "--mtu", "9000", "--loss", "0.001"], ["--sgd"]),
+    ],
+    ids=["ovs", "simple", "eight", "loss"],
+)
+def test_other_clusters_and_habits(tmp_path: Path, options: list[str], script: list[str]) -> None:
+    found = train(
+        tmp_path / "out",
+        f"t{os.getpid()}",
+        [*options, "--steps", "10", "--kill-at", "5", "--no-control"],
+        script,
+    )
+    assert found["comparison"]["missing"] == found["comparison"]["different"] == []
+    assert all(one["holds"] for one in found["statements"])
