@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,12 +63,15 @@ class Cleared:
 
 def find() -> list[Leftover]:
     """Shared memory of killed chains, wherever shared memory may lie."""
-    return [_leftover(memory) for memory in stale_memory([SHM, *huge_mounts()])]
+    found = []
+    for memory in stale_memory([SHM, *huge_mounts()]):
+        with suppress(FileNotFoundError):  # somebody else removes it just now
+            found.append(_leftover(memory))
+    return found
 
 
 def _leftover(memory: Path) -> Leftover:
-    files = [path for path in memory.iterdir() if path.is_file() and not path.is_symlink()]
-    size_bytes = sum(path.stat().st_blocks * 512 for path in files)
+    size_bytes = sum(path.lstat().st_blocks * 512 for path in memory.iterdir())
     return Leftover(memory, run_of(memory), size_bytes, (memory / "replica").exists())
 
 

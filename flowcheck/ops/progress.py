@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -128,5 +129,6 @@ def lost_sentence(lost: StepLost) -> str:
 
 
 def say(sentence: str) -> None:
-    """To the operator, on stderr."""
-    print(f"flowcheck: {sentence}", file=sys.stderr, flush=True)
+    """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
+    with suppress(OSError):
+        print(f"flowcheck: {sentence}", file=sys.stderr, flush=True)

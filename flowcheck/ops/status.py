@@ -43,9 +43,13 @@ def run(root: Path, *, as_json: bool) -> int:
 def _refuse_ended(where: RunDir) -> None:
     """Raises ConfigError where there is no chain to tell of."""
     where.settings()
-    if not where.memory.exists() or not (where.root / "memory").is_symlink():
-        why = f"the chain that ran there has ended; its logs and steps.jsonl are in {where.root}"
-        raise ConfigError("run", str(where.root), why)
+    if where.holds_memory and where.memory.exists():
+        return
+    ended = "has ended"
+    if where.holds_memory:
+        ended = "was killed, and its shared memory is gone, as after a restart of this machine"
+    why = f"the chain that ran there {ended}; its logs and steps.jsonl are in {where.root}"
+    raise ConfigError("run", str(where.root), why)
 
 
 def read(where: RunDir) -> dict[str, Any]:

@@ -55,7 +55,10 @@ class Idle:
 
 
 class Signals:
-    """SIGTERM and SIGINT as a flag; `hard` after the second one. May be entered again inside."""
+    """SIGTERM, SIGINT and SIGHUP as a flag; `hard` after the second one. May be entered again.
+
+    A terminal that goes away ends a chain like Ctrl-C, unless nohup has said otherwise.
+    """
 
     def __init__(self) -> None:
         self.received = 0
@@ -63,7 +66,9 @@ class Signals:
         self._before: list[dict[int, Any]] = []
 
     def __enter__(self) -> Signals:
-        numbers = (signal.SIGTERM, signal.SIGINT)
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         self._before.append({n: signal.signal(n, self._note) for n in numbers})
         return self
 

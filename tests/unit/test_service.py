@@ -150,7 +150,7 @@ def test_our_own_mistake_is_told_and_leaves_its_traceback() -> None:
     assert (service.stopped, links.closed) == (1, 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_loop_cleanly(number: signal.Signals) -> None:
     class Signalled(FakeService):
         def work(self) -> int:
@@ -173,6 +173,16 @@ def test_a_signal_behind_the_loop_is_noted_where_somebody_still_listens() -> Non
         os.kill(os.getpid(), signal.SIGTERM)  # would be the end of this process
         assert signals.hard
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not signals.received
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:

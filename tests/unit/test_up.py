@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flowcheck.config import JobConfig
-from flowcheck.errors import StateError
-from flowcheck.ops import remains, up
+from flowcheck.config import JobConfig, encode_config, load_job
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops import leftovers, remains, status, up
 from flowcheck.plane.shard import Shard
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Progress
@@ -157,3 +161,38 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
     assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
     assert kept.why.startswith("no checkpoint in /wanted: ")
+
+
+class Gone(io.StringIO):
+    """A terminal whose other end is closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_went_away_does_not_end_what_speaks_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Gone())
+    assert run_up(monkeypatch, job, nothing) == 1
+    assert "no frame came" in json.loads(capsys.readouterr().out)["why"]
+
+
+def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
+    tmp_path: Path, shm: Path, job: Path
+) -> None:
+    run = killed(RunDir.create(tmp_path / "run", shm))
+    run.config.write_bytes(encode_config(load_job(job)))
+    shutil.rmtree(run.memory)
+    with pytest.raises(ConfigError, match="was killed, and its shared memory is gone"):
+        status.run(run.root, as_json=False)
+    run.remove(keep_records=True)
+    with pytest.raises(ConfigError, match="has ended"):
+        status.run(run.root, as_json=False)
+
+
+def test_leftovers_somebody_else_removes_meanwhile_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"])
+    assert leftovers.find() == []
