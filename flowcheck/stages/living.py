@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import os
 from collections.abc import Iterable
@@ -10,8 +11,9 @@ from pathlib import Path
 
 PREFIX = "flowcheck-"
 """Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
-RUN_LINK = "run"
-"""In a folder of shared memory: leads to its run directory."""
+LEADS_TO = "run-"
+"""Begins the name of an empty file in a folder of shared memory that tells its run directory:
+hugetlbfs holds names, but neither text nor links."""
 
 
 def stale_memory(mounts: Iterable[Path]) -> list[Path]:
@@ -29,11 +31,20 @@ def stale_memory(mounts: Iterable[Path]) -> list[Path]:
 
 def run_of(memory: Path) -> Path | None:
     """The run directory of a folder of shared memory; None if none leads to it any more."""
-    try:
-        root = (memory / RUN_LINK).readlink()
-        return root if (root / "memory").resolve() == memory.resolve() else None
-    except OSError:
-        return None
+    for file in memory.glob(f"{LEADS_TO}*"):
+        with suppress(ValueError, OSError):  # none of ours
+            told = base64.urlsafe_b64decode(file.name.removeprefix(LEADS_TO))
+            root = Path(os.fsdecode(told))
+            if (root / "memory").resolve() == memory.resolve():
+                return root
+    return None
+
+
+def lead_to(run: Path, memory: Path) -> None:
+    """Makes `run_of` find the run directory of a folder of shared memory."""
+    name = LEADS_TO + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
+    with suppress(OSError):  # too long a path; sockets will refuse it with a sentence
+        (memory / name).touch()
 
 
 def locked(folder: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError
-from flowcheck.stages.living import PREFIX, RUN_LINK, identity, living, locked
+from flowcheck.stages.living import PREFIX, identity, lead_to, living, locked
 
 _RUNS = itertools.count()
 _LOCKS: dict[Path, int] = {}
@@ -40,7 +40,7 @@ class RunDir:
         for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _LOCKS[memory.resolve()] = locked(memory)
-        (memory / RUN_LINK).symlink_to(root.resolve())
+        lead_to(root, memory)
         (root / "memory").symlink_to(memory)
         run.note_pid("supervisor", os.getpid())
         return run

@@ -20,7 +20,8 @@ import os, signal, sys
 from pathlib import Path
 from flowcheck.stages.rundir import RunDir
 run = RunDir.create(Path(sys.argv[1]), Path(sys.argv[2]))
-(run.memory / "ring-0").write_bytes(bytes(3 << 20))
+if "bare" not in sys.argv:
+    (run.memory / "ring-0").write_bytes(bytes(3 << 20))
 if "replica" in sys.argv:
     (run.memory / "replica").write_bytes(b"weights")
 print(run.memory, flush=True)
@@ -94,6 +95,15 @@ def test_a_killed_replay_of_nobodys_goes_with_its_folder(tmp_path: Path, shm: Pa
     assert own.exists() and kept.exists()
 
 
+def test_a_run_directory_of_any_name_is_found(tmp_path: Path, shm: Path) -> None:
+    for name in ("with space", "ümlaut-é", "a" * 60, "../" + tmp_path.name + "/up"):
+        run = RunDir.create(tmp_path / name, shm)
+        assert run_of(run.memory) == (tmp_path / name).resolve()
+        run.remove()
+    (shm / "run-%%").touch()
+    assert run_of(shm) is None
+
+
 def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "r", shm)
     (shm / "flowcheck-notes").mkdir()
@@ -125,3 +135,25 @@ def test_an_identity_is_a_number_and_a_start() -> None:
     stat = Path(f"/proc/{os.getpid()}/stat").read_text()
     assert told == f"{os.getpid()} {stat.rpartition(')')[2].split()[19]}"
     assert identity(4194305) == "0 0"
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_run_on_huge_pages_is_made_found_and_removed_like_any(tmp_path: Path) -> None:
+    """hugetlbfs refuses links and text; no page is needed to make folders in it."""
+    mount = tmp_path / "huge"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "hugetlbfs", "none", mount], check=False).returncode:
+        pytest.skip("hugetlbfs cannot be mounted here")
+    try:
+        run = RunDir.create(tmp_path / "r", mount)
+        assert run.memory.parent == mount and run_of(run.memory) == tmp_path / "r"
+        run.remove()
+        assert list(mount.iterdir()) == []
+        killed(tmp_path / "s", mount, "bare")
+        (memory,) = stale_memory([mount])
+        assert run_of(memory) == tmp_path / "s"
+        RunDir(tmp_path / "s").remove()
+        assert stale_memory([mount]) == []
+    finally:
+        subprocess.run(["umount", mount], check=True)
