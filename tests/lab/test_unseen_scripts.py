@@ -55,8 +55,9 @@ def hosts() -> Iterator[cluster.Cluster]:
 
 
 def launch(hosts: cluster.Cluster, script: str, *words: str) -> None:
-    """The script on both hosts, to its end."""
-    rank_files = [SCRIPTS / script, *words]
+    """The script on both hosts, to its end. words: its arguments, and NAME=VALUE for its
+    environment."""
+    rank_files = [SCRIPTS / script, *(word for word in words if "=" not in word)]
     started = []
     for rank in range(hosts.hosts):
         told = {
@@ -72,7 +73,7 @@ def launch(hosts: cluster.Cluster, script: str, *words: str) -> None:
             cluster.run_in(
                 hosts.host_namespace(rank),
                 [sys.executable, *map(str, rank_files)],
-                env=os.environ | told,
+                env=os.environ | told | dict(w.split("=") for w in words if "=" in w),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -145,6 +146,8 @@ OTHERS = [
     ("variants.py tied", ADAMW, ALL, ""),
     ("variants.py frozen", ADAMW, NONE, "frozen parameters"),
     ("variants.py frozen-last", ADAMW, NONE, "frozen parameters"),
+    ("variants.py frozen-scalar", ADAMW, NONE, "frozen parameters"),
+    ("variants.py frozen-scalar NCCL_PROTO=Simple", ADAMW, NONE, "frozen parameters"),
     ("variants.py no-sync", ADAMW, ALL, ""),
     ("variants.py bfloat16", ADAMW, NONE, "state [model] dtype"),
     ("variants.py twin", ADAMW, NONE, "as large as one of the buckets"),

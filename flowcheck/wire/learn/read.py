@@ -15,6 +15,7 @@ from flowcheck.wire.learn.ends import GRAIN_BYTES, end_open
 from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import learn_job
+from flowcheck.wire.learn.pads import hidden
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.roles import sort_flows
 from flowcheck.wire.learn.search import (
@@ -143,14 +144,19 @@ def _beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tu
         while at < len(sent) and held < size:
             held, at = held + sent[at].bytes, at + 1
         beside = held - size
-        if not size or not sent or beside < LL_LINE_DATA_BYTES:
+        if not size or not sent or beside < 0:
             continue
+        whole = all(part.protocol is Protocol.SIMPLE for part in sent[:at])
+        if beside < (1 if whole else LL_LINE_DATA_BYTES):
+            return hidden(communicator)
         padded = any(part.protocol is Protocol.LL128 for part in sent[:at])
         grain = GRAIN_BYTES[Protocol.LL128] if padded else LL_LINE_DATA_BYTES
         if padded and beside < grain:
             return beside, False
-        if not any(abs(later.bytes - beside) < grain for later in sent[at:]):
+        unlike = [abs(later.bytes - beside) for later in sent[at:]]
+        if min(unlike, default=grain) >= grain:
             return beside, True
+        return min(unlike), False
     return 0, False
 
 

@@ -19,6 +19,8 @@ if way == "tied":
     model[7].weight = model[2].weight
 if way == "frozen":
     model[0].requires_grad_(False)
+if way == "frozen-scalar":
+    model.insert(0, nn.PReLU()).requires_grad_(True)[0].requires_grad_(False)
 if way == "frozen-last":
     model[4].requires_grad_(False)
 if way == "bfloat16":

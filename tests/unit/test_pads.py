@@ -1,0 +1,71 @@
+"""A frozen parameter of one element may hide where the last line of the weights is padded."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowcheck.lab import synthetic
+from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+
+ODD, EVEN = ((5, 9), (20,), (7,), (11, 3)), ((6, 9), (20,), (7,), (11, 3))
+
+
+class FrozenScale(Run):
+    """The first parameter takes no gradient and has one element."""
+
+    def _start_up(self) -> None:
+        broadcast, scale = self._broadcast, struct.pack("<f", 0.25)
+        self._broadcast = (  # type: ignore[method-assign]
+            lambda data: broadcast(scale + data if data is self.truth.weights else data)
+        )
+        super()._start_up()
+        self._broadcast = broadcast  # type: ignore[method-assign]
+
+
+def padded_with(pad: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL pads the last line with what happens to be in a register."""
+    plain = synthetic.ll_lines
+    monkeypatch.setattr(
+        synthetic, "ll_lines", lambda data, flag: plain(data + pad()[: -len(data) % 8], flag)
+    )
+
+
+def read(trainer: Run, folder: Path) -> Reading:
+    path = folder / "job.pcap"
+    write_pcap(path, trainer.all().seen_at(0))
+    tape = read_tape([path])
+    return read_stream(tape.flows, tape.messages)
+
+
+@pytest.mark.parametrize("pad", [bytes(8), b"\xa5" * 8], ids=["zero", "garbage"])
+@pytest.mark.parametrize("shapes", [ODD, EVEN], ids=["in the last line", "in one more"])
+def test_frozen_parameter_of_one_element_is_not_overlooked(
+    shapes: tuple[tuple[int, ...], ...],
+    pad: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    padded_with(lambda: pad, monkeypatch)
+    job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)))
+    plain = read(Run(job), tmp_path)
+    assert plain.job is not None, plain.why_not
+    assert not any("frozen" in sentence for sentence in plain.job.assumed)
+    frozen = read(FrozenScale(job), tmp_path)
+    assert frozen.job is None and "frozen parameters" in frozen.why_not[0]
+
+
+def test_padding_that_follows_no_habit_leaves_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(1)
+    padded_with(lambda: dice.randbytes(8), monkeypatch)
+    reading = read(Run(SyntheticJob(shapes=ODD, buckets=((0, 2), (1, 3)))), tmp_path)
+    assert reading.job is not None, reading.why_not
+    assert any("no parameters are frozen" in sentence for sentence in reading.job.assumed)
