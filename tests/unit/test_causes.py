@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,8 +163,7 @@ def _narrow(data: bytes) -> bytes:
 
 
 def read(trainer: Run, folder: Path) -> Reading:
-    path = folder / "job.pcap"
-    write_pcap(path, trainer.all().seen_at(0))
+    write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
     tape = read_tape([path])
     return read_stream(tape.flows, tape.messages)
 
@@ -240,8 +240,10 @@ def test_weights_of_one_line_are_no_model_for_sure(
     assert reading.weights.why_not in reading.why_not
 
 
-def test_no_roce_traffic_at_all_is_said() -> None:
-    assert read_stream([], []).why_not == (
-        "no RDMA write was seen: the trainers use another transport, or the mirror does not show "
-        "them",
-    )
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float32, False), (torch.float16, True)])
+def test_hook_into_the_other_type_of_two_bytes_is_said_not_to_show(
+    dtype: torch.dtype, told: bool, tmp_path: Path
+) -> None:
+    reading = read(Run(replace(JOB, dtype=dtype)), tmp_path)
+    assert reading.job is not None, reading.why_not
+    assert any("communication hook" in sentence for sentence in reading.job.assumed) is told

@@ -233,6 +233,7 @@ def test_reading_is_the_same_twice(tmp_path: Path) -> None:
 def test_nothing_is_read_from_nothing() -> None:
     reading = read_stream([], [])
     assert reading.collectives == () and reading.weights is None and reading.job is None
+    assert "no RDMA write was seen" in reading.why_not[0]
 
 
 @pytest.mark.parametrize("direction", ["tx", "both"])

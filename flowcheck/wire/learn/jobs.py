@@ -32,6 +32,10 @@ BUFFERS_KEPT = (
     "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
     "part of the replica, a restored state has those of its template"
 )
+SAME_TYPE = (
+    "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
+    "bytes would not show"
+)
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -226,6 +230,8 @@ def _assumed(communicator: Communicator, collected: Found, plan: _Plan) -> tuple
     told: list[str] = []
     if any(op.kind is Kind.BROADCAST for op in plan.each):
         told.append(BUFFERS_KEPT)
+    if habits.element_bytes == 2:
+        told.append(SAME_TYPE)
     sizes = {habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))}
     if len(sizes) == 1:
         told.append(ALL_ALIKE)
