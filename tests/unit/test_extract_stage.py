@@ -58,7 +58,9 @@ def job_of(ring: FlowKey, p2p: FlowKey) -> Job:
     )
 
 
-def reading(flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool) -> Reading:
+def reading(
+    flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool, release: object
+) -> Reading:
     """Proves the job once the first all-reduce is there."""
     sizes = {key: [m for m in messages if m.flow == key] for key in {m.flow for m in messages}}
     rings = [key for key, seen in sizes.items() if any(m.wire_bytes == 40000 for m in seen)]

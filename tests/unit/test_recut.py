@@ -273,7 +273,7 @@ def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
 ) -> None:
     never, begun = Event(), []
 
-    def endless(*_: object, ended: bool) -> None:
+    def endless(*_: object, ended: bool, release: object) -> None:
         begun.append(ended)
         never.wait(60)
 

@@ -1,0 +1,183 @@
+"""The job that is followed: homes for its bytes, whole steps for the updater, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.messages import JobLearned, Note, ShardReady, StepLost
+from flowcheck.plane.extractor import Extractor, place_staged
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.stages.apart import Apart
+from flowcheck.stages.generations import Generations, Short
+from flowcheck.stages.links import Links
+from flowcheck.stages.planned import Planned
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.succession import Succession, incarnation_of
+from flowcheck.wire.job import Job
+
+MISSING_RANGES_MAX = 1000
+"""Ranges a StepLost names; the shard keeps them all."""
+
+
+class Followed:
+    """One learned job, until a later incarnation takes its place."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: Job,
+        extractors: Sequence[Extractor],
+        shard: Shard,
+        links: Links,
+        *,
+        fresh: bool,
+    ) -> None:
+        """Obeys the job: everything here may have been done before a kill.
+
+        fresh: it was learned just now.
+        """
+        self._run, self._extractors, self._links = run, extractors, links
+        self._apart = Apart(run.learned_folder / "numbers")
+        self._broken: tuple[int, str] | None = None
+        self._read_out = False  # all that is staged was read once more, as nothing more comes
+        self.why = ""
+        """What kept the replica from more, in one sentence."""
+        self.generations = Generations(shard)
+        self.generations.open_free()
+        base = incarnation_of(run).iterations
+        self.planned = Planned(run, job, extractors, base=base, fresh=fresh)
+        self.planned.restore()
+        self.planned.install(lost=self.lost)
+        self.place()
+
+    @property
+    def lost(self) -> bool:
+        short = self.generations.short()
+        return short is not None and short.lost
+
+    @property
+    def _drained(self) -> bool:
+        return all(x.ring.drained for x in self._extractors)
+
+    def fill(self, succession: Succession, *, idle: bool, looks: bool) -> int:
+        """Homes for what is staged, whole steps to the updater, short ones given up.
+
+        idle: nothing new was extracted; looks: what is staged is to be looked at in this turn.
+        """
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = 0
+        if any(self.planned.late) and looks:
+            done += succession.look(self._extractors, self.planned, at_once=False)
+            if succession.proved:
+                return done
+        crowded = any(2 * x.staging.held_free < x.staging.held_packets for x in self._extractors)
+        if generations.open_free() or idle or crowded or looks:
+            done += self.place()
+        for step, generation in generations.finished():
+            self._links.send("update", ShardReady(step=step, generation=generation))
+        short = generations.short()
+        if short is None or short.lost or done:
+            return done
+        if looks and (done := self._recut(short, ended=self._drained)):
+            return done
+        if short.conflict_bytes:
+            return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
+        if self._broken is not None and short.step >= self._broken[0]:
+            return self._lose(short, self._broken[1])
+        if any(x.stalled for x in self._extractors) and any(self.planned.late):
+            succession.drop(self.planned)
+            return self.place()
+        if any(x.stalled for x in self._extractors) and not generations.waiting:
+            return self.give_up(short, "staging is full and it is not whole")
+        # A whole step before it frees a generation first: then what waits is read again.
+        if looks and not generations.waiting and (why := self.planned.passed(short.step)):
+            return self.give_up(short, why)
+        return 0
+
+    def give_up(self, short: Short, why: str) -> int:
+        """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        passed = self.planned.explain(self._apart.numbers)
+        for sentence in passed:
+            self._note(sentence)
+        return len(passed) + self.place() if passed else self._lose(short, why)
+
+    def _recut(self, short: Short, *, ended: bool) -> int:
+        """Flows that left their plan: what lies between the steps is told and left out."""
+        full = any(x.stalled for x in self._extractors)
+        self._read_out = (ended or full) and not self.generations.waiting
+        if self._broken is not None:
+            return 0
+        outcome = self.planned.recuts.look(
+            self._extractors,
+            self._apart.numbers,
+            open_step=short.step + GENERATIONS - 1,
+            at_once=self._read_out,
+        )
+        self._broken = outcome.broken
+        for sentence in outcome.notes:
+            self._note(sentence)
+        return outcome.done and outcome.done + self.place()
+
+    def wind_up(self, succession: Succession) -> int:
+        """A later incarnation is proved: the last whole steps of this one."""
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = generations.open_free() + self.place()
+        for step, generation in generations.finished():
+            self._links.send("update", ShardReady(step=step, generation=generation))
+        short = generations.short()
+        if short is not None and not short.lost:
+            done = done or self._recut(short, ended=True)
+            if not done and self.planned.explain(self._apart.numbers):
+                done = self.place()
+        if done or generations.waiting:
+            return done
+        if short is not None and short.covered_bytes and not short.lost:
+            self._note(f"step {short.step} was in flight when its job ended, and is given up")
+        self.planned.ignore_planned()
+        generations.shard.clear()
+        self.place()
+        succession.commit()
+        self._links.send("update", JobLearned(path=str(self._run.successor)))
+        return 1
+
+    def place(self) -> int:
+        """Gives what is staged the homes it has by now; how many messages moved."""
+        done = self._apart.adopt(self._extractors)
+        self._apart.number(self._extractors)
+        return done + place_staged(self._extractors, self._apart.numbers)
+
+    def _lose(self, short: Short, why: str) -> int:
+        """The replica stops before this step; capture and counting go on."""
+        shard = self.generations.shard
+        missing = shard.missing(short.generation)
+        if len(missing) > MISSING_RANGES_MAX:
+            why += f"; the first {MISSING_RANGES_MAX} of {len(missing)} missing ranges"
+            missing = missing[:MISSING_RANGES_MAX]
+        shard.lose(short.generation)
+        self.why = f"step {short.step} was lost: {why}"
+        message = StepLost(step=short.step, missing=missing, why=why)
+        self._links.send("update", message)
+        self._links.report(message)
+        self.planned.ignore_planned()
+        self.place()
+        return 1
+
+    def end(self) -> tuple[int, int | None]:
+        """The last word on every step, every frame being extracted: (what was done, the whole
+        steps once nothing more can be)."""
+        held = sum(int(x.staging.handle.header.records_held) for x in self._extractors)
+        short = self.generations.short()
+        if short is None:
+            return 0, None
+        if held and not short.lost and (self.generations.waiting or not self._read_out):
+            return 0, None
+        if not short.lost and (short.covered_bytes or held):
+            return self.give_up(short, "the capture ended before all of it was seen"), None
+        if short.lost and not self.why:
+            self.why = f"step {short.step} was lost"  # by this stage, before it was restarted
+        return 0, short.step - 1
+
+    def _note(self, sentence: str) -> None:
+        self._links.report(Note(stage="extract", sentence=sentence))
