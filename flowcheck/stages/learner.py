@@ -108,15 +108,19 @@ class Learner:
         extractors: Sequence[Extractor],
         *,
         at_once: bool,
+        hurry: bool = False,
         only: Sequence[set[int]] | None = None,
         wait_s: float = 0.0,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
-        at_once: nothing more comes, or there is no room for it: read whatever is new; only:
-        [ring] indices of the flows to read, by default all; wait_s: for a reading under way.
+        at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
+        is little room: read again as soon as anything is new; only: [ring] indices of the flows
+        to read, by default all; wait_s: for a reading under way.
         """
-        if self._reading is None and not self._begin(extractors, only, at_once=at_once):
+        if self._reading is None and not self._begin(
+            extractors, only, at_once=at_once, hurry=hurry
+        ):
             return None
         assert self._reading is not None
         self._reading.join(wait_s)
@@ -141,6 +145,7 @@ class Learner:
         only: Sequence[set[int]] | None,
         *,
         at_once: bool,
+        hurry: bool,
     ) -> bool:
         """Starts a reading if enough is new; readings take half of the time at most."""
         if only is None:
@@ -151,7 +156,9 @@ class Learner:
         if at_once:
             due = max(1, self._read_at + self._last_word)
         early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
-        if complete < due or (early and not at_once):
+        if hurry:
+            due = min(due, self._read_at + 1)
+        if complete < due or (early and not at_once and not hurry):
             return False
         self._read_at, self._last_word = complete, at_once
         if only is None:

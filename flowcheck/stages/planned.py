@@ -100,14 +100,15 @@ class Planned:
                     proved_at = max(proved_at, position)
         return {index for index, begin in begins.items() if begin < proved_at}
 
-    def crowded(self) -> bool:
-        """Later flows fill half of what a ring may stage: the followed job needs the rest."""
+    def crowded(self, share: float) -> bool:
+        """Later flows fill more than a share of what a ring may stage."""
+        left = 1 - share
         return any(
             late
             and (
-                2 * x.staging.data_free_bytes < int(x.staging.handle.header.data_bytes)
-                or 2 * int(x.staging.handle.header.records_held)
-                > int(x.staging.handle.header.records_max)
+                x.staging.data_free_bytes < left * int(x.staging.handle.header.data_bytes)
+                or int(x.staging.handle.header.records_held)
+                > share * int(x.staging.handle.header.records_max)
             )
             for x, late in zip(self._extractors, self.late, strict=True)
         )

@@ -20,6 +20,10 @@ from flowcheck.stages.planned import Planned
 from flowcheck.stages.proof import Proof, write_whole
 from flowcheck.stages.rundir import RunDir
 
+LATE_HURRY, LATE_MOST = 0.5, 0.75
+"""Shares of staging that flows of no known job may take: from the first one on they are read again
+with every message, and from the second one on left out, as the followed job needs the rest."""
+
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the updater found."""
@@ -119,12 +123,18 @@ class Succession:
 
     def look(self, extractors: Sequence[Extractor], planned: Planned, *, at_once: bool) -> int:
         """Reads the flows that appeared later; returns 1 where that changed something."""
-        if planned.crowded():
+        if planned.crowded(LATE_MOST):
             why = "; ".join(self._learner.why_not)
-            self._leave_out(planned, f"half of staging is full and no job is proved: {why}")
+            self._leave_out(
+                planned, f"three quarters of staging are full and no job is proved: {why}"
+            )
             return 1
         proof = self._learner.learn(
-            extractors, at_once=at_once, only=planned.late, wait_s=0.05 if at_once else 0.0
+            extractors,
+            at_once=at_once,
+            hurry=planned.crowded(LATE_HURRY),
+            only=planned.late,
+            wait_s=0.05 if at_once else 0.0,
         )
         if proof is None and at_once and not self._learner.busy:
             self.drop(planned)
