@@ -54,10 +54,10 @@ def hosts() -> Iterator[cluster.Cluster]:
     cluster.down(made.name)
 
 
-def launch(hosts: cluster.Cluster, script: str, *words: str) -> None:
+def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> None:
     """The script on both hosts, to its end. words: its arguments, and NAME=VALUE for its
     environment."""
-    rank_files = [SCRIPTS / script, *(word for word in words if "=" not in word)]
+    rank_files = [SCRIPTS / script, digests, *(word for word in words if "=" not in word)]
     started = []
     for rank in range(hosts.hosts):
         told = {
