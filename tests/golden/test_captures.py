@@ -23,6 +23,7 @@ from support.captured import (
 from flowcheck.ops.analyze import as_dict, run
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Collective, Reading, read_stream
+from flowcheck.wire.learn.ends import END_BY_CONTENT
 
 
 @pytest.fixture
@@ -145,6 +146,18 @@ def test_addstep_names_the_nine_packets_its_last_message_lost(captures: Path) ->
     assert [f.psn_missing for f in cut] == [9]
     assert cut[0].key.dest_qp == 0x825
     assert [c.complete for c in reading.collectives] == [True]
+
+
+def test_an_end_that_only_the_last_line_tells_is_assumed_and_one_of_a_plan_is_not(
+    captures: Path,
+) -> None:
+    """The patched trainer of one capture sent no start-up; the other one's names every size."""
+    for name, assumed in (("allreduce_addstep", True), ("iter_40000_p2p_iter10", False)):
+        tape = read_tape([captures / f"{name}.pcapng"])
+        reading = read_stream(tape.flows, tape.messages)
+        reduces = [c for c in reading.collectives if c.kind == "all_reduce"]
+        assert reduces
+        assert all((END_BY_CONTENT in c.assumed) is assumed for c in reduces)
 
 
 @pytest.mark.parametrize("name", TWO_DIRECTIONS)

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.doubt import assumptions, doubts_about
-from flowcheck.wire.learn.ends import END_OPEN, Ends, uncover_end
+from flowcheck.wire.learn.ends import END_BY_CONTENT, END_OPEN, Ends, uncover_end
 from flowcheck.wire.learn.evidence import added_step_told, begins_here, counted
 from flowcheck.wire.learn.iteration import BY_ORDER, disputed
 from flowcheck.wire.learn.p2p import SOURCE, Completion, Parcel
@@ -80,6 +80,8 @@ def collect(
         if ends.open(i, canvas):
             uncover_end(canvas, cut.op.protocol)
             assumed.append(END_OPEN)
+        elif ends.assumed(i, canvas):
+            assumed.append(END_BY_CONTENT)
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )

@@ -18,6 +18,7 @@ from flowcheck.wire.terms import (
 )
 
 END_OPEN = "the end of the tensor inside its last line"
+END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
 GRAIN_BYTES = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
 """Data the wire carries at least, where it is more than a byte."""
 
@@ -37,17 +38,27 @@ class Ends:
 
     def open(self, i: int, canvas: Canvas) -> bool:
         """Neither a plan nor a byte tells where the result of cut `i` ends."""
+        return not self._told(i) and not self._by_content(i, canvas)
+
+    def assumed(self, i: int, canvas: Canvas) -> bool:
+        """Only what stands in its last line tells where the result of cut `i` ends."""
+        return not self._told(i) and self._by_content(i, canvas)
+
+    def _by_content(self, i: int, canvas: Canvas) -> bool:
+        # What fills up a group may be anything: of another tensor, even of the same kind.
+        return self._cuts[i].op.protocol is not Protocol.LL128 and _fills_last_line(canvas)
+
+    def _told(self, i: int) -> bool:
         op = self._cuts[i].op
         if op.kind is not Kind.ALL_REDUCE:
-            return False
+            return True
         told = not op.slack_is_open
         grain = GRAIN_BYTES.get(op.protocol, 0)
         if op.meaning == BUCKET and grain:
             # A metric of one number is as large on the wire as a bucket of one line.
             told = op.work_bytes > grain and i < self._hidden_from
             told = told and (op.work_bytes, op.protocol) not in self._rivals
-        # What fills up a group may be anything: of another tensor, even of the same kind.
-        return not told and (op.protocol is Protocol.LL128 or not _fills_last_line(canvas))
+        return told
 
 
 def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
