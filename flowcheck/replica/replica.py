@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +13,11 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
+from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.state import StateFile, place_sections
-
-Flat = np.ndarray | bytes | bytearray | memoryview
-"""Raw bytes of a flat tensor, or an array of its elements: registration order, memory order."""
 
 
 class Replica:
@@ -64,7 +61,7 @@ class Replica:
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
         sections = place_sections(_wanted(layout, optimizer))
-        values = _elements(weights, layout, "weights")
+        values = elements_of(weights, layout, "weights")
         arrays = {s.name: np.zeros(s.elements, s.dtype) for s in sections}
         arrays[optimizers.PARAMETERS] = values
         named = optimizers.named_tensors(arrays, layout)
@@ -152,7 +149,7 @@ class Replica:
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        raw = _elements(gradient, self.layout, "gradient")
+        raw = elements_of(gradient, self.layout, "gradient")
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
@@ -193,7 +190,7 @@ class Replica:
 
         weights: [layout.elements], registration order, memory order.
         """
-        values = _elements(weights, self.layout, "weights").view(np.uint8)
+        values = elements_of(weights, self.layout, "weights").view(np.uint8)
         for commit in reversed(self._open.versions):
             held = self._open.sections(commit.copy)[optimizers.PARAMETERS].view(np.uint8)
             if np.array_equal(values, held):
@@ -236,28 +233,6 @@ def _wanted(layout: Layout, optimizer: OptimizerConfig) -> list[tuple[str, str, 
     if optimizers.counts_steps(optimizer):
         wanted.append((optimizers.STEP_COUNT, "<f4", len(layout.parameters)))
     return wanted
-
-
-def _elements(values: Flat, layout: Layout, what: str) -> np.ndarray:
-    """`values` as [layout.elements] over the same memory; copied only if it is misaligned.
-
-    The array claims to be writable, for torch knows no other kind; nothing here writes to it, and
-    it is good only as long as the caller's own `values`.
-    """
-    source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
-    if not source.flags.c_contiguous:
-        source = np.ascontiguousarray(source)
-    if source.nbytes != layout.size_bytes:
-        raise StateError(
-            f"{what}: {source.nbytes} bytes given, the layout has {layout.size_bytes} "
-            f"({layout.elements} elements of {layout.dtype})"
-        )
-    if source.ctypes.data % layout.element_bytes:
-        source = source.copy()
-    if source.flags.writeable or not source.nbytes:
-        return source.reshape(-1).view(layout.stored_as)
-    memory = (ctypes.c_uint8 * source.nbytes).from_address(source.ctypes.data)
-    return np.frombuffer(memoryview(memory), layout.stored_as)
 
 
 assert DIGEST_BYTES == 16  # the commit slot holds 16
