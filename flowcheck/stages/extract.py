@@ -66,7 +66,16 @@ class ExtractService:
         shard = shard or create_shard(self._run, job)
         for extractor in self._extractors:
             extractor.use_shard(shard)
-        self._followed = Followed(self._run, job, self._extractors, shard, self._links, fresh=fresh)
+        assert self._config.optimizer is not None
+        self._followed = Followed(
+            self._run,
+            job,
+            self._extractors,
+            shard,
+            self._links,
+            each=self._config.optimizer.synced_backwards,
+            fresh=fresh,
+        )
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:

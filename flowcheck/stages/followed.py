@@ -30,12 +30,14 @@ class Followed:
         shard: Shard,
         links: Links,
         *,
+        each: int,
         fresh: bool,
     ) -> None:
         """Obeys the job: everything here may have been done before a kill.
 
-        fresh: it was learned just now.
+        each: all-reduced backward passes per step of the trainer; fresh: it was learned just now.
         """
+        self._each = each
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = Apart(run.learned_folder / "numbers")
         self._broken: tuple[int, str] | None = None
@@ -45,7 +47,7 @@ class Followed:
         self.generations = Generations(shard)
         self.generations.open_free()
         base = incarnation_of(run).iterations
-        self.planned = Planned(run, job, extractors, base=base, fresh=fresh)
+        self.planned = Planned(run, job, extractors, base=base, name=self._name, fresh=fresh)
         self.planned.restore()
         self.planned.install(lost=self.lost)
         self.place()
@@ -54,6 +56,10 @@ class Followed:
     def lost(self) -> bool:
         short = self.generations.short()
         return short is not None and short.lost
+
+    def _name(self, iteration: int) -> int:
+        """The trainer's step that one of the shard's belongs to."""
+        return incarnation_of(self._run).step_within(iteration, self._each)
 
     @property
     def _drained(self) -> bool:
@@ -134,7 +140,9 @@ class Followed:
         if done or generations.waiting:
             return done
         if short is not None and short.covered_bytes and not short.lost:
-            self._note(f"step {short.step} was in flight when its job ended, and is given up")
+            self._note(
+                f"step {self._name(short.step)} was in flight when its job ended, and is given up"
+            )
         self.planned.ignore_planned()
         generations.shard.clear()
         self.place()
@@ -156,8 +164,9 @@ class Followed:
             why += f"; the first {MISSING_RANGES_MAX} of {len(missing)} missing ranges"
             missing = missing[:MISSING_RANGES_MAX]
         shard.lose(short.generation)
-        self.why = f"step {short.step} was lost: {why}"
-        message = StepLost(step=short.step, missing=missing, why=why)
+        named = self._name(short.step)
+        self.why = f"step {named} was lost: {why}"
+        message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
         self.planned.ignore_planned()
@@ -176,7 +185,8 @@ class Followed:
         if not short.lost and (short.covered_bytes or held):
             return self.give_up(short, "the capture ended before all of it was seen"), None
         if short.lost and not self.why:
-            self.why = f"step {short.step} was lost"  # by this stage, before it was restarted
+            # By this stage, before it was restarted.
+            self.why = f"step {self._name(short.step)} was lost"
         return 0, short.step - 1
 
     def _note(self, sentence: str) -> None:

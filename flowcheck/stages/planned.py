@@ -35,10 +35,12 @@ class Planned:
         clock: Callable[[], float] = time.monotonic,
         *,
         base: int = 0,
+        name: Callable[[int], int] = int,
         fresh: bool = False,
     ) -> None:
-        """base: steps before this job's first one; fresh: it was learned just now, so that most
-        flows it does not name belong to it all the same."""
+        """base: the shard's steps before this job's first one; name: what the trainer calls one of
+        them; fresh: the job was learned just now, so that most flows it does not name belong to it
+        all the same."""
         self._base, self._fresh = base, fresh
         self.late: list[set[int]] = [set() for _ in extractors]
         """[ring] flows that appeared after the job was learned: they stay staged."""
@@ -49,7 +51,7 @@ class Planned:
         self._clock = clock
         self._heads = [(-1, clock()) for _ in extractors]
         """[ring] its head, and since when it has not moved."""
-        self.recuts = Recuts(run, job, self._plans, base)
+        self.recuts = Recuts(run, job, self._plans, base, name)
 
     def restore(self) -> None:
         """Ends what a kill interrupted: every plan gets the cuts that were decided."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -58,9 +58,18 @@ class Recuts:
     """
 
     def __init__(
-        self, run: RunDir, job: Job, plans: Mapping[FlowKey, FlowPlan], base: int = 0
+        self,
+        run: RunDir,
+        job: Job,
+        plans: Mapping[FlowKey, FlowPlan],
+        base: int = 0,
+        name: Callable[[int], int] = int,
     ) -> None:
-        """base: steps before this job's first one; here its own are counted from 1."""
+        """base: the shard's steps before this job's first one; here its own are counted from 1.
+
+        name: what the trainer calls one of the shard's steps.
+        """
+        self._name = name
         self._run, self._base = run, base
         self._file = run.learned_folder / "recuts"
         self._plans = plans
@@ -114,7 +123,10 @@ class Recuts:
         start = self._start(number, view, step)
         if start is None:
             named = step + self._base
-            outcome.broken = (named, f"step {named} has messages the first iteration had not")
+            outcome.broken = (
+                named,
+                f"step {self._name(named)} has messages the first iteration had not",
+            )
             return
         stream = view.stream()
         steps = max(1, last - start.step + 1)
@@ -130,8 +142,9 @@ class Recuts:
             named = step + self._base
             outcome.broken = (
                 named,
-                f"step {named} does not lie where the plan has it, and no collectives that "
-                "could be left out explain the messages before it: a deviation, nothing was lost",
+                f"step {self._name(named)} does not lie where the plan has it, and no collectives "
+                "that could be left out explain the messages before it: a deviation, nothing "
+                "was lost",
             )
             return
         recut = Recut(number, reading.buckets[-1].step, reading.end, cuts, reading.assumed)
@@ -140,7 +153,8 @@ class Recuts:
         outcome.done += self._apply(view, recut)
         if reading.assumed:
             assume(self._run, f"where a step lies: {reading.assumed}")
-            outcome.notes.append(f"assumed where step {step + self._base} lies: {reading.assumed}")
+            named = self._name(step + self._base)
+            outcome.notes.append(f"assumed where step {named} lies: {reading.assumed}")
 
     def _start(self, number: int, view: LaneView, step: int) -> Bucket | None:
         """Where to begin reading: after the last bucket before `step`."""

@@ -58,6 +58,10 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
         assert self.step is not None
         return self.iterations + (step - self.step) * each
 
+    def step_within(self, iteration: int, each: int) -> int:
+        """The step an iteration belongs to; while nobody knows, its place in this incarnation."""
+        return (self.step or 0) - (self.iterations - iteration) // each
+
     def step_of(self, iteration: int, each: int) -> int | None:
         """The step an iteration ends; None where it only adds to one."""
         assert self.step is not None

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain
@@ -23,11 +25,11 @@ from support.staged import Chain
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import write_pcap
-from flowcheck.messages import Note, StepLost
+from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops import base as verb
 from flowcheck.ops.steps import newest
 from flowcheck.stages.assumed import EMPTY_STATE, assumed
-from flowcheck.stages.succession import incarnation_of
+from flowcheck.stages.succession import Incarnation, incarnation_of
 
 STEPS = 5
 BASE = 37
@@ -201,3 +203,32 @@ def test_full_log_says_so_and_the_replica_stops_behind_it(
     assert [line["step"] for line in told] == list(range(BASE, BASE + 4))
     assert [line["parameters_sha256"] for line in told[1:]] == wanted[:3]
     assert msgspec.json.decode(both.chain.run.incarnation.read_bytes())["step"] == BASE
+
+
+def test_a_loss_behind_a_base_is_named_by_the_trainers_step(
+    play: Callable[..., Both], resumed: tuple[Trainer, Path]
+) -> None:
+    trainer, file = resumed
+    frames, _ = frames_of(trainer, after=first_life())
+    largest = max(len(one.frame) for one in frames)
+    last = max(n for n, one in enumerate(frames) if len(one.frame) == largest)
+    both = play([frame for n, frame in enumerate(frames) if n != last])
+    both.drive(until=lambda: both.applied_step() >= STEPS + 2)
+    verb.give(both.chain.run, both.config, file)
+    both.drive()
+    lost, *_ = both.chain.heard.of(StepLost)
+    assert lost.step == lines(both)[-1]["step"] + 1 == BASE + JOB.steps
+    [end] = both.chain.heard.of(Drained)
+    assert end.why.startswith(f"step {BASE + JOB.steps} was lost")
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 9), st.integers(0, 100))
+def test_every_iteration_of_a_step_belongs_to_it(
+    iterations: int, step: int, each: int, steps: int
+) -> None:
+    followed = Incarnation(iterations=iterations, step=step)
+    ends = followed.iteration_of(step + steps, each)
+    assert followed.step_of(ends, each) == step + steps
+    within = range(ends - each + 1, ends + 1)
+    assert {followed.step_within(iteration, each) for iteration in within} == {step + steps}
+    assert all(followed.step_of(iteration, each) is None for iteration in within[:-1])
