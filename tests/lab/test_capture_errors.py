@@ -96,7 +96,7 @@ def test_a_file_name_dpdk_cannot_be_told_is_refused() -> None:
 
 def test_af_packet_is_always_given_room_for_whole_frames() -> None:
     assert parse_device("net_af_packet0,iface=e0").argument == (
-        "net_af_packet0,iface=e0,blocksz=65536,framesz=8192,framecnt=4096"
+        "net_af_packet0,iface=e0,blocksz=65536,framesz=8192,framecnt=16384"
     )
     chosen = parse_device("net_af_packet0,iface=e0,framesz=16384")
     assert "framesz=16384" in chosen.options and "framesz=8192" not in chosen.options
