@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Sourced after setup.sh: what virtual machines with the kernel's RoCE are made from. They are
 # emulated, so any machine runs them; what cannot be had here, the tests name when they are skipped.
+set -eu
 
 # rxe_need: the emulator and the tools, and a kernel in .venv/rxe-kernel.
 rxe_need() {
