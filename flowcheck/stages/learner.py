@@ -33,10 +33,18 @@ class _Reading(Thread):
     """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
 
     def __init__(
-        self, seen: Joined, flows: Sequence[FlowSeen], *, ended: bool, release: Rule | None
+        self,
+        seen: Joined,
+        flows: Sequence[FlowSeen],
+        *,
+        ended: bool,
+        quiet: bool,
+        release: Rule | None,
+        before: Job | None,
     ) -> None:
         super().__init__(name="reading", daemon=True)
-        self.seen, self._flows, self._ended, self._release = seen, flows, ended, release
+        self.seen, self._flows, self._ended, self._quiet = seen, flows, ended, quiet
+        self._release, self._before = release, before
         self.result: Reading | None = None
         self.error: BaseException | None = None
         self.took_s = 0.0
@@ -53,12 +61,13 @@ class _Reading(Thread):
         """The first life of a job that proves one: a later one is no part of it."""
         *over, (flows, messages) = lives(self._flows, self.seen.messages)
         for earlier in over:
-            reading = read_stream(*earlier, release=self._release)
+            reading = read_stream(*earlier, release=self._release, before=self._before)
             if reading.job is not None and reading.weights is not None:
                 return reading
-        if not self._ended:
+        if not self._quiet:
             messages = up_to_quiet(messages)
-        return read_stream(flows, messages, ended=self._ended, release=self._release)
+        before = self._before if self._quiet else None
+        return read_stream(flows, messages, ended=self._ended, release=self._release, before=before)
 
 
 class Learner:
@@ -71,6 +80,8 @@ class Learner:
         self._not_before_s = 0.0
         self._last_word = False
         """The last reading took it that nothing more comes."""
+        self._read_quiet = False
+        """The last reading was one of a stream that had paused."""
         self._reading: _Reading | None = None
         self._threads: list[_Reading] = []
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
@@ -110,16 +121,19 @@ class Learner:
         at_once: bool,
         hurry: bool = False,
         only: Sequence[set[int]] | None = None,
+        before: Job | None = None,
+        quiet: bool = False,
         wait_s: float = 0.0,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
         is little room: read again as soon as anything is new; only: [ring] indices of the flows
-        to read, by default all; wait_s: for a reading under way.
+        to read, by default all; before: the job whose next incarnation this may be; quiet:
+        nothing came for a while; wait_s: for a reading under way.
         """
         if self._reading is None and not self._begin(
-            extractors, only, at_once=at_once, hurry=hurry
+            extractors, only, before, at_once=at_once, hurry=hurry, quiet=quiet or at_once
         ):
             return None
         assert self._reading is not None
@@ -137,15 +151,18 @@ class Learner:
     def forget(self) -> None:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
+        self._read_quiet = False
         self._reading = None
 
     def _begin(
         self,
         extractors: Sequence[Extractor],
         only: Sequence[set[int]] | None,
+        before: Job | None,
         *,
         at_once: bool,
         hurry: bool,
+        quiet: bool,
     ) -> bool:
         """Starts a reading if enough is new; readings take half of the time at most."""
         if only is None:
@@ -155,18 +172,23 @@ class Learner:
         due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
         if at_once:
             due = max(1, self._read_at + self._last_word)
+        elif quiet:
+            due = max(1, self._read_at + self._read_quiet)
         early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
         if hurry:
             due = min(due, self._read_at + 1)
-        if complete < due or (early and not at_once and not hurry):
+        if complete < due or (early and not quiet and not hurry):
             return False
         self._read_at, self._last_word = complete, at_once
+        self._read_quiet = quiet
         if only is None:
             seen = join([view_of(extractor, copy=False) for extractor in extractors])
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
-        self._reading = _Reading(seen, flows, ended=at_once, release=self._release)
+        self._reading = _Reading(
+            seen, flows, ended=at_once, quiet=quiet, release=self._release, before=before
+        )
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(self._reading)
         self._reading.start()

@@ -41,6 +41,7 @@ class Planned:
         """base: the shard's steps before this job's first one; name: what the trainer calls one of
         them; fresh: the job was learned just now, so that most flows it does not name belong to it
         all the same."""
+        self.job = job
         self._base, self._fresh = base, fresh
         self.late: list[set[int]] = [set() for _ in extractors]
         """[ring] flows that appeared after the job was learned: they stay staged."""

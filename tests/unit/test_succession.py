@@ -74,6 +74,24 @@ def test_handover_killed_at_every_change_takes_every_step_once(
     assert (audit["step"], audit["passed"]) == (resumed_from, True)
 
 
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
+    play: Callable[..., Both], whole: int
+) -> None:
+    """It dies within the step after `whole`; a third life goes on from its last one."""
+    life, gradients, weights = first_life()
+    before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
+    second = Life(replace(JOB, seed=1), before[-1], number=1)
+    taken = [*gradients[:STEPS], *(floats(g) for g in second.all().gradients[:whole])]
+    third = Life(replace(JOB, seed=2), torch_steps(weights, taken, "adamw", lr=1e-3)[-1], number=2)
+    taken += [floats(g) for g in third.all().gradients]
+    both = play(cut(life) + second.frames_of(stop=second.starts[whole] + 9) + third.frames_of())
+    both.drive()
+    wanted = torch_steps(weights, taken, "adamw", lr=1e-3)
+    told = [line["parameters_sha256"] for line in lines(both)]
+    assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
+
+
 @pytest.mark.parametrize("other", ["weights", "layout", "step not kept"])
 def test_life_that_begins_with_nothing_known_takes_no_step_and_the_replica_is_kept(
     play: Callable[..., Both], other: str

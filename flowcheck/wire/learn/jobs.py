@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.wire import ddp, job
+from flowcheck.wire.learn.again import repeats
+from flowcheck.wire.learn.basis import assumed, evidence
 from flowcheck.wire.learn.causes import cause, forbidding
 from flowcheck.wire.learn.collect import Found
 from flowcheck.wire.learn.cut import Cut
-from flowcheck.wire.learn.grammar import BUCKET, ORDER, SIZES, Habits, Stage
-from flowcheck.wire.learn.iteration import ALL_ALIKE, BY_ORDER, disputed, iteration
+from flowcheck.wire.learn.grammar import BUCKET, SIZES, Habits, Stage
+from flowcheck.wire.learn.iteration import iteration
 from flowcheck.wire.learn.p2p import Completion, lacking
 from flowcheck.wire.learn.releases import releases_open
 from flowcheck.wire.learn.search import Communicator
@@ -27,15 +29,6 @@ NO_RELEASE = (
     "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
     "mirror the other direction too"
 )
-LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
-BUFFERS_KEPT = (
-    "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
-    "part of the replica, a restored state has those of its template"
-)
-SAME_TYPE = (
-    "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
-    "bytes would not show"
-)
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -45,21 +38,27 @@ class _Plan:
 
     parameters: tuple[job.Parameter, ...]
     first_buckets: ddp.Buckets
+    buckets: ddp.Buckets
     first: list[job.Op] = field(default_factory=list)
     each: list[job.Op] = field(default_factory=list)
     start: Cut | None = None
 
 
 def learn_job(
-    communicators: Sequence[Communicator], found: Sequence[Found], *, ended: bool
+    communicators: Sequence[Communicator],
+    found: Sequence[Found],
+    *,
+    ended: bool,
+    before: job.Job | None = None,
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come, so what was seen of
-    the first iteration after the bucket plan is all there is."""
+    the first iteration after the bucket plan is all there is. before: the job whose next
+    incarnation this may be: iteration 0 is enough then."""
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.shapes and communicator.habits.element_bytes:
             if not collected.added_told:
                 return None, (NO_ADDED,)
-            job, why_not = _of(communicator, collected, ended)
+            job, why_not = _of(communicator, collected, ended, before)
             tell = forbidding if job is not None else cause
             told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
             return (None, (told,)) if told else (job, why_not)
@@ -68,13 +67,16 @@ def learn_job(
 
 
 def _of(
-    communicator: Communicator, collected: Found, ended: bool
+    communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
-    completions = collected.completions
+    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
+    if before is not None and begin is not None and repeats(communicator, collected, before, begin):
+        if _release_open(communicator):
+            return None, (NO_RELEASE,)
+        return _assembled(communicator, collected, _as_before(before, cuts[begin])), ()
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
-    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
     sizes_at = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
     if begin is None or sizes_at is None or sizes_at < begin:
         return None, (NO_PLAN,)
@@ -84,15 +86,15 @@ def _of(
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
         return None, (NO_COUNT,)
-    if any(releases_open(cut, communicator) for cut in {c.op: c for c in cuts}.values()):
+    if _release_open(communicator):
         return None, (NO_RELEASE,)
     parameters = _parameters(habits)
     totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.meaning == BUCKET]
     first_buckets = _first_buckets(parameters, totals)
     if first_buckets is None:
         return None, (NO_FIRST,)
-    plan = _Plan(parameters, first_buckets, start=cuts[begin])
-    ring = communicator.ring
+    plan = _Plan(parameters, first_buckets, habits.buckets, start=cuts[begin])
+    ring, completions = communicator.ring, collected.completions
     for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
         bucket = 0
         for i in chosen:
@@ -104,6 +106,21 @@ def _of(
                 return None, (NO_COMPLETION,)
             bucket += gradient
     return _assembled(communicator, collected, plan), ()
+
+
+def _release_open(communicator: Communicator) -> bool:
+    alike = {cut.op: cut for cut in communicator.cuts.found}.values()
+    return any(releases_open(cut, communicator) for cut in alike)
+
+
+def _as_before(before: job.Job, start: Cut) -> _Plan:
+    first, each = list(before.first), list(before.each)
+    return _Plan(before.parameters, before.first_buckets, before.buckets, first, each, start)
+
+
+def _sizes(plan: _Plan) -> list[int]:
+    """[bucket] bytes."""
+    return [sum(plan.parameters[i].nbytes for i in bucket) for bucket in plan.buckets]
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
@@ -159,7 +176,7 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
 
 def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job.Job:
     completions = collected.completions
-    ring, habits, start = communicator.ring, communicator.habits, plan.start
+    ring, start = communicator.ring, plan.start
     assert start is not None
     edges: list[job.Edge] = []
     for edge, at, names in zip(
@@ -203,45 +220,9 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         edges=tuple(edges),
         parameters=plan.parameters,
         first_buckets=plan.first_buckets,
-        buckets=habits.buckets,
+        buckets=plan.buckets,
         first=tuple(plan.first),
         each=tuple(plan.each),
-        evidence=_evidence(communicator, completions),
-        assumed=_assumed(communicator, collected, plan),
+        evidence=evidence(communicator, len(plan.buckets), completions),
+        assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
     )
-
-
-def _evidence(communicator: Communicator, completions: dict[int, Completion]) -> tuple[str, ...]:
-    ring, habits = communicator.ring, communicator.habits
-    told = [
-        f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
-        f"{habits.element_bytes} bytes an element: size of the initial weights",
-        f"{len(habits.buckets)} buckets: the {ORDER} and {SIZES} broadcasts",
-        f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
-    ]
-    if completions:
-        told.append("point-to-point sends complete the all-reduces: exactly the size missing")
-    return tuple(told)
-
-
-def _assumed(communicator: Communicator, collected: Found, plan: _Plan) -> tuple[str, ...]:
-    completions = collected.completions
-    habits, cuts = communicator.habits, communicator.cuts.found
-    told: list[str] = []
-    if any(op.kind is Kind.BROADCAST for op in plan.each):
-        told.append(BUFFERS_KEPT)
-    if habits.element_bytes == 2:
-        told.append(SAME_TYPE)
-    sizes = {habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))}
-    if len(sizes) == 1:
-        told.append(ALL_ALIKE)
-    if disputed(cuts, len(habits.buckets)):
-        told.append(BY_ORDER)
-    if collected.counted < len(cuts):
-        told.append(LATER_OPEN)
-    alike = [s for s in habits.shapes[1:] if s.cost == habits.shapes[0].cost]
-    if alike:
-        told.append(f"where parameters begin: {len(alike)} other cuts of the shapes fit as well")
-    if completions:
-        told.append("the point-to-point sends hold the chunk that is missing")
-    return tuple(told)

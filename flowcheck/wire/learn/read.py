@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
+from flowcheck.wire.job import Job
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
 from flowcheck.wire.learn.ends import GRAIN_BYTES, end_open
@@ -61,9 +62,11 @@ def read_stream(
     *,
     ended: bool = True,
     release: Rule | None = None,
+    before: Job | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
-    job is then learned from less, see `learn_job`. release: NCCL's, where it is stated."""
+    job is then learned from less, see `learn_job`, and so is the next incarnation of the one
+    `before`. release: NCCL's, where it is stated."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(stream.sends) for stream in ring_streams))
@@ -83,7 +86,7 @@ def read_stream(
     everything += parcels_left(p2p_streams, len(communicators))
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
-    job, why_not = learn_job(communicators, found, ended=ended)
+    job, why_not = learn_job(communicators, found, ended=ended, before=before)
     if purse.left <= 0:
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
