@@ -1,0 +1,145 @@
+"""All connections of the mirrored ranks, and the order in which things can happen on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from support.netib.options import Options
+from support.netib.packets import Port
+from support.netib.reduction import Operation
+from support.netib.transport import Connection, QueuePair
+
+PIPELINE_RANK = 200
+"""Stands for the neighbour in the second communicator."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """One frame on some wire."""
+
+    at_us: int
+    src: Port
+    dst: Port
+    frame: bytes
+
+
+class Fabric:
+    """Runs operations on the connections a mirror can see; everything else is implied."""
+
+    def __init__(self, options: Options, rng: np.random.Generator) -> None:
+        self.options, self.rng = options, rng
+        self.clock_us = 1_700_000_000_000_000
+        self.log: list[Emitted] = []
+        self.next_qpn: dict[int, int] = {}
+        self.group: list[Operation] = []
+        self.connections: dict[tuple[str, int, int], Connection] = {}
+        for rank in options.mirrored:
+            before = (rank - 1) % options.ranks
+            for sender in (before, rank):
+                receiver = (sender + 1) % options.ranks
+                for channel in range(options.channels):
+                    if ("dp", sender, channel) not in self.connections:
+                        self.connect("dp", sender, channel, sender, receiver)
+        if options.pipeline_bytes:
+            ours = options.mirrored[0]
+            for channel in range(2):
+                self.connect("pp", 0, channel, ours, PIPELINE_RANK)
+                self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+
+    def connect(
+        self, communicator: str, sender: int, channel: int, source: int, target: int
+    ) -> None:
+        rail = channel % self.options.rails
+        pairs = [QueuePair(self.qpn(source), self.qpn(target)) for _ in range(self.options.qps)]
+        src, dst = self.port(source, rail), self.port(target, rail)
+        self.connections[communicator, sender, channel] = Connection(
+            self.options, self.rng, communicator, sender, channel, src, dst, pairs,
+            self.emit, self.ready,
+        )  # fmt: skip
+
+    def qpn(self, rank: int) -> int:
+        """The next QP number of a rank."""
+        if self.options.random_qpns:
+            taken = set(self.next_qpn.values())
+            number = int(self.rng.integers(0x40, 0xFFFFF0))
+            while number in taken:
+                number += 1
+            self.next_qpn[-len(self.next_qpn)] = number
+            return number
+        if rank not in self.next_qpn:
+            self.next_qpn[rank] = int(self.rng.integers(0x100, 0x40000))
+        self.next_qpn[rank] += int(self.rng.integers(1, 4))
+        return self.next_qpn[rank]
+
+    def port(self, rank: int, rail: int) -> Port:
+        mac = bytes([0x02, 0, 0, 0, rank, rail])
+        if self.options.ipv6:
+            return Port(mac, bytes.fromhex("fd00") + bytes(12) + bytes([rail, rank + 1]))
+        return Port(mac, bytes([10, 0, rail, rank + 1]))
+
+    def emit(self, src: Port, dst: Port, frame: bytes, operation: Operation | None) -> None:
+        if operation is not None and operation.first_frame < 0:
+            operation.first_frame = len(self.log)
+        self.clock_us += 1
+        self.log.append(Emitted(self.clock_us, src, dst, frame))
+
+    def run(self, operations: list[Operation], background: list[Operation]) -> None:
+        """Operations in order on the ring, each begun as soon as its ranks may; p2p meanwhile."""
+        self.group = operations
+        for operation in [*operations, *background]:
+            for sender, channel in operation.loads:
+                key = (operation.about.communicator, sender, channel)
+                if key in self.connections and operation.loads[sender, channel]:
+                    self.connections[key].enqueue(operation)
+        everyone = list(self.connections.values())
+        busy = True
+        while busy:
+            busy = False
+            for at in self.rng.permutation(len(everyone)):
+                busy = everyone[at].work() or busy
+        left = [each for each in everyone if each.queue]
+        assert not left, f"{len(left)} connections are stuck"
+
+    def wait(self, gap_us: int) -> None:
+        self.clock_us += gap_us
+
+    def ready(self, connection: Connection, operation: Operation, message: int) -> bool:
+        """Whether the sender has what it is to send."""
+        if connection.communicator == "pp":
+            return True
+        rank, channel = connection.sender, connection.channel
+        for earlier in self.group:
+            if earlier is operation:
+                break
+            if not self.finished(rank, earlier):
+                return False
+        return self.fed(rank, channel, operation, message + 1)
+
+    def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
+        """Whether a rank has received what its first `sends` messages need."""
+        if operation.shift == 0:
+            return rank == 0 or self.received(rank, channel, operation, sends)
+        return self.received(rank, channel, operation, sends - operation.slices)
+
+    def received(self, rank: int, channel: int, operation: Operation, number: int) -> bool:
+        if number <= 0:
+            return True
+        before = (rank - 1) % self.options.ranks
+        source = self.connections.get(("dp", before, channel))
+        if source is None:
+            return self.fed(before, channel, operation, number)
+        return source.done[id(operation)] >= number
+
+    def finished(self, rank: int, operation: Operation) -> bool:
+        """Whether a rank's kernel has ended: everything sent, everything received."""
+        before = (rank - 1) % self.options.ranks
+        for channel in operation.channels:
+            own = self.connections.get(("dp", rank, channel))
+            sends = len(operation.loads.get((rank, channel), ()))
+            if own is not None and sends and own.done[id(operation)] < sends:
+                return False
+            number = len(operation.loads.get((before, channel), ()))
+            if not self.received(rank, channel, operation, number):
+                return False
+        return True

@@ -1,0 +1,70 @@
+"""The bytes of a message: slices of a chunk, and LL, LL128 and Simple packing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from support.netib.options import LL, LL128
+
+GROUP_BYTES, GROUP_WIRE_BYTES = 1920, 2048
+SLICE_LEAST_BYTES = 32768
+
+
+def slices(count: int, element_bytes: int, number: int) -> list[tuple[int, int]]:
+    """(first element within the chunk, elements) of its `number` messages."""
+    if number == 1:
+        return [(0, count)]
+    size = max(-(-count // 32) * 16, SLICE_LEAST_BYTES // element_bytes)
+    first = min(size, count)
+    return [(0, first), (first, min(first, count - first))]
+
+
+def group_places() -> NDArray[np.intp]:
+    """Wire byte of each of the 1920 data bytes of an LL128 group, by 16-byte units."""
+    places = np.full(GROUP_BYTES, -1, dtype=np.intp)
+    for unit in range(GROUP_WIRE_BYTES // 16):
+        row, lane = divmod(unit, 32)
+        if lane % 8 != 7:
+            holds = 32 * row - 4 * (row // 2) + lane - (row % 2) * (lane // 8)
+            places[16 * holds : 16 * holds + 16] = np.arange(16 * unit, 16 * unit + 16)
+        else:
+            half = 16 * (60 * (row // 2) + lane) + 8 * (row % 2)
+            places[half : half + 8] = np.arange(16 * unit, 16 * unit + 8)
+    assert (places >= 0).all()
+    return places
+
+
+PLACES = group_places()
+
+
+def pack(protocol: str, content: bytes, fifo_step: int, rng: np.random.Generator) -> bytes:
+    """The wire form of a message's data; what no element fills is random."""
+    if not content:
+        return b""
+    if protocol == LL:
+        return pack_ll(content, (fifo_step + 1) & 0xFFFFFFFF, rng)
+    if protocol == LL128:
+        return pack_ll128(content, fifo_step + 1, rng)
+    return content
+
+
+def filled(content: bytes, unit: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    missing = -len(content) % unit
+    return np.frombuffer(content + rng.bytes(missing), dtype=np.uint8)
+
+
+def pack_ll(content: bytes, flag: int, rng: np.random.Generator) -> bytes:
+    words = filled(content, 8, rng).view("<u4").reshape(-1, 2)
+    lines = np.empty((len(words), 4), dtype="<u4")
+    lines[:, 0], lines[:, 2] = words[:, 0], words[:, 1]
+    lines[:, 1] = lines[:, 3] = flag
+    return lines.tobytes()
+
+
+def pack_ll128(content: bytes, flag: int, rng: np.random.Generator) -> bytes:
+    groups = filled(content, GROUP_BYTES, rng).reshape(-1, GROUP_BYTES)
+    wire = np.zeros((len(groups), GROUP_WIRE_BYTES), dtype=np.uint8)
+    wire[:, PLACES] = groups
+    flags = wire.reshape(-1, 128)[:, 120:]
+    flags[:] = np.frombuffer(flag.to_bytes(8, "little"), dtype=np.uint8)
+    return wire.tobytes()

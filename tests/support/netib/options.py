@@ -1,0 +1,108 @@
+"""What a generated job is like, and what is true of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+LL, LL128, SIMPLE = "LL", "LL128", "Simple"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One job and the mirror that watches it; every random choice follows from `seed`."""
+
+    seed: int = 1
+    ranks: int = 2
+    channels: int = 1
+    version: tuple[int, int] = (2, 19)
+    protocol: str = LL
+    mix: tuple[tuple[int, str], ...] = ()
+    """(bytes, protocol) in rising order: collectives of at most so many bytes use that one."""
+    dtype: str = "float32"
+    shapes: tuple[tuple[int, ...], ...] = ((64, 100), (64,), (10, 64), (10,))
+    steps: int = 4
+    caps_bytes: tuple[int, int] = (1 << 20, 25 << 20)
+    """Of the first bucket, and of the others."""
+    buffers: int = 0
+    """Elements of the module's buffers (in `dtype`), broadcast at each forward; 0: none."""
+    counters: int = 0
+    """int64 buffers beside them, as BatchNorm's num_batches_tracked."""
+    metric_every: int = 0
+    find_unused: bool = False
+    pipeline_bytes: int = 0
+    """Bytes sent and received per step in a second communicator; 0: there is none."""
+
+    ipv6: bool = False
+    mtu: int = 1024
+    qps: int = 1
+    split: bool | None = None
+    """Every message over all QPs; None: as the version does by default."""
+    adaptive: bool = False
+    random_qpns: bool = False
+
+    mirrored: tuple[int, ...] = (0,)
+    directions: str = "both"
+    rails: int = 1
+    """NIC ports of a rank; channel c uses port c mod rails. Each is a mirror point of its own."""
+    wrap: str = ""
+    storage: int = 0
+    """Storage requests and answers of others on the mirrored port."""
+    cnps: bool = False
+    chatter: bool = False
+    """ARP, LLDP and pause frames."""
+    start_step: int = 0
+    start_inside: bool = False
+    """The capture begins amid a message of `start_step`'s first bucket."""
+    lose: int = 0
+    duplicates: int = 0
+    retransmits: int = 0
+
+    @property
+    def splits(self) -> bool:
+        return self.version < (2, 20) if self.split is None else self.split
+
+    def protocol_for(self, size_bytes: int) -> str:
+        for limit, protocol in self.mix:
+            if size_bytes <= limit:
+                return protocol
+        return self.protocol
+
+
+@dataclass
+class Collective:
+    """One collective (or p2p transfer) as the ranks ran it."""
+
+    kind: str
+    communicator: str
+    protocol: str
+    result: bytes
+    visible: float = 1.0
+    """Share of an all-reduce's elements that pass the mirror points in final form."""
+    step: int = -1
+    """Training step, -1 before the first."""
+    gradient: bool = False
+    complete: bool = True
+    """Whether the capture began before it did."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.result).hexdigest()
+
+
+@dataclass
+class Truth:
+    """What a decoder of the capture ought to find."""
+
+    options: Options
+    weights: bytes = b""
+    """Every parameter in registration order."""
+    buckets: list[list[int]] = field(default_factory=list)
+    """Parameters of each bucket, after the rebuild where there is one."""
+    collectives: list[Collective] = field(default_factory=list)
+    dropped: list[tuple[str, int]] = field(default_factory=list)
+    """(file, frame number from 0 among those the mirror would have carried) of lost frames."""
+
+    @property
+    def gradients(self) -> list[Collective]:
+        return [each for each in self.collectives if each.gradient]

@@ -1,0 +1,155 @@
+"""What PyTorch DDP puts on a communicator, in order."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import torch
+from support.netib.fabric import Fabric
+from support.netib.options import Options, Truth
+from support.netib.reduction import (
+    Operation,
+    all_gather,
+    all_reduce,
+    broadcast,
+    octets,
+    transfer,
+)
+
+
+def strides(shape: tuple[int, ...]) -> list[int]:
+    return [prod(shape[at + 1 :]) for at in range(len(shape))]
+
+
+def bucketed(options: Options, order: list[int], each: int) -> list[list[int]]:
+    """Parameters in buckets closed after the one that reaches the cap."""
+    buckets: list[list[int]] = []
+    open_bucket: list[int] = []
+    size = 0
+    for parameter in order:
+        open_bucket.append(parameter)
+        size += prod(options.shapes[parameter]) * each
+        if size >= options.caps_bytes[min(1, len(buckets))]:
+            buckets.append(open_bucket)
+            open_bucket, size = [], 0
+    return [*buckets, open_bucket] if open_bucket else buckets
+
+
+@dataclass
+class Trainer:
+    """One job: its collectives in order, executed on the fabric."""
+
+    options: Options
+    rng: np.random.Generator
+    fabric: Fabric
+    truth: Truth
+    operations: list[Operation] = field(default_factory=list)
+    step: int = -1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype = getattr(torch, self.options.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    def random(self, count: int, scale: float) -> torch.Tensor:
+        drawn = self.rng.standard_normal(count) * scale
+        return torch.from_numpy(drawn).to(self.dtype)
+
+    def run(
+        self,
+        *operations: Operation,
+        background: tuple[Operation, ...] = (),
+        gap_us: int = 200,
+    ) -> None:
+        for operation in [*operations, *background]:
+            operation.about.step = self.step
+            self.operations.append(operation)
+            self.truth.collectives.append(operation.about)
+        self.fabric.wait(gap_us)
+        self.fabric.run(list(operations), list(background))
+
+    def train(self) -> None:
+        options = self.options
+        self.start()
+        everything = list(range(len(options.shapes)))
+        each = self.dtype.itemsize
+        buckets = [everything]
+        if options.find_unused:
+            buckets = bucketed(options, everything, each)[::-1]
+        for self.step in range(options.steps):
+            self.fabric.wait(5000)
+            if self.step == 1 and not options.find_unused:
+                buckets = self.rebuild()
+            self.forward()
+            self.backward(buckets)
+        self.truth.buckets = buckets
+
+    def start(self) -> None:
+        """The checks of DDP's constructor, then the state of rank 0."""
+        options = self.options
+        parameters = struct.pack("<q", len(options.shapes))
+        self.run(all_gather(options, [parameters] * options.ranks))
+        facts = [number for shape in options.shapes for number in (*shape, *strides(shape))]
+        self.run(broadcast(options, struct.pack(f"<{len(facts)}q", *facts)))
+        weights = self.random(sum(prod(shape) for shape in options.shapes), 0.1)
+        self.truth.weights = octets(weights)
+        self.run(broadcast(options, self.truth.weights + octets(self.random(options.buffers, 1))))
+        self.run_counters()
+
+    def run_counters(self) -> None:
+        if self.options.counters:
+            count = max(0, self.step + 1)
+            values = struct.pack("<q", count) * self.options.counters
+            self.run(broadcast(self.options, values), gap_us=30)
+
+    def rebuild(self) -> list[list[int]]:
+        """The order gradients were ready in, told to all by rank 0."""
+        order = list(range(len(self.options.shapes)))[::-1]
+        for at in range(0, len(order) - 1, 2):
+            if self.rng.random() < 0.5:
+                order[at], order[at + 1] = order[at + 1], order[at]
+        buckets = bucketed(self.options, order, self.dtype.itemsize)
+        indices = struct.pack(f"<{len(order) + 1}i", *order, len(buckets))
+        sizes = struct.pack(f"<{len(buckets)}i", *map(len, buckets))
+        self.run(broadcast(self.options, indices))
+        self.run(broadcast(self.options, sizes), gap_us=50)
+        return buckets
+
+    def forward(self) -> None:
+        options = self.options
+        if options.buffers:
+            self.run(broadcast(options, octets(self.random(options.buffers, 1))))
+            self.run_counters()
+        if options.pipeline_bytes:
+            self.run(background=(self.transfer(1), self.transfer(0)), gap_us=500)
+
+    def transfer(self, sender: int) -> Operation:
+        return transfer(self.rng.bytes(self.options.pipeline_bytes), sender)
+
+    def backward(self, buckets: list[list[int]]) -> None:
+        options = self.options
+        reduces = []
+        for bucket in buckets:
+            elements = sum(prod(options.shapes[parameter]) for parameter in bucket)
+            parts = [self.random(elements, 1 / options.ranks) for _ in range(options.ranks)]
+            reduces.append(all_reduce(options, parts))
+            reduces[-1].about.gradient = True
+        if options.find_unused:
+            used = torch.ones(len(options.shapes), dtype=torch.int32)
+            reduces.append(all_reduce(options, [used] * options.ranks))
+        background: tuple[Operation, ...] = ()
+        if options.pipeline_bytes:
+            background = (self.transfer(0), self.transfer(1))
+        # Half of the jobs launch all buckets at once, the others one after the other.
+        if self.rng.random() < 0.5:
+            self.run(*reduces, background=background, gap_us=2000)
+        else:
+            for at, reduce in enumerate(reduces):
+                self.run(reduce, background=() if at else background, gap_us=300)
+        if options.metric_every and (self.step + 1) % options.metric_every == 0:
+            values = [torch.rand(2) for _ in range(options.ranks)]
+            self.run(all_reduce(options, values), gap_us=1500)
