@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Thread
 
 import msgspec
 import numpy as np
@@ -14,11 +13,10 @@ from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
 from flowcheck.stages.proof import Proof, consistent
+from flowcheck.stages.readings import ReadingThread
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
-from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.lives import lives
-from flowcheck.wire.quiet import up_to_quiet
+from flowcheck.wire.learn import Reading
 from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.terms import Rule
 
@@ -27,47 +25,6 @@ GROWTH = 1.25
 MESSAGES_MIN = 4
 PAUSE = 1
 """Times the last reading took, before the next one, unless twice as many messages are there."""
-
-
-class _Reading(Thread):
-    """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
-
-    def __init__(
-        self,
-        seen: Joined,
-        flows: Sequence[FlowSeen],
-        *,
-        ended: bool,
-        quiet: bool,
-        release: Rule | None,
-        before: Job | None,
-    ) -> None:
-        super().__init__(name="reading", daemon=True)
-        self.seen, self._flows, self._ended, self._quiet = seen, flows, ended, quiet
-        self._release, self._before = release, before
-        self.result: Reading | None = None
-        self.error: BaseException | None = None
-        self.took_s = 0.0
-
-    def run(self) -> None:
-        began = time.monotonic()
-        try:
-            self.result = self._read()
-        except BaseException as error:  # handed to the stage, which raises it
-            self.error = error
-        self.took_s = time.monotonic() - began
-
-    def _read(self) -> Reading:
-        """The first life of a job that proves one: a later one is no part of it."""
-        *over, (flows, messages) = lives(self._flows, self.seen.messages)
-        for earlier in over:
-            reading = read_stream(*earlier, release=self._release, before=self._before)
-            if reading.job is not None and reading.weights is not None:
-                return reading
-        if not self._quiet:
-            messages = up_to_quiet(messages)
-        before = self._before if self._quiet else None
-        return read_stream(flows, messages, ended=self._ended, release=self._release, before=before)
 
 
 class Learner:
@@ -82,8 +39,8 @@ class Learner:
         """The last reading took it that nothing more comes."""
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
-        self._reading: _Reading | None = None
-        self._threads: list[_Reading] = []
+        self._reading: ReadingThread | None = None
+        self._threads: list[ReadingThread] = []
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
 
     @property
@@ -186,8 +143,14 @@ class Learner:
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
-        self._reading = _Reading(
-            seen, flows, ended=at_once, quiet=quiet, release=self._release, before=before
+        self._reading = ReadingThread(
+            seen,
+            flows,
+            ended=at_once,
+            quiet=quiet,
+            hasty=not (quiet or hurry),
+            release=self._release,
+            before=before,
         )
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(self._reading)

@@ -12,7 +12,7 @@ import pytest
 from support.staged import Chain, dealt
 
 from flowcheck.messages import Drained, ShardReady, StepLost
-from flowcheck.stages import learner
+from flowcheck.stages import readings
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.learn import Reading, Weights
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
@@ -59,7 +59,7 @@ def job_of(ring: FlowKey, p2p: FlowKey) -> Job:
 
 
 def reading(
-    flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool, release: object
+    flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool, **named: object
 ) -> Reading:
     """Proves the job once the first all-reduce is there."""
     sizes = {key: [m for m in messages if m.flow == key] for key in {m.flow for m in messages}}
@@ -79,7 +79,7 @@ def play(
     shm: Path, tmp_path: Path, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[int], bool]], Chain]]:
     """A chain that is fed the frames that a predicate on their number keeps."""
-    monkeypatch.setattr(learner, "read_stream", reading)
+    monkeypatch.setattr(readings, "read_stream", reading)
     chains: list[Chain] = []
 
     def make_chain(keep: Callable[[int], bool]) -> Chain:

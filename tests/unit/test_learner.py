@@ -13,7 +13,7 @@ from support.chain import wait_until
 
 from flowcheck.config import job_from
 from flowcheck.plane.merge import Joined
-from flowcheck.stages import learner
+from flowcheck.stages import learner, readings
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.rundir import RunDir
@@ -42,7 +42,7 @@ class Slow:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     nothing = Joined(flows=[], messages=[], conflicts=0, homeless=0, names=[])
-    monkeypatch.setattr(learner, "read_stream", made)
+    monkeypatch.setattr(readings, "read_stream", made)
     monkeypatch.setattr(learner, "view_of", lambda extractor, copy: None)
     monkeypatch.setattr(learner, "join", lambda views: nothing)
     yield made

@@ -22,7 +22,7 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.owners import Name, name_flows
-from flowcheck.stages import learner
+from flowcheck.stages import readings
 from flowcheck.stages.assumed import assumed
 from flowcheck.wire.job import decode_job
 from flowcheck.wire.seen import FlowKey
@@ -273,11 +273,11 @@ def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
 ) -> None:
     never, begun = Event(), []
 
-    def endless(*_: object, ended: bool, release: object) -> None:
+    def endless(*_: object, ended: bool, **_named: object) -> None:
         begun.append(ended)
         never.wait(60)
 
-    monkeypatch.setattr(learner, "read_stream", endless)
+    monkeypatch.setattr(readings, "read_stream", endless)
     chain = play(make(JOB))
     service = chain.service()
     slowest_s = 0.0

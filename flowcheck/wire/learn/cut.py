@@ -32,6 +32,9 @@ fits none of them is left unread from there on."""
 PURSE = (15_000, 20)
 """Steps of the search, and collectives laid over the sends, at most for a whole capture: so many,
 and so many for each send seen. A guess costs as much whether it fits or not."""
+HASTY_PURSE = (1_500, 20)
+"""Of a reading that is made again as soon as more came. A stream cut off within a collective fits
+nothing, and one that is whole so far takes some dozens of steps."""
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 REPEAT_COST = 0.3
@@ -62,8 +65,9 @@ class Purse:
     left: int
 
     @classmethod
-    def for_sends(cls, count: int) -> Purse:
-        return cls(PURSE[0] + PURSE[1] * count)
+    def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
+        base, each = HASTY_PURSE if hasty else PURSE
+        return cls(base + each * count)
 
 
 @dataclass(frozen=True, slots=True)

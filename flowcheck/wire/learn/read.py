@@ -63,13 +63,15 @@ def read_stream(
     ended: bool = True,
     release: Rule | None = None,
     before: Job | None = None,
+    hasty: bool = False,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
-    `before`. release: NCCL's, where it is stated."""
+    `before`. release: NCCL's, where it is stated; hasty: what is hard to read now will be read
+    again once more came."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
-    purse = Purse.for_sends(sum(len(stream.sends) for stream in ring_streams))
+    purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
     rules = rules_told(sorted_flows, release)
     communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse)
     found = [
