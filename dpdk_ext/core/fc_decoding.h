@@ -10,7 +10,8 @@ struct fc_decoding {
 	struct fc_cursor c;
 	const uint8_t *frame;
 	struct fc_packet *out;
-	bool snapped; /* the capture kept less than was on the wire */
+	bool snapped;     /* the capture kept less than was on the wire */
+	unsigned tunnels; /* entered so far */
 };
 
 static inline uint32_t fc_at(const struct fc_decoding *d)
@@ -32,8 +33,9 @@ static inline bool fc_limit(struct fc_decoding *d, size_t bytes)
 	return true;
 }
 
-/* Both leave what they find in d->out and return the verdict. */
+/* All leave what they find in d->out and return the verdict. */
 enum fc_verdict fc_decode_ethernet(struct fc_decoding *d);
+enum fc_verdict fc_decode_ip(struct fc_decoding *d, uint16_t type);
 enum fc_verdict fc_decode_roce(struct fc_decoding *d);
 
 #endif

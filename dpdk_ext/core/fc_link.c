@@ -1,5 +1,5 @@
 /* Ethernet to UDP: everything below RoCE, and all the frames that are none. */
-#include "fc_decoding.h"
+#include "fc_tunnel.h"
 
 /* Tags and extension headers beyond these carry no RoCE anybody sends; the
  * second bound keeps the copy the ICRC makes of the headers small. */
@@ -17,6 +17,8 @@ static enum fc_verdict decode_udp(struct fc_decoding *d, size_t ip_payload_bytes
 	if (FC_UNLIKELY(destination != FC_PORT_ROCE)) {
 		const bool ptp =
 			destination == FC_PORT_PTP_EVENT || destination == FC_PORT_PTP_GENERAL;
+		if (destination == FC_PORT_VXLAN && ip_payload_bytes >= sizeof *udp)
+			return fc_decode_vxlan(d, ip_payload_bytes - sizeof *udp);
 		return ptp ? FC_PTP : FC_UDP_OTHER;
 	}
 	d->out->udp_at = fc_at(d) - (uint32_t)sizeof *udp;
@@ -35,6 +37,8 @@ static enum fc_verdict by_ip_protocol(struct fc_decoding *d, uint8_t protocol, s
 		return decode_udp(d, payload_bytes);
 	case FC_IP_TCP:
 		return FC_TCP;
+	case FC_IP_GRE:
+		return fc_decode_gre(d, payload_bytes);
 	case FC_IP_ICMP:
 	case FC_IP_ICMP6:
 		return FC_ICMP;
@@ -57,8 +61,10 @@ static enum fc_verdict decode_ipv4(struct fc_decoding *d)
 		return FC_FRAGMENT;
 	if (!fc_take(&d->c, header_bytes - sizeof *ip))
 		return fc_cut(d);
-	if (total_bytes < header_bytes && ip->protocol == FC_IP_UDP)
-		return FC_MALFORMED;
+	if (total_bytes < header_bytes)
+		return ip->protocol == FC_IP_UDP || ip->protocol == FC_IP_GRE
+			       ? FC_MALFORMED
+			       : by_ip_protocol(d, ip->protocol, 0);
 	memset(d->out->key.source + 10, 0xff, 2);
 	memcpy(d->out->key.source + 12, ip->source, 4);
 	memset(d->out->key.destination + 10, 0xff, 2);
@@ -99,6 +105,11 @@ static enum fc_verdict decode_ipv6(struct fc_decoding *d)
 		next = extension->next;
 	}
 	return FC_IP_OTHER;
+}
+
+enum fc_verdict fc_decode_ip(struct fc_decoding *d, uint16_t type)
+{
+	return type == FC_ETHERTYPE_IPV4 ? decode_ipv4(d) : decode_ipv6(d);
 }
 
 static enum fc_verdict decode_llc(struct fc_decoding *d)

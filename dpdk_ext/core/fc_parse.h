@@ -14,6 +14,7 @@ enum fc_packet_flags {
 	FC_PACKET_IMMEDIATE = 16,
 	FC_PACKET_LINE_FLAG = 32,
 	FC_PACKET_ICRC_CHECKED = 64,
+	FC_PACKET_ENCAPSULATED = 128, /* came in a tunnel, which is peeled off */
 };
 
 struct fc_packet {

@@ -28,6 +28,7 @@ enum fc_ip_protocol {
 	FC_IP_UDP = 17,
 	FC_IP_ROUTING = 43,
 	FC_IP_FRAGMENT = 44,
+	FC_IP_GRE = 47,
 	FC_IP_ICMP6 = 58,
 	FC_IP_DESTINATION = 60,
 };
@@ -35,6 +36,7 @@ enum fc_ip_protocol {
 enum fc_udp_port {
 	FC_PORT_PTP_EVENT = 319,
 	FC_PORT_PTP_GENERAL = 320,
+	FC_PORT_VXLAN = 4789,
 	FC_PORT_ROCE = 4791,
 };
 

@@ -214,6 +214,7 @@ static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t
 	uint64_t *by_verdict = (uint64_t *)&parser->counters;
 	by_verdict[mark->verdict]++;
 	parser->counters.vlan_frames += (p->flags & FC_PACKET_VLAN) != 0;
+	parser->counters.encapsulated_frames += (p->flags & FC_PACKET_ENCAPSULATED) != 0;
 	parser->counters.icrc_checked_frames += (p->flags & FC_PACKET_ICRC_CHECKED) != 0;
 }
 

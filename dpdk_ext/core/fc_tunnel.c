@@ -1,0 +1,118 @@
+/* What a switch wraps its copies in: GRE (plain, with Ethernet, ERSPAN I to III) and VXLAN.
+ * RFC 2784 and 2890 (GRE), RFC 7348 (VXLAN), draft-foschiano-erspan-03 (ERSPAN). */
+#include "fc_tunnel.h"
+
+/* A copy of a frame that was in a tunnel itself; deeper is nobody's network. */
+#define TUNNELS_MAX 2
+
+enum gre {
+	GRE_CHECKSUM = 0x8000,
+	GRE_ROUTING = 0x4000,
+	GRE_KEY = 0x2000,
+	GRE_SEQUENCE = 0x1000,
+	GRE_VERSION = 0x0007,
+};
+
+enum gre_protocol {
+	GRE_ERSPAN_III = 0x22eb,
+	GRE_ETHERNET = 0x6558,
+	GRE_ERSPAN = 0x88be,   /* type II with a sequence number, type I without */
+	GRE_MELLANOX = 0x8949, /* what SONiC's mirrors say there: as type I */
+};
+
+enum erspan {
+	ERSPAN_II_VERSION = 1,
+	ERSPAN_III_VERSION = 2,
+	ERSPAN_II_BYTES = 8,
+	ERSPAN_III_BYTES = 12,
+	ERSPAN_III_PLATFORM_BYTES = 8,
+	ERSPAN_TRUNCATED = 0x0400,
+	ERSPAN_FRAME_TYPE = 0x7c, /* of the last but one byte */
+	ERSPAN_PLATFORM = 0x01,   /* of the last byte: a subheader follows */
+};
+
+static bool enter(struct fc_decoding *d)
+{
+	if (d->tunnels == TUNNELS_MAX)
+		return false;
+	d->tunnels++;
+	d->out->flags |= FC_PACKET_ENCAPSULATED;
+	/* Addresses of the tunnel are of no flow; IPv4 leaves zeros as they are. */
+	memset(&d->out->key, 0, sizeof d->out->key);
+	return true;
+}
+
+static enum fc_verdict inner_ethernet(struct fc_decoding *d)
+{
+	return enter(d) ? fc_decode_ethernet(d) : FC_IP_OTHER;
+}
+
+static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, size_t bytes)
+{
+	const uint8_t *header = fc_take(&d->c, bytes);
+
+	if (!header)
+		return fc_cut(d);
+	if (header[0] >> 4 != version)
+		return FC_IP_OTHER;
+	if (fc_be16(header + 2) & ERSPAN_TRUNCATED)
+		d->snapped = true;
+	if (version == ERSPAN_III_VERSION) {
+		if (header[10] & ERSPAN_FRAME_TYPE)
+			return FC_IP_OTHER; /* not an Ethernet frame */
+		if (header[11] & ERSPAN_PLATFORM && !fc_take(&d->c, ERSPAN_III_PLATFORM_BYTES))
+			return fc_cut(d);
+	}
+	return inner_ethernet(d);
+}
+
+enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
+{
+	const uint8_t *gre = fc_take(&d->c, 4);
+
+	if (!gre)
+		return fc_cut(d);
+	const unsigned flags = fc_be16(gre), protocol = fc_be16(gre + 2);
+	if (flags & (GRE_ROUTING | GRE_VERSION))
+		return FC_IP_OTHER;
+	const size_t options = 4 * (size_t)(!!(flags & GRE_CHECKSUM) + !!(flags & GRE_KEY) +
+					    !!(flags & GRE_SEQUENCE));
+	if (payload_bytes < 4 + options)
+		return FC_MALFORMED;
+	/* Where the tunnel's packet ends what it carries ends: behind lies link padding. */
+	if (fc_left(&d->c) > payload_bytes - 4)
+		d->c.end = d->c.pos + (payload_bytes - 4);
+	if (!fc_take(&d->c, options))
+		return fc_cut(d);
+	switch (protocol) {
+	case GRE_ERSPAN:
+		if (flags & GRE_SEQUENCE)
+			return decode_erspan(d, ERSPAN_II_VERSION, ERSPAN_II_BYTES);
+		return inner_ethernet(d);
+	case GRE_ERSPAN_III:
+		return decode_erspan(d, ERSPAN_III_VERSION, ERSPAN_III_BYTES);
+	case GRE_ETHERNET:
+	case GRE_MELLANOX:
+		return inner_ethernet(d);
+	case FC_ETHERTYPE_IPV4:
+	case FC_ETHERTYPE_IPV6:
+		return enter(d) ? fc_decode_ip(d, (uint16_t)protocol) : FC_IP_OTHER;
+	default:
+		return FC_IP_OTHER;
+	}
+}
+
+enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
+{
+	const uint8_t *vxlan = fc_take(&d->c, 8);
+
+	if (!vxlan)
+		return fc_cut(d);
+	if (vxlan[0] != 0x08) /* the identifier is there, and nothing newer than RFC 7348 */
+		return FC_UDP_OTHER;
+	if (payload_bytes < 8)
+		return FC_MALFORMED;
+	if (fc_left(&d->c) > payload_bytes - 8)
+		d->c.end = d->c.pos + (payload_bytes - 8);
+	return inner_ethernet(d);
+}
