@@ -1,0 +1,179 @@
+"""Jobs of many shapes, and random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from support.netib.options import Options
+
+SMALL = ((96, 40), (96,), (30, 96), (30,), (7, 30))
+WIDE = ((256, 256), (256,), (90, 256), (90,))
+MIXED = ((1024, "LL"), (12000, "LL128"))
+CAPS = (12000, 12000)
+
+CASES: dict[str, Options] = {
+    "r2-ll-219": Options(shapes=SMALL),
+    "r2-ll-219-channels2": Options(shapes=SMALL, channels=2),
+    "r3-ll128-219": Options(ranks=3, protocol="LL128", shapes=SMALL, channels=2),
+    "r4-simple-219": Options(ranks=4, protocol="Simple", shapes=WIDE, channels=4, mtu=4096),
+    "r4-simple-221": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=4, version=(2, 21), mtu=4096
+    ),
+    "r8-ll128-221-bf16": Options(
+        ranks=8, protocol="LL128", shapes=WIDE, channels=8, version=(2, 21), dtype="bfloat16"
+    ),
+    "r5-ll-223-fp16": Options(
+        ranks=5, shapes=SMALL, channels=3, version=(2, 23), dtype="float16"
+    ),
+    "r8-mixed-223-bf16": Options(
+        ranks=8, protocol="Simple", mix=MIXED, shapes=WIDE, channels=8, version=(2, 23),
+        dtype="bfloat16", caps_bytes=CAPS, mtu=2048,
+    ),
+    "r3-mixed-226": Options(
+        ranks=3, protocol="Simple", mix=MIXED, shapes=SMALL, channels=2, version=(2, 26),
+        caps_bytes=(6000, 6000),
+    ),
+    "r16-simple-230": Options(
+        ranks=16, protocol="Simple", shapes=WIDE, channels=16, version=(2, 30), mtu=4096, steps=3
+    ),
+    "r16-ll-230-bf16": Options(
+        ranks=16, shapes=SMALL, channels=16, version=(2, 30), dtype="bfloat16", steps=3
+    ),
+    "r4-ll128-230-ipv6-vlan": Options(
+        ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 30), ipv6=True, wrap="vlan"
+    ),
+    "r2-simple-230-erspan2": Options(
+        protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), wrap="erspan2"
+    ),
+    "r2-ll-221-erspan3-ipv6": Options(
+        shapes=SMALL, channels=2, version=(2, 21), wrap="erspan3", ipv6=True
+    ),
+    "r2-ll-qinq": Options(shapes=SMALL, wrap="qinq"),
+    "r2-ll-vxlan": Options(shapes=SMALL, wrap="vxlan"),
+    "r2-ll-gre": Options(shapes=SMALL, wrap="gre"),
+    "r4-simple-230-qps4": Options(
+        ranks=4, protocol="Simple", shapes=SMALL, channels=2, version=(2, 30), qps=4, steps=2
+    ),
+    "r4-simple-219-qps2-split": Options(
+        ranks=4, protocol="Simple", shapes=SMALL, channels=2, qps=2, steps=2
+    ),
+    "r4-ll128-223-qps2-split": Options(
+        ranks=4, protocol="LL128", shapes=SMALL, channels=2, version=(2, 23), qps=2, split=True,
+        steps=2,
+    ),
+    "r4-ll-221-qps2": Options(ranks=4, shapes=SMALL, version=(2, 21), qps=2, steps=2),
+    "r4-simple-230-adaptive": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), adaptive=True
+    ),
+    "r4-mixed-223-pipeline-storage": Options(
+        ranks=4, protocol="Simple", mix=MIXED, shapes=WIDE, channels=4, version=(2, 23),
+        pipeline_bytes=40000, storage=40, chatter=True, cnps=True,
+    ),
+    "r4-simple-230-random-qpns": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=8, version=(2, 30), random_qpns=True,
+        mtu=4096,
+    ),
+    "r4-ll128-223-buffers-metric": Options(
+        ranks=4, protocol="LL128", mix=((1024, "LL"),), shapes=SMALL, channels=2, version=(2, 23),
+        buffers=96, counters=2, metric_every=2,
+    ),
+    "r3-ll-230-find-unused": Options(
+        ranks=3, shapes=SMALL, channels=2, version=(2, 30), find_unused=True,
+        caps_bytes=(6000, 6000),
+    ),
+    "r4-simple-230-from-step-2": Options(
+        ranks=4, protocol="Simple", shapes=SMALL, channels=1, version=(2, 30), steps=5, start_step=2
+    ),
+    "r2-ll-219-from-step-2": Options(steps=6, start_step=2),
+    "r2-ll-219-from-inside-step-2": Options(
+        shapes=SMALL, channels=2, steps=6, start_step=2, start_inside=True
+    ),
+    "r4-ll128-223-from-inside-step-2": Options(
+        ranks=4, protocol="LL128", shapes=SMALL, channels=2, version=(2, 23), steps=5,
+        start_step=2, start_inside=True,
+    ),
+    "r3-two-mirrors": Options(
+        ranks=3, protocol="LL128", version=(2, 23), mirrored=(0, 1), steps=2
+    ),
+    "r4-two-mirrors-ll": Options(ranks=4, version=(2, 23), mirrored=(0, 1)),
+    "r2-ll128-230-metric": Options(version=(2, 30), protocol="LL128", metric_every=3),
+    "r4-ll128-230-two-buckets-fp16": Options(
+        ranks=4, version=(2, 30), protocol="LL128", mix=((1024, "LL"),),
+        shapes=((3840,), (3216,)), caps_bytes=(4000, 20000), steps=2, dtype="float16",
+    ),
+    "r4-ll128-223-find-unused": Options(
+        ranks=4, version=(2, 23), protocol="LL128", mix=((1024, "LL"),), find_unused=True,
+        caps_bytes=(4000, 20000), shapes=((96, 120), (120,), (5, 120)), steps=2,
+    ),
+    "r3-ll-226-odd-buffers": Options(
+        ranks=3, version=(2, 26), shapes=((11, 13), (11,)), dtype="float16", buffers=64,
+        mirrored=(1,), steps=3,
+    ),
+    "r4-rails": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=4, version=(2, 30), rails=2, steps=2
+    ),
+    "r2-rails": Options(shapes=SMALL, channels=2, version=(2, 30), rails=2, steps=2),
+    "r4-rank2-tx": Options(
+        ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 23), mirrored=(2,),
+        directions="tx",
+    ),
+    "r3-rank1-rx": Options(
+        ranks=3, shapes=SMALL, channels=2, version=(2, 30), mirrored=(1,), directions="rx"
+    ),
+    "r4-simple-230-loss": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), lose=3, mirrored=(1,)
+    ),
+    "r3-ll-219-loss-duplicates": Options(
+        ranks=3, shapes=SMALL, channels=2, lose=2, duplicates=9, retransmits=5, mirrored=(1,)
+    ),
+    "r4-ll128-230-retransmits": Options(
+        ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 30), duplicates=20,
+        retransmits=8,
+    ),
+}  # fmt: skip
+
+
+def drawn(seed: int) -> Options:
+    """A random job with the habits of its version."""
+    rng = np.random.default_rng(seed)
+
+    def one(*choices: Any) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    ranks, version = int(rng.integers(2, 17)), one((2, 19), (2, 21), (2, 23), (2, 26), (2, 30))
+    shapes = one(SMALL, WIDE, ((11, 13), (11,)), ((300, 120), (120,), (5, 120)))
+    inside = rng.random() < 0.1
+    return Options(
+        seed=seed,
+        ranks=ranks,
+        channels=int(rng.integers(1, 17)) if rng.random() < 0.5 else int(rng.integers(1, 4)),
+        version=version,
+        protocol=one("LL", "LL128", "Simple"),
+        mix=one((), ((1024, "LL"),), MIXED),
+        dtype=one("float32", "bfloat16", "float16"),
+        shapes=shapes,
+        steps=int(rng.integers(3, 7)),
+        caps_bytes=one((1 << 20, 25 << 20), CAPS, (4000, 20000)),
+        buffers=one(0, 0, 64),
+        counters=one(0, 1),
+        metric_every=one(0, 0, 1, 2),
+        find_unused=rng.random() < 0.1,
+        pipeline_bytes=one(0, 0, 0, 5000, 200_000),
+        ipv6=rng.random() < 0.4,
+        mtu=one(256, 512, 1024, 2048, 4096),
+        qps=one(1, 1, 1, 2, 4),
+        split=one(None, None, True),
+        adaptive=rng.random() < 0.15,
+        random_qpns=rng.random() < 0.2,
+        mirrored=(int(rng.integers(ranks)),),
+        wrap=one("", "", "", "vlan", "qinq", "erspan2", "erspan3", "vxlan", "gre"),
+        storage=one(0, 0, 30),
+        cnps=rng.random() < 0.2,
+        chatter=rng.random() < 0.3,
+        start_step=int(rng.integers(1, 3)) if inside or rng.random() < 0.1 else 0,
+        start_inside=inside,
+        lose=one(0, 0, 0, 0, 2),
+        duplicates=one(0, 0, 5),
+        retransmits=one(0, 0, 4),
+    )
