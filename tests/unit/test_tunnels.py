@@ -1,4 +1,4 @@
-"""RoCE in what switches wrap their copies in: wrapped by scapy, cut, nested, contradicting itself."""
+"""RoCE in what switches wrap their copies in, by scapy: cut, nested, contradicting itself."""
 
 from __future__ import annotations
 
