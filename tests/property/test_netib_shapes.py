@@ -16,6 +16,7 @@ from flowcheck import cli
 
 SEVERAL_QPS = "several queue pairs of one connection are not put together"
 MIDSTREAM = "a ring joined amid the job is not recognized from its messages alone"
+LL_TAIL = "LL: weights with buffers that end within a line are not told"
 LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
 KNOWN: dict[str, str] = {
     "r4-simple-230-qps4": SEVERAL_QPS,
@@ -32,7 +33,7 @@ KNOWN: dict[str, str] = {
     "r2-ll128-230-metric": "a metric in LL128 derails the reading after it",
     "r4-ll128-230-two-buckets-fp16": LL128_TAIL,
     "r4-ll128-223-find-unused": LL128_TAIL,
-    "r3-ll-226-odd-buffers": "LL: weights with buffers that end within a line are not told",
+    "r3-ll-226-odd-buffers": LL_TAIL,
 }
 """Shapes that are not decoded yet: why."""
 
@@ -128,9 +129,9 @@ def unfinished(options: Options) -> str:
         return SEVERAL_QPS
     if options.start_step or options.start_inside:
         return MIDSTREAM
-    if options.protocol == "LL128":
+    if "LL128" in (options.protocol, *(protocol for _, protocol in options.mix)):
         return LL128_TAIL
-    return ""
+    return LL_TAIL if options.buffers else ""
 
 
 @pytest.mark.nightly
