@@ -74,7 +74,8 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
     known = {each.sha256 for each in truth.collectives}
     known.add(hashlib.sha256(truth.weights).hexdigest())
     for each in told["collectives"]:
-        if each["coverage"] == 1.0 and each["bytes"] in sizes and each["sha256"] not in known:
+        sure = each["coverage"] == 1.0 and each["sha256"] is not None
+        if sure and each["bytes"] in sizes and each["sha256"] not in known:
             wrong.append(f"collective {each['index']} ({each['kind']}): false bytes as certain")
     told_weights = told["weights"] and told["weights"]["sha256"]
     if told_weights not in (None, hashlib.sha256(truth.weights).hexdigest()):
