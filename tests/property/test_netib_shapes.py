@@ -14,15 +14,10 @@ from support.netib.shapes import CASES, drawn
 
 from flowcheck import cli
 
-SEVERAL_QPS = "several queue pairs of one connection are not put together"
 MIDSTREAM = "a ring joined amid the job is not recognized from its messages alone"
 LL_TAIL = "LL: weights with buffers that end within a line are not told"
 LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
 KNOWN: dict[str, str] = {
-    "r4-simple-230-qps4": SEVERAL_QPS,
-    "r4-simple-219-qps2-split": SEVERAL_QPS,
-    "r4-ll128-223-qps2-split": SEVERAL_QPS,
-    "r4-ll-221-qps2": SEVERAL_QPS,
     "r4-simple-230-from-step-2": MIDSTREAM,
     "r2-ll-219-from-step-2": MIDSTREAM,
     "r2-ll-219-from-inside-step-2": MIDSTREAM,
@@ -110,9 +105,7 @@ def check(
     [
         pytest.param(
             name,
-            marks=[pytest.mark.xfail(strict=KNOWN[name] != SEVERAL_QPS, reason=KNOWN[name])]
-            if name in KNOWN
-            else [],
+            marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else [],
         )
         for name in CASES
     ],
@@ -128,8 +121,6 @@ def test_shape(
 
 def unfinished(options: Options) -> str:
     """Why a random job need not be decoded yet; empty: it must be."""
-    if options.qps > 1:
-        return SEVERAL_QPS
     if options.start_step or options.start_inside:
         return MIDSTREAM
     if "LL128" in (options.protocol, *(protocol for _, protocol in options.mix)):

@@ -29,6 +29,10 @@ NO_RELEASE = (
     "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
     "mirror the other direction too"
 )
+SEVERAL_QPS = (
+    "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION): what they carried is told, "
+    "but a replica does not follow them yet; set it to 1"
+)
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 
@@ -70,6 +74,9 @@ def _of(
     communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
+    queue_pairs = max(len(s.queue_pairs) for e in communicator.ring.edges for s in e.streams)
+    if queue_pairs > 1:
+        return None, (SEVERAL_QPS.format(queue_pairs),)
     begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
     if before is not None and begin is not None and repeats(communicator, collected, before, begin):
         if _release_open(communicator):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire import nccl
+from flowcheck.wire.learn import striped
 from flowcheck.wire.learn.numbering import number_sends
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.learn.streams import SendSeen, Stream, join_sends, line_flag
@@ -65,10 +66,16 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
         of_flow[message.flow].append(message)
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
+    data = [f for f in flows if f.key not in granting and _is_data(of_flow[f.key])]
+    sends = {flow.key: join_sends(of_flow[flow.key]) for flow in data}
     streams: list[Stream] = []
-    for flow in flows:
-        if of_flow[flow.key] and flow.key not in granting and _is_data(of_flow[flow.key]):
-            streams.append(_stream(flow, of_flow[flow.key], grants))
+    for group in striped.groups(data, sends, [g.flow for g in grants]):
+        whole = striped.joined(group, sends) if len(group) > 1 else None
+        if whole is not None:
+            every = [m for flow in group for m in of_flow[flow.key]]
+            streams.append(_stream(group[0], every, whole, grants, group))
+        else:
+            streams += [_stream(f, of_flow[f.key], sends[f.key], grants, (f,)) for f in group]
     readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
     return Sorted(tuple(streams), tuple(grants), readings)
 
@@ -89,15 +96,22 @@ def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | No
 def _is_data(messages: Sequence[MessageSeen]) -> bool:
     """NCCL's sends end with an immediate; where every end was lost, lines tell, or that no
     message was seen to end without one."""
+    if not messages:
+        return False
     if any(m.immediate is not None or line_flag(m) is not None for m in messages):
         return True
     return all(m.missing and m.missing[-1][1] == m.wire_bytes for m in messages)
 
 
-def _stream(flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]) -> Stream:
+def _stream(
+    flow: FlowSeen,
+    messages: Sequence[MessageSeen],
+    sends: Sequence[SendSeen],
+    grants: Sequence[Grants],
+    queue_pairs: Sequence[FlowSeen],
+) -> Stream:
     granter = _granter(flow, messages, grants)
     granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
-    sends = join_sends(messages)
     protocol = _protocol(sends, granter)
     numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
     told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
@@ -111,6 +125,7 @@ def _stream(flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Gr
         peer=granter.flow.key if granter else None,
         tag=granter.tag if granter else None,
         capacities_bytes=granter.capacities_bytes if granter else frozenset(),
+        queue_pairs=tuple(one.key for one in queue_pairs),
     )
 
 
@@ -183,7 +198,7 @@ def _reading(
     grants: Sequence[Grants],
     flows: Sequence[FlowSeen],
 ) -> FlowReading:
-    stream = next((s for s in streams if s.key == flow.key), None)
+    stream = next((s for s in streams if flow.key in s.queue_pairs), None)
     grant = next((g for g in grants if g.flow.key == flow.key), None)
     peer = stream.peer if stream else None
     protocol = stream.protocol if stream else None

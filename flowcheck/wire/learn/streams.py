@@ -55,6 +55,8 @@ class Stream:
     """CTS tag: rank of the rank that writes here; None where no CTS was seen."""
     capacities_bytes: frozenset[int] = frozenset()
     """Of the receives granted; empty where no clear-to-send was seen."""
+    queue_pairs: tuple[FlowKey, ...] = ()
+    """Flows its sends came on, the first one leading."""
     stop: int = field(init=False)
 
     def __post_init__(self) -> None:
