@@ -58,6 +58,7 @@ def as_dict(
             "bytes": weights.bytes,
             "sha256": weights.sha256,
             "missing": [list(part) for part in weights.missing],
+            "assumed": list(weights.assumed),
         },
         "notes": [*notes, *reading.why_not],
     }

@@ -133,7 +133,8 @@ def _weights(reading: Reading) -> str:
         return "[bold]Initial weights[/]: not seen"
     shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in weights.shapes)
     digest = weights.sha256 or f"incomplete, {len(weights.missing)} ranges missing"
-    return f"[bold]Initial weights[/]: {weights.bytes:,} bytes, {digest}, shapes {shapes}"
+    rests = "".join(f"; assumed: {sentence}" for sentence in weights.assumed)
+    return f"[bold]Initial weights[/]: {weights.bytes:,} bytes, {digest}, shapes {shapes}{rests}"
 
 
 def _assumed(reading: Reading) -> list[str]:

@@ -13,6 +13,7 @@ from flowcheck.wire.terms import Kind, Protocol
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
+CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
 def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
@@ -80,8 +81,8 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
             assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
         elif other.extra_sends != ring.extra_sends:
             assumed.append("how many ring steps the trainer's NCCL makes")
-    if reduces and _channels_open(cut, communicator):
-        assumed.append("the order of channels is that of queue pair numbers")
+    if _channels_open(cut, communicator):
+        assumed.append(CHANNEL_ORDER)
     return list(dict.fromkeys(assumed))
 
 

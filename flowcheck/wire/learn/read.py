@@ -12,6 +12,7 @@ from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
+from flowcheck.wire.learn.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.ends import GRAIN_BYTES, end_open
 from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
@@ -100,6 +101,8 @@ def read_stream(
     elif job is not None and beside:
         job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(beside)))
     weights = _weights(communicators, found)
+    if job is not None and any(CHANNEL_ORDER in c.assumed for f in found for c in f.collectives):
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, CHANNEL_ORDER))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
     if not messages:
@@ -197,5 +200,6 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             missing=tuple(missing),
             complete=whole,
             why_not=open_why,
+            assumed=tuple(dict.fromkeys(s for part in parts for s in part.assumed)),
         )
     return None

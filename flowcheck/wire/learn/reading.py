@@ -97,6 +97,7 @@ class Weights:
     complete: bool
     why_not: str = ""
     """Why they are not complete although all of them was seen; empty: something was missed."""
+    assumed: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
