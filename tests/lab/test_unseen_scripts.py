@@ -66,7 +66,6 @@ def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> No
             "RANK": str(rank),
             "WORLD_SIZE": str(hosts.hosts),
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": cluster.UPLINK,
             "FLOWCHECK_LAB_INTERFACE": cluster.UPLINK,
         }
         started.append(

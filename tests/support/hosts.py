@@ -60,7 +60,6 @@ class Hosts:
             "RANK": str(rank),
             "WORLD_SIZE": str(len(self.names)),
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "eth0",
             "FLOWCHECK_LAB_INTERFACE": "eth0",
             **environment,
         }

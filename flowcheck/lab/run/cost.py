@@ -78,7 +78,7 @@ def _one(
             enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
             master=plan.cluster.address(0),
             port=MASTER_PORT + len(CASES) * number + place,
-            environment={**plan.environment, "GLOO_SOCKET_IFNAME": cluster.UPLINK},
+            environment=plan.environment,
             logs=plan.trainers_folder,
             cpus=str(TRAINERS_CPU),
         )
