@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.config import JobConfig, encode_config
+from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError
 from flowcheck.messages import AuditLine
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
+from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -29,6 +30,15 @@ RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
 STAGING_TABLES_BYTES = 48 << 20
 """Roughly, beside message pool and payload; they only decide where memory is taken."""
+
+
+def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+    """`load_job`, and the Python functions it names are looked for: before training begins is when
+    somebody can still mend them. Raises ConfigError."""
+    config = load_job(path, sources=sources)
+    assert config.optimizer is not None, "checked when the file was read"
+    rate_of(config.optimizer)
+    return config
 
 
 def memory_need(config: JobConfig) -> int:

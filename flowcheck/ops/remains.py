@@ -14,9 +14,10 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import say
+from flowcheck.replica.header import peek_versions
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import decode_job
@@ -53,7 +54,9 @@ def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | N
 
 def keep(config: JobConfig, run: RunDir) -> Kept | None:
     """A checkpoint where the job wants it, else in a folder of the run that holds no other state
-    of the same step; None without a replica. Raises StateError or OSError where neither goes."""
+    of the same step; None without a step. Raises StateError or OSError where neither goes."""
+    if not _stepped(run):
+        return None
     why = ""
     if config.checkpoint is not None:
         try:
@@ -68,6 +71,11 @@ def keep(config: JobConfig, run: RunDir) -> Kept | None:
         except StateError as error:
             refused = error
     raise refused
+
+
+def _stepped(run: RunDir) -> bool:
+    """Whether a step was taken; without one the replica is what the trainer itself began with."""
+    return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 
 def rescue(run: RunDir) -> str | None:
@@ -87,12 +95,13 @@ def rescue(run: RunDir) -> str | None:
         return f"{killed} before it had a replica: nothing of it is to be kept"
     try:
         kept = keep(run.settings(), run)
-    except (StateError, OSError) as error:
+    except (FlowCheckError, OSError) as error:
         raise StateError(
             f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
             f"with flowcheck down --run {run.root} --discard"
         ) from error
-    assert kept is not None
+    if kept is None:
+        return f"{killed}; no step was taken: nothing to keep"
     return f"{killed}; its replica is kept in {kept.folder}"
 
 

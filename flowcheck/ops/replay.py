@@ -20,7 +20,6 @@ from flowcheck.config import (
     RingConfig,
     SourceConfig,
     StagingConfig,
-    load_job,
 )
 from flowcheck.errors import CaptureError, ConfigError
 from flowcheck.messages import StepLost
@@ -59,9 +58,9 @@ class Request:
 def run(request: Request) -> int:
     """The exit code: 0 only if every step of the stream is in the replica and none was lost."""
     counts = [_count(path) for path in request.files]
+    config, assumed = _config(request, counts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)  # now, not after all the work
-    config, assumed = _config(request, counts)
     console = Console(stderr=True, quiet=request.as_json)
     for sentence in assumed:
         console.print(f"[yellow]assumed[/] {sentence}")
@@ -98,7 +97,7 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
             raise ConfigError(
                 "job", str(request.job), "states the optimizer: leave --optimizer out"
             )
-        base = load_job(request.job, sources=sources)
+        base = chain.job_to_run(request.job, sources=sources)
         return msgspec.structs.replace(base, digests=request.digests or base.digests), assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:

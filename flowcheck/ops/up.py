@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from flowcheck.config import JobConfig, load_job
-from flowcheck.errors import StateError
-from flowcheck.ops.chain import create, supervise
+from flowcheck.config import JobConfig
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.ops.chain import create, job_to_run, supervise
 from flowcheck.ops.ending import Ending, ending
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
@@ -25,7 +25,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
 
     Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
     """
-    config = load_job(job)
+    config = job_to_run(job)
     where = root or Path(config.run)
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
@@ -82,7 +82,7 @@ def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) ->
     left where it is, if there is no room for one."""
     try:
         kept = keep(config, run)
-    except (StateError, OSError) as error:
+    except (FlowCheckError, OSError) as error:
         first = f"{after}; and " if after is not None else ""
         raise StateError(
             f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "

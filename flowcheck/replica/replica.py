@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.schedule import rate_of
+from flowcheck.replica.schedule import Rate, rate_of
 from flowcheck.replica.state import StateFile, place_sections
 
 
@@ -31,7 +32,6 @@ class Replica:
         """Use `create` or `open`."""
         self._state: StateFile | None = state
         self.optimizer = optimizer
-        self._rate = rate_of(optimizer)
         self.layout: Layout = state.description.layout
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
@@ -99,6 +99,11 @@ class Replica:
             state.close()
             raise
         return replica
+
+    @cached_property
+    def _rate(self) -> Rate:
+        """Only steps ask for it: a replica is kept also where its schedule cannot be had."""
+        return rate_of(self.optimizer)
 
     @property
     def step(self) -> int:

@@ -48,7 +48,7 @@ def _factor_of(
     try:
         factory = getattr(_module(place), name)
         factor: object = factory(**arguments)
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise ConfigError(
             "optimizer.schedule", where, f"{type(error).__name__}: {error}"
         ) from error
@@ -62,8 +62,10 @@ def _module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         return importlib.import_module(place)
     path = Path(place).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"_schedule_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))

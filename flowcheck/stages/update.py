@@ -16,6 +16,7 @@ from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting, await_first_base
 from flowcheck.stages.judge import Judge
@@ -59,6 +60,8 @@ class UpdateService:
     def start(self, links: Links) -> None:
         self._links = links
         load_torch()
+        assert self._config.optimizer is not None
+        rate_of(self._config.optimizer)  # refused before a frame is captured, not at the first step
         if self._config.replica.awaits_base:
             await_first_base(self._run)
         self._opened()

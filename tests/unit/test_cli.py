@@ -109,6 +109,20 @@ def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_schedule_that_is_not_there_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[[source]]\nfile = "x"\n[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
+        f'schedule = "{tmp_path}/nofile.py:f"\n'
+    )
+    capture = tmp_path / "empty.pcap"
+    capture.write_bytes(bytes.fromhex("d4c3b2a1020004000000000000000000000004000100") + bytes(2))
+    out, run = tmp_path / "out", tmp_path / "run"
+    for words in (("up", job, "--run", run), ("replay", capture, "--job", job, "--out", out)):
+        assert f"there is no file {tmp_path}/nofile.py" in refused(*words)
+    assert not run.exists() and not out.exists()
+
+
 def test_a_ring_larger_than_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(

@@ -90,7 +90,7 @@ def test_a_schedule_that_cannot_be_had_is_refused_with_what_is_wrong(tmp_path: P
     bad.write_text("def text():\n    return lambda step: 'x'\ndef number():\n    return 3\n")
     for schedule, reason in (
         ("nowhere", "file.py:function"),
-        (f"{tmp_path}/none.py:f", "not a Python file"),
+        (f"{tmp_path}/none.py:f", "there is no file /.*/none.py"),
         (f"{bad}:missing", "has no attribute"),
         (f"{bad}:number", "not a function"),
         (f"{bad}:text", "gave 'x' at 0"),

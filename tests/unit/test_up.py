@@ -12,16 +12,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import leftovers, remains, status, up
 from flowcheck.plane.shard import Shard
+from flowcheck.replica import checkpoint
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Progress
+from flowcheck.wire.job import Job, Parameter, encode_job
+from flowcheck.wire.terms import Rule
 
 Life = Callable[[JobConfig, RunDir], Progress]
+SMALL = Job(
+    rule=Rule.V2_20, communicators=(), edges=(), parameters=(Parameter(sizes=(3,), strides=(1,)),),
+    first_buckets=((0,),), buckets=((0,),), first=(), each=(),
+)  # fmt: skip
 KEPT = Path("/checkpoints/step-9")
 
 
@@ -145,6 +155,36 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
     assert not run.holds_memory
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_chain_whose_schedule_is_gone_is_taken_down_and_its_steps_are_kept(
+    tmp_path: Path, shm: Path, job: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    schedule = tmp_path / "rates.py"
+    schedule.write_text("def half():\n    return lambda step: 0.5\n")
+    job.write_text(job.read_text() + f'schedule = "{schedule}:half"\n')
+    config = load_job(job)
+    run = RunDir.create(tmp_path / "run", shm)
+    run.config.write_bytes(encode_config(config))
+    run.learned_job.write_bytes(encode_job(SMALL))
+    assert config.optimizer is not None
+    ones = np.ones(3, np.float32)
+    replica = Replica.create(run.replica, Layout.of_shapes([(3,)]), config.optimizer, ones)
+    for step in range(1, steps + 1):
+        replica.apply(step, ones)
+    replica.close()
+    schedule.unlink()
+    killed(run)
+    assert remains.down(run.root, discard=False, as_json=False) == 0
+    told = capsys.readouterr().out
+    assert not run.holds_memory and not list(shm.iterdir())
+    if not steps:
+        assert "no step was taken: nothing to keep" in told
+        return
+    assert f"its replica is kept in {run.root}/rescued/step-1" in told
+    kept = checkpoint.load(run.root / "rescued" / "step-1").parameters["param.0"]
+    assert kept.tolist() == pytest.approx([1 - 0.1 * 0.5] * 3)
+
+
 def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +196,7 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
             raise StateError(f"{directory}: a checkpoint of another run is already here")
         return directory / "step-9"
 
+    monkeypatch.setattr(remains, "_stepped", lambda run: True)
     monkeypatch.setattr(remains, "save_checkpoint", save)
     kept = remains.keep(SimpleNamespace(checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
