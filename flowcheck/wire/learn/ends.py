@@ -7,10 +7,10 @@ tensor whose size no plan gives, or whose plan fits others as well, may be some 
 from __future__ import annotations
 
 from flowcheck.wire.learn.grammar import BUCKET, ELEMENT_BYTES, Habits, Stage
-from flowcheck.wire.learn.place import Canvas
+from flowcheck.wire.learn.iteration import disputed
+from flowcheck.wire.learn.place import GRAIN_BYTES, Canvas
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import (
-    LL128_GROUP_DATA_BYTES,
     LL_LINE_DATA_BYTES,
     Kind,
     Protocol,
@@ -19,8 +19,6 @@ from flowcheck.wire.terms import (
 
 END_OPEN = "the end of the tensor inside its last line"
 END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
-GRAIN_BYTES = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
-"""Data the wire carries at least, where it is more than a byte."""
 
 
 class Ends:
@@ -30,7 +28,10 @@ class Ends:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
-        self._rivals = {one for one in sizes if end_open(habits, *one)}
+        # Where nothing was lost and nothing as large came between, order tells which bucket it is.
+        told = not any(cut.lost for cut in self._cuts)
+        told = told and not disputed(self._cuts, len(habits.buckets))
+        self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
         lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
@@ -67,14 +68,18 @@ def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
     canvas.covered[(canvas.size_bytes - 1) // grain * grain :] = False
 
 
-def end_open(habits: Habits, size: int, protocol: Protocol) -> bool:
+def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = False) -> bool:
     """The tensor of `size` bytes (all parameters, or a bucket) may end elsewhere inside its last
     line, and no size on the wire tells: another bucket fills the same lines, or other shapes, or
-    elements of another size, fit the start-up as well."""
+    elements of another size, fit the start-up as well. named: which tensor it is, is known."""
     if not habits.shapes:
         return False
     grain = GRAIN_BYTES.get(protocol, 1)
     tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
+    if named:
+        counts = habits.shapes[0].counts
+        own = (of for of in tensors if sum(counts[i] for i in of) * habits.element_bytes == size)
+        tensors = tuple(own) or tensors
     ends: set[int] = set()
     for cut in habits.shapes:
         for element_bytes in ELEMENT_BYTES:

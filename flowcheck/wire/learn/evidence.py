@@ -13,6 +13,7 @@ from flowcheck.wire.learn.p2p import partial_of
 from flowcheck.wire.learn.pairs import counted_until
 from flowcheck.wire.learn.place import Canvas, is_added, paint, unpacked
 from flowcheck.wire.learn.rings import Ring
+from flowcheck.wire.learn.streams import Stream
 from flowcheck.wire.terms import Kind
 
 ENOUGH_BYTES = 32
@@ -140,9 +141,30 @@ def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
 def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:
     """Content bears out where the collective begins: a reading shifted by some sends would take
     partial sums for results, which differ from one hop to the next."""
-    if adds_up(cut, ring, canvas):
+    if adds_up(cut, ring, canvas) or (not cut.lost and _sizes_tell(cut, ring)):
         return True
     return ring.ranks > 2 and len(ring.edges) > 1 and not cut.lost and _copies_agree(cut, ring)
+
+
+def _sizes_tell(cut: Cut, ring: Ring) -> bool:
+    """On every connection it fits at no later send of its own: a short chunk, or a last loop of
+    shorter ones, stands where this start puts it. Who sends is a question of its own."""
+    rows: dict[int, tuple[Stream, list[tuple[int, int]]]] = {}
+    for stream, number, send in cut.sends(ring):
+        rows.setdefault(id(stream), (stream, []))[1].append((number, send.wire_bytes))
+    return all(
+        not _fits_at(stream, row, shift) for stream, row in rows.values() for shift in _inside(row)
+    )
+
+
+def _inside(row: Sequence[object]) -> range:
+    return range(1, len(row))
+
+
+def _fits_at(stream: Stream, row: Sequence[tuple[int, int]], shift: int) -> bool:
+    """Sends that were not seen fit anything."""
+    found = ((stream.sends.get(number + shift), size) for number, size in row)
+    return all(send is None or send.wire_bytes == size for send, size in found)
 
 
 def _copies_agree(cut: Cut, ring: Ring) -> bool:

@@ -15,7 +15,15 @@ from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.learn.streams import LINE_BYTES, SendSeen, Stream, seen_mask
 from flowcheck.wire.schedule import Send
 from flowcheck.wire.seen import Range
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.terms import (
+    LL128_GROUP_DATA_BYTES,
+    LL_LINE_DATA_BYTES,
+    Kind,
+    Protocol,
+)
+
+GRAIN_BYTES = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
+"""Data the wire carries at least, where it is more than a byte."""
 
 
 @dataclass(slots=True)
@@ -63,6 +71,16 @@ class Canvas:
         """Forget everything: none of it is sure to belong here."""
         self.result[:] = 0
         self.covered[:] = False
+
+    def end_where_copies_differ(self, grain: int) -> None:
+        """What fills the last line or group up may be another thing on every hop: a tensor of a
+        size nothing tells ends before the first byte that is."""
+        tail = (self.size_bytes - 1) // grain * grain
+        differ = np.flatnonzero(self.disputed[tail:])
+        if len(differ):
+            self.conflicts -= len(differ)
+            self.disputed[tail:] = False
+            self.covered[tail + int(differ[0]) :] = False
 
     def missing(self) -> tuple[Range, ...]:
         """Ranges no final copy covers."""
@@ -154,6 +172,10 @@ def paint(
         canvas.torn += sum(b - a for a, b in seen.message.conflicts)
         if mask.any():
             sources.setdefault(id(stream), stream)
+    op = cut.op
+    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
+    if op.kind is Kind.BROADCAST and sized_by_wire and op.protocol in GRAIN_BYTES:
+        canvas.end_where_copies_differ(GRAIN_BYTES[op.protocol])
     return canvas, tuple(sources.values()), first_ns
 
 

@@ -13,11 +13,12 @@ from flowcheck.wire.job import Job
 from flowcheck.wire.learn.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.cut import Purse
 from flowcheck.wire.learn.doubt import CHANNEL_ORDER
-from flowcheck.wire.learn.ends import GRAIN_BYTES, end_open
+from flowcheck.wire.learn.ends import end_open
 from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
-from flowcheck.wire.learn.jobs import learn_job
+from flowcheck.wire.learn.jobs import NOT_YET, learn_job
 from flowcheck.wire.learn.pads import hidden
+from flowcheck.wire.learn.place import GRAIN_BYTES
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.roles import sort_flows
 from flowcheck.wire.learn.search import (
@@ -90,7 +91,7 @@ def read_stream(
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
-    if purse.left <= 0:
+    if purse.left <= 0 and NOT_YET.issuperset(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
         )

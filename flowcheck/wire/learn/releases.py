@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from flowcheck.wire.learn.candidates import schedule_of
+from flowcheck.wire.learn.copies import same_sizes, under
 from flowcheck.wire.learn.match import Cut
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.schedule import Schedule
-from flowcheck.wire.terms import Rule
 
 
 def releases_open(cut: Cut, communicator: Communicator) -> bool:
@@ -18,27 +17,13 @@ def releases_open(cut: Cut, communicator: Communicator) -> bool:
     for rule in communicator.ring.rules:
         if rule in cut.rules:
             continue
-        mine = _under(cut, communicator, rule)
-        if not _same_sizes(mine, cut.schedules) or _same_places(mine, cut.schedules):
+        mine = under(cut, communicator.ring, rule)
+        if not same_sizes(mine, cut.schedules) or _same_places(mine, cut.schedules):
             continue
         others = {other.op: other for other in communicator.cuts.found}.values()
-        if all(_same_sizes(_under(o, communicator, rule), o.schedules) for o in others):
+        if all(same_sizes(under(o, communicator.ring, rule), o.schedules) for o in others):
             return True
     return False
-
-
-def _under(cut: Cut, communicator: Communicator, rule: Rule) -> tuple[Schedule, ...]:
-    """What every edge would carry for the collective under `rule`."""
-    ring = communicator.ring
-    return tuple(
-        schedule_of(cut.op, rule, ring.ranks, ring.channels, edge.sender, ring.extra_sends)
-        for edge in ring.edges
-    )
-
-
-def _same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
-    sizes = ([[[s.wire_bytes for s in c] for c in edge] for edge in e] for e in (one, other))
-    return next(sizes) == next(sizes)
 
 
 def _same_places(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:

@@ -49,8 +49,9 @@ def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
     if not tried:
         return None
     tried.sort(key=lambda item: item[0])
-    _, start, tail = tried[0]
-    if any(_shifts(tail, other) for _, _, other in tried[1:]):
+    score, start, tail = tried[0]
+    rivals = [other for cost, _, other in tried[1:] if cost <= score + AHEAD_COST]
+    if any(_shifts(tail, other) for other in rivals):
         tail = replace(tail, found=tuple(replace(cut, doubt=SHIFTED) for cut in tail.found))
     head = _head(ring, cuts, start, tail)
     found = (*cuts.found, *head, *tail.found)
@@ -69,10 +70,15 @@ def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
 
 def _shifts(best: Cuts, other: Cuts) -> bool:
     """`other` reads as much, and cuts the same sends elsewhere."""
-    if other.unread > best.unread:
+    one = max((cut.matched for cut in best.found), default=0)
+    if other.unread > best.unread or _read(other) + one <= _read(best):
         return False
     begins = {cut.starts for cut in best.found}
     return not any(cut.starts in begins for cut in other.found)
+
+
+def _read(cuts: Cuts) -> int:
+    return sum(cut.matched for cut in cuts.found)
 
 
 def _starts(ring: Ring, after: Positions) -> Iterator[tuple[int, Positions]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowcheck.wire import nccl
-from flowcheck.wire.learn.cut import HASTY, Cuts, Purse, cut_stream
+from flowcheck.wire.learn.copies import rules_left
+from flowcheck.wire.learn.cut import HASTY, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.evidence import copies_bear_out
 from flowcheck.wire.learn.grammar import Habits, Trainer
 from flowcheck.wire.learn.place import contradictions
@@ -142,17 +143,45 @@ def read_group(
         least = min(least, plain_score(hasty[-1]))
     if not hasty:
         return None
+    amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
     hasty.sort(key=plain_score)
-    best = sorted(hasty[:FINALISTS], key=score_of)
+    best = sorted([*hasty[:FINALISTS], *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
-    won = _fewest_ranks(best[0], [*best, *hasty])
+    won = _by_copies(_fewest_ranks(best[0], [*best, *hasty]), purse)
     rivals = tuple(
         c
         for c in [*best, *hasty]
         if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
     )
     return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
+
+
+def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:
+    """Read from the first send seen of each connection, as if nothing had been lost before it;
+    None where a connection was seen from its start."""
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    if any(stream.from_start for stream in streams):
+        return None
+    state = State(
+        tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges),
+        tuple(tuple(None for _ in edge.streams) for edge in ring.edges),
+        ring.rules,
+    )
+    nothing = Cuts(ring, (), state, sum(len(stream.sends) for stream in streams), 0.0)
+    return resumed(nothing, purse)
+
+
+def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:
+    """Read again under the releases that the copies of each tensor leave, if not all do."""
+    left = rules_left(won)
+    if left == won.ring.rules:
+        return won
+    ring = replace(won.ring, rules=left)
+    if all(rule in left for rule in won.state.rules):
+        return replace(won, ring=ring)
+    again = cut_stream(ring, Trainer(), purse=purse)
+    return again if again.unread <= won.unread else won
 
 
 def _fewest_ranks(won: Cuts, others: Sequence[Cuts]) -> Cuts:

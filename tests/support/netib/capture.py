@@ -69,7 +69,7 @@ def first_captured(options: Options, trainer: Trainer, rng: np.random.Generator)
     after = reduces[1].first_frame if len(reduces) > 1 else first + 200
     # Longer than what a CTS or an acknowledgement takes: amid an RDMA write.
     inside = [at for at in range(first, min(after, len(log))) if len(log[at].frame) > 160]
-    return int(rng.choice(inside[1:]))
+    return int(rng.choice(inside[1:] or inside or [first]))
 
 
 def with_noise(options: Options, rng: np.random.Generator, fabric: Fabric) -> list[Emitted]:
