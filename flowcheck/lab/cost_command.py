@@ -34,6 +34,7 @@ def cost(
     from flowcheck.lab import cluster
     from flowcheck.lab.run import cost as verb
     from flowcheck.lab.run import cost_report as report
+    from flowcheck.lab.run.asked import check_arguments
     from flowcheck.lab.run.display import Display
     from flowcheck.lab.run.plan import Plan
 
@@ -47,6 +48,7 @@ def cost(
         arguments=tuple(context.args),
         channels=channels,
     )
+    check_arguments("cost", context.args)
     end_on_sigterm()
     with Display(steps, quiet=as_json) as display:
         measured = verb.measure(plan, rounds=rounds, warm_up=warm_up, display=display)

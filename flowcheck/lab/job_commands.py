@@ -35,7 +35,8 @@ def train(
     nccl: Nccl = "2.29",
     loss: Annotated[float, typer.Option(help="Share of frames lost between hosts.")] = 0.0,
     kill_at: Annotated[
-        int | None, typer.Option(help="Kill all trainers after this step; a random one by default.")
+        int | None,
+        typer.Option(help="Kill all trainers after this step, 1 or later; random by default."),
     ] = None,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Only follow the run.")] = False,
     no_control: Annotated[
@@ -50,6 +51,7 @@ def train(
     What follows the options goes to the training script: `flowcheck lab train -- --clip 1`.
     """
     from flowcheck.lab.run import report
+    from flowcheck.lab.run.asked import check_arguments
     from flowcheck.lab.run.plan import Plan
     from flowcheck.lab.run.train import choose_kill
     from flowcheck.lab.run.train import run as run_plan
@@ -58,7 +60,7 @@ def train(
         cluster=cluster_of(name, hosts, switch, mirror, mtu),
         folder=out.resolve(),
         steps=steps,
-        kill_at=None if no_kill else kill_at or choose_kill(steps, None),
+        kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
         arguments=tuple(context.args),
         protocol=protocol,
         channels=channels,
@@ -66,6 +68,7 @@ def train(
         loss=loss,
         control=not no_control,
     )
+    check_arguments("train", context.args)
     end_on_sigterm()
     outcome = run_plan(plan, quiet=as_json)
     raise typer.Exit(report.show(outcome, as_json=as_json))
@@ -99,6 +102,7 @@ def record(
     from tempfile import TemporaryDirectory
 
     from flowcheck.lab.run import record as verb
+    from flowcheck.lab.run.asked import check_arguments
     from flowcheck.lab.run.plan import Plan
     from flowcheck.lab.run.trainers import Script
 
@@ -114,6 +118,8 @@ def record(
             channels=channels,
             nccl=nccl,
         )
+        if script is None:
+            check_arguments("record", context.args)
         own = Script(script.resolve(), tuple(context.args)) if script else None
         found = verb.record(plan, out, script=own, digests=digests)
     if as_json:

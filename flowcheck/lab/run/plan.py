@@ -13,16 +13,24 @@ from typing import Any
 from flowcheck.errors import ConfigError
 from flowcheck.lab.cluster import UPLINK, Cluster
 from flowcheck.lab.run.trainers import Script
+from flowcheck.lab.trainer import settings
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
+READ_BY_TRAINERS = {
+    "protocol": "NCCL_PROTO",
+    "channels": "NCCL_MAX_NCHANNELS",
+    "nccl": "FLOWCHECK_LAB_NCCL",
+    "loss": "FLOWCHECK_LAB_LOSS",
+}
+"""Options of the lab by the variable a trainer reads each from."""
 STAGING_BYTES = 3 << 30
 """Start-up and first iterations of the largest job that trains here in minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run of the lab."""
+    """One run of the lab. Raises ConfigError for what could not run."""
 
     cluster: Cluster
     folder: Path
@@ -38,6 +46,20 @@ class Plan:
     loss: float = 0.0
     control: bool = True
     """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError("steps", self.steps, "1 or more")
+        if self.kill_at is not None and self.steps < 2:
+            right = "2 or more where trainers are killed and go on; --no-kill only follows them"
+            raise ConfigError("steps", self.steps, right)
+        if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
+            right = f"1 to {self.steps - 1}: killed after it, they go on to step {self.steps}"
+            raise ConfigError("kill-at", self.kill_at, right)
+        for option, variable in READ_BY_TRAINERS.items():
+            told = self.environment.get(variable)
+            if told is not None:
+                _as_a_trainer_reads(option, variable, told)
 
     @property
     def trainers_folder(self) -> Path:
@@ -79,12 +101,21 @@ class Plan:
         return Script(GPT, (*out, *self.arguments, *more))
 
 
+def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
+    """Raises ConfigError in the words a trainer would end with, when all else is up."""
+    try:
+        # With a path MTU stated, no interface is looked at.
+        settings.read({settings.INTERFACE: UPLINK, "FLOWCHECK_LAB_PMTU": "4096", variable: told})
+    except SystemExit as error:
+        raise ConfigError(option, told, str(error).rpartition(": ")[2]) from error
+
+
 def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
     """The [optimizer] table that these arguments of the script mean, as its user would state it.
 
     Raises ConfigError for arguments the script refuses.
     """
-    given = _gpt().arguments(["--steps", str(steps), *arguments])
+    given = script_module().arguments(["--steps", str(steps), *arguments])
     optimizer: dict[str, Any] = {
         "name": "sgd" if given.sgd else "adamw",
         "learning_rate": given.lr,
@@ -135,7 +166,7 @@ def optimizer_lines(settings: dict[str, Any]) -> list[str]:
     return [*lines, f"schedule_arguments = {{ {schedule} }}"]
 
 
-def _gpt() -> Any:
+def script_module() -> Any:
     """The script as a module, for its own reading of arguments."""
     spec = importlib.util.spec_from_file_location("_lab_gpt", GPT)
     assert spec is not None

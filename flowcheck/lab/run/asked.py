@@ -1,0 +1,77 @@
+"""What follows `--` on the lab's command line: the script's options, less those the lab decides."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from typing import Any
+
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.lab.run.plan import script_module
+
+UNTOLD = {
+    "steps": "-1",
+    "out": "/untold",
+    "stop-at": "-1",
+    "resume": "/untold",
+    "digests": "/untold",
+    "backend": "untold",
+    "save-every": "-1",
+    "save-with": "torch",
+}
+"""Options of the script, each with a value that stays only where its user gave no other."""
+
+_SAME = {
+    "steps": "say --steps before `--`",
+    "out": "say --out before `--`",
+    "digests": "the lab names that file itself",
+    "backend": "the switch sees no backend's traffic but that of the lab's own",
+}
+_WHOLE = {
+    "stop-at": "--steps before `--` says where the run ends",
+    "resume": "every run begins at its first step",
+}
+DECIDED: Mapping[str, Mapping[str, str]] = {
+    "train": _SAME
+    | {
+        "stop-at": "--steps before `--` says where the run ends, --kill-at where it is killed",
+        "resume": "it resumes from what the replica gives back; --kill-at before `--` says when",
+        "save-with": "a step is given back in the form of torch.save's file",
+    },
+    "record": _SAME | {"out": "the lab names that folder itself"},
+    "cost": _SAME
+    | _WHOLE
+    | {
+        "save-every": "the cases that are compared differ in it",
+        "save-with": "the cases that are compared differ in it",
+    },
+}
+"""By verb: the options of the script that the lab decides, and what to say instead."""
+
+
+def check_arguments(verb: str, arguments: Sequence[str]) -> None:
+    """Raises FlowCheckError for an option that the lab decides, ConfigError for arguments that the
+    script refuses. The script's own parser judges: it takes `--step=9` and `--st 9` as well."""
+    before = _values(())
+    given = _values(arguments)
+    for option, instead in DECIDED[verb].items():
+        if given[option] != before[option]:
+            raise FlowCheckError(
+                f"--{option} behind `--`: `flowcheck lab {verb}` decides that; {instead}"
+            )
+
+
+def _values(arguments: Sequence[str]) -> dict[str, Any]:
+    """Of the options of UNTOLD, where `arguments` come last."""
+    words = [f"--{option}={value}" for option, value in UNTOLD.items()]
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            found = vars(script_module().arguments([*words, *arguments]))
+    except SystemExit as error:
+        if not error.code:
+            raise  # --help
+        right = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError("arguments", " ".join(arguments), right) from error
+    return {option: found[option.replace("-", "_")] for option in UNTOLD}
