@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class FlowCheckError(Exception):
@@ -51,6 +54,18 @@ class StateError(FlowCheckError):
 
 class LearnError(FlowCheckError):
     """The stream contradicts what was learned from it, or does not hold what was asked of it."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError from within that names no file names this one: a full disk is told by write(2),
+    which knows no name."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, CoreError) or error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from flowcheck.errors import StateError
+from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica import snapshot
@@ -35,7 +35,7 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
         tensors=found.tensors,
         first_difference=found.differences[0].name if found.differences else None,
     )
-    with where.audits.open("ab") as log:
+    with naming(where.audits), where.audits.open("ab") as log:
         log.write(msgspec.json.encode(line) + b"\n")
     if as_json:
         differences = [asdict(d) for d in found.differences]

@@ -13,7 +13,8 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
+from flowcheck.errors import StateError, naming
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256_file
 from flowcheck.replica.layout import Layout
@@ -102,10 +103,11 @@ def save(
     shutil.rmtree(growing, ignore_errors=True)
     growing.mkdir()
     try:
-        _write(replica, growing, tuple(evidence), tuple(assumed))
-        _check_back(replica, growing)
-        _sync(growing)
-        growing.rename(final)
+        with naming(final):
+            _write(replica, growing, tuple(evidence), tuple(assumed))
+            _check_back(replica, growing)
+            _sync(growing)
+            growing.rename(final)
     except BaseException:
         shutil.rmtree(growing, ignore_errors=True)
         raise
@@ -160,10 +162,10 @@ def _write(
                 values[name] = tensor.contiguous()
             else:
                 states[f"{name}/{kind}"] = tensor.contiguous()
-    _save_file(values, folder / MODEL)
-    _save_file(states, folder / OPTIMIZER)
-    for name in (MODEL, OPTIMIZER):
-        _sync(folder / name)
+    for path, held in ((folder / MODEL, values), (folder / OPTIMIZER, states)):
+        with writing(path):
+            save_file(held, path, metadata={"format": "pt"})
+        _sync(path)
     manifest = Manifest(
         format=FORMAT,
         step=replica.step,
@@ -180,10 +182,12 @@ def _write(
     _sync(folder / MANIFEST)
 
 
-def _save_file(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Raises OSError where there is no room: safetensors only names the number in its sentence."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """safetensors raises OSError where there is no room: by itself, it only names the number in its
+    sentence."""
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        yield
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from flowcheck.config import JobConfig
+from flowcheck.replica.checkpoint import writing
 from flowcheck.replica.gradients import GradientLog, Room
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.proof import write_whole
@@ -28,8 +29,12 @@ SOURCE = "source"
 def write_base(run: RunDir, step: int, sections: dict[str, np.ndarray], source: str) -> None:
     """Puts a base where the updater finds it; it appears whole. source: for people."""
     growing = run.base.with_suffix(".tmp")
-    save_file(sections, growing, metadata={STEP: str(step), SOURCE: source})
-    growing.rename(run.base)
+    try:
+        with writing(run.base):
+            save_file(sections, growing, metadata={STEP: str(step), SOURCE: source})
+        growing.rename(run.base)
+    finally:
+        growing.unlink(missing_ok=True)
 
 
 def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str]:

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from flowcheck.errors import StateError
+from flowcheck.errors import StateError, naming
 from flowcheck.replica import optimizers
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.vault.template import Template
@@ -74,13 +74,24 @@ def write(tree: Any, path: Path) -> None:
     """torch.save, whole or not at all. Raises OSError where there is no room."""
     growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with growing.open("wb") as file:
-            torch.save(tree, file)
-            file.flush()
-            os.fsync(file.fileno())
-        growing.replace(path)
+        with naming(path):
+            with growing.open("wb") as file:
+                _save(tree, file)
+                file.flush()
+                os.fsync(file.fileno())
+            growing.replace(path)
     finally:
         growing.unlink(missing_ok=True)
+
+
+def _save(tree: Any, file: BinaryIO) -> None:
+    try:
+        torch.save(tree, file)
+    except RuntimeError as error:
+        # torch still ends its archive after a write that failed, and tells of that instead.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:

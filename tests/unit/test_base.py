@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops import base as verb
 from flowcheck.ops.steps import newest
 from flowcheck.stages.assumed import EMPTY_STATE, assumed
+from flowcheck.stages.base import write_base
+from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Incarnation, incarnation_of
 
 STEPS = 5
@@ -187,6 +190,19 @@ def test_another_step_is_no_base(
     with pytest.raises(StateError, match=r"is not what the job began with: param\.0 of step 45"):
         verb.give(both.chain.run, both.config, later)
     assert not both.chain.run.base.exists()
+
+
+def test_no_room_for_a_base_is_told_and_leaves_no_file(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.learned_folder.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*base\.safetensors"):
+            write_base(run, BASE, {"parameters": np.zeros(10_000, np.float32)}, "step-37.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(run.learned_folder.iterdir())
 
 
 def test_full_log_says_so_and_the_replica_stops_behind_it(

@@ -3,6 +3,7 @@
 import errno
 import json
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,6 +153,17 @@ def test_a_save_that_fails_half_way_leaves_nothing(trained, tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint, "save_file", second_fails)
     with pytest.raises(OSError, match="No space"):
         checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_no_room_for_the_manifest_alone_is_told_by_name(trained, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")  # as write(2) tells it: of no file
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+    assert caught.value.filename == f"{tmp_path}/out/step-1"
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,21 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
         assert all(same(value, ours[kind]) for kind, value in state.items())
     for key in ("scheduler", "step", "arguments"):
         assert same(wanted[key], restored[key]), key
+
+
+@pytest.mark.parametrize("most_bytes", [10, 4000])
+def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
+    tmp_path: Path, most_bytes: int
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            restore.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == f"{tmp_path}/out.pt"
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_audit_passes_on_the_trainers_own_step_and_names_what_differs(trained: Any) -> None:
