@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
-from flowcheck.errors import ConfigError, RingError
+from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
@@ -84,10 +84,11 @@ def _create_in(
 ) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
-        run.config.write_bytes(encode_config(config))
-        if learned is not None:
-            run.weights.write_bytes(learned[1])
-            run.learned_job.write_bytes(learned[0])
+        with naming(run.root):
+            run.config.write_bytes(encode_config(config))
+            if learned is not None:
+                run.weights.write_bytes(learned[1])
+                run.learned_job.write_bytes(learned[0])
         for number, (source, _) in enumerate(config.rings):
             ring = Ring.create(
                 run.ring(number),

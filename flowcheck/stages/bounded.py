@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flowcheck.errors import naming
+
 LOG_BYTES = 8 << 20
 EVENTS_BYTES = 32 << 20
 STEPS_BYTES = 64 << 20
@@ -18,7 +20,7 @@ TAIL_BYTES = 1 << 16
 
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     """Appends a line. A file that grows beyond `most_bytes` is replaced by its newer half."""
-    with path.open("ab") as file:
+    with naming(path), path.open("ab") as file:
         file.write(line + b"\n")
         size = file.tell()
     if size > most_bytes:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from flowcheck.config import JobConfig, decode_config
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, naming
 from flowcheck.stages.living import PREFIX, identity, lead_to, living, locked
 
 _RUNS = itertools.count()
@@ -37,12 +37,17 @@ class RunDir:
         run.remove(keep_records=True)
         run._set_records_aside()
         memory = mount / f"{PREFIX}{identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
-        for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _LOCKS[memory.resolve()] = locked(memory)
-        lead_to(root, memory)
-        (root / "memory").symlink_to(memory)
-        run.note_pid("supervisor", os.getpid())
+        try:
+            for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _LOCKS[memory.resolve()] = locked(memory)
+            lead_to(root, memory)
+            (root / "memory").symlink_to(memory)
+            run.note_pid("supervisor", os.getpid())
+        except BaseException:
+            run.remove(keep_records=True)
+            shutil.rmtree(memory, ignore_errors=True)  # where no link leads to it yet
+            raise
         return run
 
     @property
@@ -174,7 +179,9 @@ class RunDir:
 
     def note_pid(self, stage: str, pid: int) -> None:
         """Writes who runs `stage`, so that a reused process number is not taken for it."""
-        (self.pids / stage).write_text(identity(pid))
+        file = self.pids / stage
+        with naming(file):
+            file.write_text(identity(pid))
 
     def stage_pids(self) -> dict[str, int]:
         """{stage: pid} of the processes of this run that live, the supervisor among them."""

@@ -125,14 +125,12 @@ class Supervisor:
                 f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
                 f"{child.last_words(self.run)}"
             )
-        if code is None or (code == 0 and self._finished(child)):
+        finished = child.is_capture and child.stage in self.progress.ended
+        if code is None or (code == 0 and finished):
             return
         if code == OPERATOR_ERROR:
             raise StateError(self._sentence_of(child))
         self._restart(child, code)
-
-    def _finished(self, child: Child) -> bool:
-        return child.is_capture and child.stage in self.progress.ended
 
     def _sentence_of(self, child: Child) -> str:
         for message in self._links.inbox.drain(limit=64, wait_ms=200):
@@ -190,7 +188,12 @@ class Supervisor:
 
     def _record(self, event: object) -> None:
         line = {"time": round(time.time(), 3)} | dict(event)  # type: ignore[call-overload]
-        append_line(self.run.events, msgspec.json.encode(line), EVENTS_BYTES)
+        try:
+            append_line(self.run.events, msgspec.json.encode(line), EVENTS_BYTES)
+        except OSError:
+            if self._healthy and not self._ending:  # an end goes on without its records
+                self._healthy = False
+                raise
 
     def drained(self) -> bool:
         """The stream was extracted to its end and the replica took every whole step of it.
@@ -212,7 +215,7 @@ class Supervisor:
         until_s = time.monotonic() + GRACE_S
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
-        running = [c.process for c in self._in_flow_order() if c.process is not None]
+        running = [c.process for c in reversed(self._children) if c.process is not None]
         for process in running:
             process.terminate()
         self._wait(lambda: all(process.poll() is not None for process in running), until_s)
@@ -244,6 +247,3 @@ class Supervisor:
             for message in self._links.inbox.drain(limit=64, wait_ms=20):
                 self.on_message(message)
         return True
-
-    def _in_flow_order(self) -> list[Child]:
-        return list(reversed(self._children))
