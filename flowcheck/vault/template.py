@@ -17,6 +17,7 @@ import torch
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.counters import find_counters, told_by_counters, untouched
+from flowcheck.vault.foreign import load_tree
 
 Path_ = tuple[str, ...]
 
@@ -61,13 +62,7 @@ def load_template(path: Path, layout: Layout, names: Sequence[str] = ()) -> Temp
     in more than one way. Raises StateError where the file is none of torch's, has no model of
     this layout, or fits ambiguously.
     """
-    try:
-        tree = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
-    except Exception as error:  # torch raises whatever its unpickler meets
-        raise StateError(f"{path}: torch.load cannot read it: {error}") from error
-    return read_template(tree, layout, names, str(path))
+    return read_template(load_tree(path), layout, names, str(path))
 
 
 def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) -> Template:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import resource
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,42 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
         assert all(same(value, ours[kind]) for kind, value in state.items())
     for key in ("scheduler", "step", "arguments"):
         assert same(wanted[key], restored[key]), key
+
+
+class Settings:
+    """What a trainer may put beside its tensors, and nobody else should run."""
+
+
+def cut(file: Path, left_out: int) -> None:
+    torch.save({"weight": torch.zeros(1000)}, file)
+    file.write_bytes(file.read_bytes()[:-left_out])
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda file: file.touch(), "is empty"),
+        (lambda file: file.mkdir(), "cannot be read: Is a directory"),
+        (lambda file: None, "cannot be read: No such file"),
+        (lambda file: cut(file, 9), "is not whole: its end is missing"),
+        (lambda file: cut(file, 3000), "is not whole: its end is missing"),
+        (lambda file: file.write_text("hello\n" * 9), "is not a file that torch.save wrote"),
+        (lambda file: file.write_bytes(bytes(range(256))), "is not a file that torch.save wrote"),
+        (lambda file: file.write_bytes(pickle.dumps([1])), "is not a file that torch.save wrote"),
+        (lambda file: torch.save({"s": Settings()}, file), "plain values (test_vault.Settings)"),
+        (lambda file: zipfile.ZipFile(file, "w").close(), "is not a file that torch.save wrote"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_told_in_one_line(
+    tmp_path: Path, write: Callable[[Path], object], told: str
+) -> None:
+    file = tmp_path / "step-4.pt"
+    write(file)
+    with pytest.raises(StateError) as caught:
+        load_template(file, Layout.of_shapes([(1000,)]))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("most_bytes", [10, 4000])
