@@ -21,6 +21,8 @@ def run(
     """Writes `out`. Raises ConfigError, StateError where there is no step or it does not fit."""
     if out.exists() and not force:
         raise ConfigError("--out", str(out), "is there already: name another file, or --force")
+    if not out.parent.is_dir():
+        raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
     if checkpoint is not None:
         found = steps.from_checkpoint(checkpoint)
     else:

@@ -197,6 +197,13 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     assert "file/out: Not a directory" in refused("replay", capture, "--out", in_the_way / "out")
 
 
+def test_a_folder_that_is_not_there_is_not_made_for_a_restored_step(tmp_path: Path) -> None:
+    out = tmp_path / "nodir" / "out.pt"
+    words = ("--run", tmp_path / "run", "--template", tmp_path / "step-0.pt", "--out", out)
+    assert f"there is no folder {out.parent}" in refused("restore", *words)
+    assert not out.parent.exists()
+
+
 def test_down_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
     code, out, _ = flowcheck("down", "--run", tmp_path / "nowhere", "--json")
     assert code == 0
