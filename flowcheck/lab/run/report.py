@@ -38,14 +38,16 @@ def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
     found: list[tuple[bool, str]] = []
     comparison = outcome.comparison
     if comparison is not None:
-        said = (
-            f"{comparison.equal} steps: parameters and optimizer state bit-equal to the trainer's"
-        )
+        said = f"{comparison.equal} of {outcome.steps} steps: parameters and optimizer state "
+        said += "bit-equal to the trainer's"
         if comparison.different:
             step, what = comparison.different[0]
             said += f"; {len(comparison.different)} differ, first {what} at step {step}"
         if comparison.missing:
             said += f"; {len(comparison.missing)} not followed, first {comparison.missing[0]}"
+        if outcome.untold:
+            steps = ", ".join(map(str, outcome.untold))
+            said += f"; step {steps} was in flight at the kill, and no trainer tells what it was"
         found.append((comparison.exact, said))
     if outcome.killed_at is not None and outcome.restored_step is not None:
         lost = outcome.killed_at - outcome.restored_step

@@ -43,6 +43,8 @@ class Outcome:
     """The trainer's last step before it was killed."""
     restored_step: int | None = None
     comparison: Comparison | None = None
+    untold: tuple[int, ...] = ()
+    """Steps in flight at the kill that no trainer lived to tell of: they cannot be compared."""
     final: Digests = field(default_factory=dict)
     """The trainer's state after the last step."""
     control: Digests | None = None
@@ -77,7 +79,8 @@ class Run:
             # The step in flight at the kill was the last the wire carried: no digest of the
             # trainer's own tells it, the control's does.
             flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
-            wanted = [s for s in range(1, plan.steps + 1) if s in told or s not in flight]
+            outcome.untold = tuple(step for step in flight if step not in told)
+            wanted = set(range(1, plan.steps + 1)) - set(outcome.untold)
             outcome.comparison = compare(told, replica, wanted=wanted)
         finally:
             if self._services is not None:
