@@ -20,6 +20,7 @@ from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import incarnation_of
+from flowcheck.stages.unlearned import reasons
 
 
 def run(root: Path, *, as_json: bool) -> int:
@@ -78,6 +79,7 @@ def read(where: RunDir) -> dict[str, Any]:
         ],
         "rings": rings,
         "learned": where.learned_job.exists(),
+        "why_not": reasons(where),
         "awaits_base": incarnation_of(where).step is None,
         "shard": _shard(where),
         "last_step": last_step(where),
@@ -138,6 +140,8 @@ def _print(state: dict[str, Any]) -> None:
         console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
+    for reason in state["why_not"]:
+        console.print(f"  {reason}", highlight=False, markup=False, soft_wrap=True)
     if not state["stages"][0]["alive"]:
         console.print(_killed(state), highlight=False, soft_wrap=True)
     for sentence in state["leftovers"]:

@@ -18,6 +18,7 @@ from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
+from flowcheck.stages.unlearned import Unlearned
 from flowcheck.wire.job import Job
 
 SPAN_SLOTS = 4096
@@ -40,6 +41,7 @@ class ExtractService:
         self._extractors: list[Extractor] = []
         self._learner = Learner(run, config.release)
         self._succession = Succession(run, self._learner, self._note)
+        self._unlearned = Unlearned(run, self._note)
         self._followed: Followed | None = None
         self._turn = 0
         self._over = False
@@ -101,12 +103,17 @@ class ExtractService:
         if proof is not None:
             proof.keep(self._run, Apart(self._run.learned_folder / "numbers"))
             self._adopt(proof.job, None, fresh=True)
+            self._unlearned.over()
             return 1
         if self._learner.busy:
             return 0
+        why_not = self._learner.why_not
         for extractor in stalled:
             extractor.unblock()
-            self._note(f"staging is full and no job is proved: {'; '.join(self._learner.why_not)}")
+            self._unlearned.keep(why_not)
+            self._note(f"staging is full and no job is proved: {'; '.join(why_not)}")
+        if not ended and any(extractor.ring.tail for extractor in self._extractors):
+            self._unlearned.look(why_not)
         return len(stalled)
 
     def _hand_over(self, followed: Followed) -> int:

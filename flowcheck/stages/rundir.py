@@ -152,6 +152,11 @@ class RunDir:
         return self.root / "events.jsonl"
 
     @property
+    def unlearned(self) -> Path:
+        """Why no job is learned yet: a list of sentences."""
+        return self.root / "unlearned.json"
+
+    @property
     def shard(self) -> Path:
         return self.memory / "shard"
 
@@ -194,7 +199,7 @@ class RunDir:
 
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
-        own = (self.config, self.steps, self.events, self.audits)
+        own = (self.config, self.steps, self.events, self.audits, self.unlearned)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *(path for pattern in patterns for path in self.root.glob(pattern))]
 

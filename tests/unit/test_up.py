@@ -18,12 +18,14 @@ import pytest
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import leftovers, remains, status, up
+from flowcheck.ops.chain import create
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Progress
+from flowcheck.stages.unlearned import Unlearned
 from flowcheck.wire.job import Job, Parameter, encode_job
 from flowcheck.wire.terms import Rule
 
@@ -230,6 +232,23 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
     run.remove(keep_records=True)
     with pytest.raises(ConfigError, match="has ended"):
         status.run(run.root, as_json=False)
+
+
+def test_status_tells_why_no_job_is_learned_until_one_is(
+    tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = create(load_job(job), tmp_path / "run")
+    try:
+        assert status.read(run)["why_not"] == []
+        Unlearned(run, print).keep(("the weights [0, 9) were not seen", "and no more"))
+        assert status.read(run)["why_not"] == ["the weights [0, 9) were not seen", "and no more"]
+        status.run(run.root, as_json=False)
+        told = capsys.readouterr().out
+        assert "not learned yet\n  the weights [0, 9) were not seen\n  and no more\n" in told
+        run.learned_job.write_bytes(encode_job(SMALL))
+        assert status.read(run)["why_not"] == []
+    finally:
+        run.remove()
 
 
 def test_leftovers_somebody_else_removes_meanwhile_are_none(
