@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +79,40 @@ def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: st
         assert words == [".", ".venv/bin/activate"]
         told = ""
     assert all(option in told for option in options), told
+
+
+def shown() -> Iterator[tuple[str, list[str]]]:
+    """What README tells its reader to type about its capture, and the lines it shows below."""
+    for block in blocks("console"):
+        for typed in block.split("$ ")[1:]:
+            command, *lines = typed.splitlines()
+            if "job.pcap" in command:
+                yield command, lines
+
+
+def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
+    """`...` above them stands for any lines: what is said of the machine is not every machine's."""
+    seen = []
+    for command, lines in shown():
+        program, *words = shlex.split(command)
+        words = ["-m", "flowcheck", *words] if program == "flowcheck" else words
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(REPOSITORY)},
+        )
+        printed = [line.rstrip() for line in done.stdout.splitlines()]
+        wanted = lines
+        if lines[0] == "...":
+            wanted = lines[1:]
+            printed = printed[-len(wanted) :]
+        assert printed == wanted, command
+        seen.append(words[2])
+    assert seen == ["job.pcap", "analyze", "replay"]
 
 
 def test_the_readme_names_every_verb_there_is() -> None:
