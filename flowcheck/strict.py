@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -35,7 +35,45 @@ def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
         text = str(error)
         where = re.search(r"at `\$\.?(.*)`", text)
         key = where[1] if where else "job file"
-        raise ConfigError(key, _lookup(tree, key), text.split(" - at ", maxsplit=1)[0]) from error
+        right = _plain(text.split(" - at ", maxsplit=1)[0], _choices(kind, key))
+        raise ConfigError(key, _lookup(tree, key), right) from error
+
+
+WORDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""msgspec's names of types, as a job file has them; null is a key that is left out."""
+
+
+def _plain(told: str, choices: tuple[str, ...]) -> str:
+    """msgspec's sentence about a value, in words of the job file."""
+    if choices:
+        return f"is one of {', '.join(choices)}"
+    if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
+        return f"{missing[1]} must be stated"
+    if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):
+        return f"must be a list of {wrong[1]}, not of {wrong[2]}"
+    if wrong := re.fullmatch(r"Expected `(.+)`, got `(\w+)`", told):
+        wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
+        return f"must be {' or '.join(wanted)}, not {WORDS.get(wrong[2], wrong[2])}"
+    return told
+
+
+def _choices(kind: type[Section], key: str) -> tuple[str, ...]:
+    """The words a key may have, where it may not have any."""
+    *tables, last = re.sub(r"\[.*?\]", "", key).split(".")
+    for table in tables:
+        if table not in _sections(kind):
+            return ()
+        kind = _sections(kind)[table]
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    found = types.get(last)
+    return get_args(found) if get_origin(found) is Literal else ()
 
 
 def _lookup(tree: Any, key: str) -> object:

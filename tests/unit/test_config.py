@@ -95,21 +95,36 @@ def test_a_key_like_no_other_is_refused_with_all_that_are_known(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "key", "value"),
+    ("before", "after", "sentence"),
     [
-        ("slots = 4096", 'slots = "many"', "ring.slots", "many"),
-        ("speed = 2.5", 'speed = "fast"', "source[0].speed", "fast"),
-        ('"adamw"', '"lion"', "optimizer.name", "lion"),
-        ("queues = 2", "queues = 1.5", "source[1].queues", "1.5"),
-        ("betas = [0.9, 0.95]", "betas = [0.9]", "optimizer.betas", "0.9"),
+        ("slots = 4096", 'slots = "many"', "ring.slots = 'many': must be a whole number, not text"),
+        ("speed = 2.5", 'speed = "fast"', "source[0].speed = 'fast': must be a number, not text"),
+        ('"adamw"', '"lion"', "optimizer.name = 'lion': is one of sgd, adam, adamw"),
+        (
+            "1e-4",
+            "1.0\nimplementation = 3",
+            "optimizer.implementation = 3: is one of loop, foreach",
+        ),
+        ("queues = 2", "queues = 1.5", "source[1].queues = 1.5: must be a whole number, not a num"),
+        ('"one.pcapng"', "7", "source[0].file = 7: must be text in quotes, not a whole number"),
+        (
+            "betas = [0.9, 0.95]",
+            "betas = [0.9]",
+            "optimizer.betas = [0.9]: must be a list of 2, no",
+        ),
+        ("digests = true", "digests = 1", "digests = 1: must be true or false, not a whole number"),
     ],
 )
-def test_a_wrong_type_is_refused_with_the_path_of_its_key(
-    tmp_path: Path, before: str, after: str, key: str, value: str
+def test_a_wrong_type_is_refused_with_its_key_and_what_would_be_right(
+    tmp_path: Path, before: str, after: str, sentence: str
 ) -> None:
-    sentence = refused(tmp_path, GOOD.replace(before, after, 1))
-    assert sentence.startswith(key)
-    assert value in sentence
+    told = refused(tmp_path, GOOD.replace(before, after, 1))
+    assert told.startswith(sentence)
+    assert "`" not in told
+
+
+def test_a_key_that_is_left_out_and_must_not_be_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path, GOOD.replace('name = "adamw"', "")).endswith("name must be stated")
 
 
 @pytest.mark.parametrize(
