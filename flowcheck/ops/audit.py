@@ -39,7 +39,7 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
         log.write(msgspec.json.encode(line) + b"\n")
     if as_json:
         differences = [asdict(d) for d in found.differences]
-        result = msgspec.to_builtins(line) | {"differences": differences}
+        result = msgspec.to_builtins(line) | {"differences": differences, "others": found.others}
         print(json.dumps(result))
     else:
         _print(found, file)
@@ -77,10 +77,15 @@ def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
 
 def _print(found: audit.Audit, file: Path) -> None:
     say = Console(highlight=False, soft_wrap=True).print
+    kinds = "parameters and optimizer tensors" if found.optimizer else "parameters"
+    left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
+    left_out = left if found.others else ""
     if found.passed:
-        say(f"step {found.step}: all {found.tensors} tensors of {file} equal, bit for bit")
+        say(
+            f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"
+        )
         return
-    say(f"step {found.step}: {len(found.differences)} of {found.tensors} tensors differ")
+    say(f"step {found.step}: {len(found.differences)} of {found.tensors} {kinds} differ{left_out}")
     for difference in found.differences[:SHOWN]:
         say(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:

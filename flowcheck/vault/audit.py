@@ -42,6 +42,10 @@ class Audit:
     """Compared, optimizer state included."""
     differences: tuple[Difference, ...]
     """In registration order, parameters before their state."""
+    others: tuple[str, ...]
+    """Tensors of the file's model that no replica has, so that nothing was compared: buffers."""
+    optimizer: bool
+    """The file holds an optimizer's state."""
 
     @property
     def passed(self) -> bool:
@@ -56,7 +60,7 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
         )
     pairs = list(_pairs(template, snapshot))
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
-    return Audit(snapshot.step, len(pairs), tuple(found))
+    return _audit(template, len(pairs), found)
 
 
 def compare_digests(
@@ -85,7 +89,12 @@ def compare_digests(
     differ = [
         Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b
     ]
-    return Audit(template.step, len(own), tuple(differ))
+    return _audit(template, len(own), differ)
+
+
+def _audit(template: Template, tensors: int, differences: Sequence[Difference]) -> Audit:
+    optimizer = template.optimizer is not None
+    return Audit(template.step, tensors, tuple(differences), template.others, optimizer)
 
 
 def _pairs(
