@@ -24,6 +24,10 @@ ONCE_WRONG = (
     (641, "a cut of the shapes with buffers behind it, and buckets to match"),
     (3176, "two buckets that end in the same line, out of phase"),
     (3212, "a bucket behind a lost plan taken for all parameters"),
+    (
+        500007,
+        "what one connection carried of an all-reduce joined with the next one's of the other",
+    ),
     (3258, "the same broadcast, where all-reduces of its size are known"),
     (10562, "an all-reduce of one direction taken for broadcasts of buffers"),
 )

@@ -148,11 +148,13 @@ def _only_total(cut: Cut, communicator: Communicator) -> bool:
 def _channels_open(cut: Cut, communicator: Communicator) -> bool:
     """Two connections of an edge that carry something here had the same sizes all along, so
     that nothing tells which channel is which."""
-    for edge, names in zip(communicator.ring.edges, cut.channels, strict=True):
+    for edge, names, schedule in zip(
+        communicator.ring.edges, cut.channels, cut.schedules, strict=True
+    ):
         histories = [
             tuple((n, s.wire_bytes) for n, s in sorted(stream.sends.items()))
             for stream, name in zip(edge.streams, names, strict=True)
-            if name is not None
+            if name is not None and schedule[name]
         ]
         if len(set(histories)) < len(histories):
             return True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowcheck.wire.learn.alike import is_multiple
+from flowcheck.wire.learn.causal import in_causal_order
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.p2p import partial_of
 from flowcheck.wire.learn.pairs import counted_until
@@ -141,9 +142,17 @@ def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
 def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:
     """Content bears out where the collective begins: a reading shifted by some sends would take
     partial sums for results, which differ from one hop to the next."""
-    if adds_up(cut, ring, canvas) or (not cut.lost and _sizes_tell(cut, ring)):
+    if adds_up(cut, ring, canvas):
         return True
+    if not cut.lost and _senders_named(ring) and _sizes_tell(cut, ring):
+        return in_causal_order(cut, ring)
     return ring.ranks > 2 and len(ring.edges) > 1 and not cut.lost and _copies_agree(cut, ring)
+
+
+def _senders_named(ring: Ring) -> bool:
+    """Clear-to-send messages name who sends on every connection, and the ring agrees."""
+    tags = [stream.tag for edge in ring.edges for stream in edge.streams]
+    return None not in tags and not ring.penalty
 
 
 def _sizes_tell(cut: Cut, ring: Ring) -> bool:

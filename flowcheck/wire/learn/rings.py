@@ -75,6 +75,8 @@ def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[t
     sides = _two_sides(streams, arrows)
     own = {a: a for arrow in arrows for a in arrow}
     apart = tuple(_group(part, grants, own, 0) for part in parts)
+    if (ports := _ports(apart)) is not None:
+        yield (_group(streams, grants, ports, 0),)
     if sides is None:
         yield apart
     elif len(sides) > 2 and any((b, a) not in arrows for a, b in arrows):
@@ -119,6 +121,26 @@ def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
             penalty=penalty + group.penalty,
             closed=path[-1][1] == path[0][0],
         )
+
+
+def _ports(apart: Sequence[Group]) -> dict[str, Host] | None:
+    """Address -> host, if groups that hang together nowhere are of the same ranks: as many links
+    from end to end, written by the same ranks by what clear-to-send messages say. They are
+    channels on other NIC ports of these hosts."""
+    paths = [_path(group) for group in apart]
+    if len(paths) < 2 or any(path is None or path[-1][1] == path[0][0] for path in paths):
+        return None
+    told = [
+        tuple(group.tags.get(link) for link in path or ())
+        for group, path in zip(apart, paths, strict=True)
+    ]
+    if len(set(told)) > 1 or None in told[0] or len(told[0]) < 2:
+        return None
+    hosts: dict[str, Host] = {}
+    for path in paths:
+        for place, link in enumerate(path or ()):
+            hosts[link[0]], hosts[link[1]] = f"host {place}", f"host {place + 1}"
+    return hosts
 
 
 def _components(streams: Sequence[Stream], arrows: Sequence[Link]) -> list[list[Stream]]:
