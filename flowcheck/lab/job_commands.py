@@ -10,6 +10,7 @@ import typer
 
 from flowcheck.lab.options import (
     Channels,
+    Erspan,
     Hosts,
     Json,
     Mirrors,
@@ -29,6 +30,7 @@ def train(
     steps: Annotated[int, typer.Option(help="Of the whole run.")] = 40,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
+    erspan: Erspan = False,
     mtu: Mtu = 4200,
     protocol: Protocol = None,
     channels: Channels = 2,
@@ -57,7 +59,7 @@ def train(
     from flowcheck.lab.run.train import run as run_plan
 
     plan = Plan(
-        cluster=cluster_of(name, hosts, switch, mirror, mtu),
+        cluster=cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan),
         folder=out.resolve(),
         steps=steps,
         kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
@@ -87,6 +89,7 @@ def record(
     ] = None,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
+    erspan: Erspan = False,
     mtu: Mtu = 4200,
     protocol: Protocol = None,
     channels: Channels = 1,
@@ -106,7 +109,7 @@ def record(
     from flowcheck.lab.run.plan import Plan
     from flowcheck.lab.run.trainers import Script
 
-    made = cluster_of(name, hosts, switch, mirror, mtu)
+    made = cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan)
     with TemporaryDirectory(prefix="flowcheck-record-") as folder:
         plan = Plan(
             cluster=made,

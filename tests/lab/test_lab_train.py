@@ -61,11 +61,12 @@ def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     ("options", "script"),
     [
         (["--hosts", "3", "--switch", "ovs"], ["--accumulate", "2", "--sync-each"]),
+        (["--switch", "ovs", "--erspan"], ["--clip", "1"]),
         (["--hosts", "4", "--protocol", "Simple"], ["--clip", "1"]),
         (["--hosts", "8", "--mirror", "p3:both"], ["--clip", "1"]),
         (["--protocol", "LL128", "--mtu", "9000", "--loss", "0.001"], ["--sgd"]),
     ],
-    ids=["ovs", "simple", "eight", "loss"],
+    ids=["ovs", "erspan", "simple", "eight", "loss"],
 )
 def test_other_clusters_and_habits(tmp_path: Path, options: list[str], script: list[str]) -> None:
     found = train(
