@@ -48,7 +48,7 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
         template.names, template.parameters, snapshot.parameters.values(), strict=True
     ):
         _same_kind(name, own, new)
-        own.copy_(new)
+        own.detach().copy_(new)  # a trainer may have saved the parameters themselves
     if template.optimizer is not None:
         replaced.append(_fill_optimizer(template, snapshot, rate))
     kept = [f"{len(template.others)} buffers of the model"] if template.others else []

@@ -150,6 +150,17 @@ def test_a_file_that_is_no_checkpoint_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_trainer_that_saved_its_parameters_themselves_gets_them_back(tmp_path: Path) -> None:
+    """named_parameters() where others save state_dict(): leaves that require a gradient."""
+    torch.save({"net": {"w": torch.nn.Parameter(torch.zeros(3))}, "step": 0}, tmp_path / "own.pt")
+    layout = Layout.of_shapes([(3,)], names=["w"])
+    taken = Snapshot(2, "", layout, SGD, {"w": torch.ones(3)}, ({},))
+    template = load_template(tmp_path / "own.pt", layout)
+    assert restore.fill(template, taken, lambda step: 0.1).step == 2
+    assert template.tree["net"]["w"].tolist() == [1.0, 1.0, 1.0]
+    assert template.tree["net"]["w"].requires_grad and template.tree["step"] == 2
+
+
 @pytest.mark.parametrize("most_bytes", [10, 4000])
 def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
     tmp_path: Path, most_bytes: int
