@@ -70,9 +70,11 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
     sends = {flow.key: join_sends(of_flow[flow.key]) for flow in data}
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
-        whole = striped.joined(group, sends) if len(group) > 1 else None
+        every = [m for flow in group for m in of_flow[flow.key]]
+        granter = _granter(group[0], every, grants) if len(group) > 1 else None
+        granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
+        whole = striped.joined(group, sends, granted) if len(group) > 1 else None
         if whole is not None:
-            every = [m for flow in group for m in of_flow[flow.key]]
             streams.append(_stream(group[0], every, whole, grants, group))
         else:
             streams += [_stream(f, of_flow[f.key], sends[f.key], grants, (f,)) for f in group]

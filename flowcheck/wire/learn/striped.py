@@ -7,18 +7,23 @@ addresses tell which belong together; only the first one carries clear-to-send m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 
 from flowcheck.wire.learn.numbering import PSN_OF_START
 from flowcheck.wire.learn.streams import SendSeen, immediate_sizes, line_flag
+from flowcheck.wire.nccl import SLOT_BYTES, SLOTS
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.terms import Protocol
 
 BLOCK_BYTES = 16 << 20
 """A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
+
+MOST_PERMUTED = 4
+"""Queue pairs of which every order is tried; of more, those that begin with another one."""
 
 Sends = Mapping[FlowKey, Sequence[SendSeen]]
 Group = tuple[FlowSeen, ...]
@@ -32,13 +37,18 @@ def groups(
     granting: the clear-to-send flows.
     """
     found: list[list[FlowSeen]] = []
-    for flow in sorted(flows, key=lambda f: sends[f.key][0].message.first_ns):
+    for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
         home = next((g for g in found if all(_share(flow, other, sends) for other in g)), None)
         if home is None or _own_grants((*home, flow), granting) > 1:
             found.append([flow])
         else:
             home.append(flow)
     return [tuple(group) for group in found]
+
+
+def _began(send: SendSeen) -> tuple[int, int]:
+    """Frames of one burst may have one time stamp."""
+    return send.message.first_ns, send.message.order
 
 
 def _share(one: FlowSeen, two: FlowSeen, sends: Sends) -> bool:
@@ -75,9 +85,9 @@ def _own_grants(members: Sequence[FlowSeen], granting: Sequence[FlowSeen]) -> in
     )
 
 
-def joined(group: Group, sends: Sends) -> list[SendSeen] | None:
+def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> list[SendSeen] | None:
     """The sends of the connection in order, PSNs made up; None where loss or a start in the
-    middle leaves their order open."""
+    middle leaves their order open. granted: {number of a send: address}."""
     rows = [list(sends[flow.key]) for flow in group]
     if any(_gaps(row) for row in rows):
         return None
@@ -88,7 +98,7 @@ def joined(group: Group, sends: Sends) -> list[SendSeen] | None:
             return None
         found = [_whole(pieces) for pieces in zip(*rows, strict=False)]
     else:
-        turns = _by_turns(rows, from_start=from_start)
+        turns = _by_turns(rows, granted, from_start=from_start)
         if turns is None:
             return None
         found = turns
@@ -144,19 +154,45 @@ def _moved(
     return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
 
 
-def _by_turns(rows: list[list[SendSeen]], *, from_start: bool) -> list[SendSeen] | None:
-    """One of each row after another, beginning with the row that was used first."""
-    rows = sorted(rows, key=lambda row: row[0].message.first_ns)
-    lengths = [len(row) for row in rows]
-    # Who had its turn earlier has as many, or one more; the mirror may end anywhere.
-    if lengths != sorted(lengths, reverse=True) or lengths[0] - lengths[-1] > 1:
+def _by_turns(
+    rows: list[list[SendSeen]], granted: Mapping[int, int], *, from_start: bool
+) -> list[SendSeen] | None:
+    """One of each row after another, in the order that most evidence bears out; None where none
+    does: queue pairs overtake each other, so that time does not tell whose turn came first."""
+    rows = sorted(rows, key=lambda row: _began(row[0]))
+    ways = permutations(rows) if len(rows) <= MOST_PERMUTED else _rotations(rows)
+    scored: list[tuple[int, list[SendSeen]]] = []
+    for way in ways:
+        lengths = [len(row) for row in way]
+        # Who had its turn earlier has as many, or one more; the mirror may end anywhere.
+        if lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1:
+            order = [way[n % len(way)][n // len(way)] for n in range(sum(lengths))]
+            scored.append((_borne_out(order, granted, from_start=from_start), order))
+    scored.sort(key=lambda pair: -pair[0])
+    if not scored or not scored[0][0] or (len(scored) > 1 and scored[0][0] == scored[1][0]):
         return None
-    order = [rows[n % len(rows)][n // len(rows)] for n in range(sum(lengths))]
-    if not from_start:
-        flags = [send.flag for send in order]
-        told = [
-            flag is not None and flags[0] is not None and flag - flags[0] == n
-            for n, flag in enumerate(flags)
-        ]
-        return order if all(told) else None
-    return order
+    order = scored[0][1]
+    return order if from_start or _flags_count(order) == len(order) else None
+
+
+def _rotations(rows: Sequence[list[SendSeen]]) -> Iterator[tuple[list[SendSeen], ...]]:
+    yield from ((*rows[k:], *rows[:k]) for k in range(len(rows)))
+
+
+def _borne_out(order: Sequence[SendSeen], granted: Mapping[int, int], *, from_start: bool) -> int:
+    """How many sends stand where clear-to-send messages, flags or the walk through slots say."""
+    told = _flags_count(order)
+    if from_start:
+        told += sum(granted.get(n) == send.message.va for n, send in enumerate(order))
+    for one, two in pairwise(order):
+        slot = SLOT_BYTES[one.protocol or Protocol.SIMPLE]
+        if one.message.rkey == two.message.rkey and one.message.va and two.message.va:
+            steps, rest = divmod(two.message.va - one.message.va, slot)
+            told += not rest and steps % SLOTS in (1, 2)
+    return told
+
+
+def _flags_count(order: Sequence[SendSeen]) -> int:
+    """Sends whose flag is the one of the first plus how far behind it they are."""
+    first = order[0].flag
+    return sum(first is not None and s.flag == first + n for n, s in enumerate(order))
