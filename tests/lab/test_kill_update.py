@@ -158,6 +158,7 @@ def test_fifty_kills_of_the_updater_lose_no_step_and_repeat_none(tmp_path: Path,
     assert report["ended"] == 0
 
 
+@pytest.mark.nightly
 def test_an_updater_killed_in_the_running_chain_goes_on_where_it_was(
     captures: Path, truth: Path, tmp_path: Path
 ) -> None:

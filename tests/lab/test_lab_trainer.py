@@ -128,6 +128,7 @@ def test_ddp_on_two_hosts_ends_with_the_bits_of_a_gloo_run(pair: Hosts, tmp_path
         assert [mine[key] for key in same] == [theirs[key] for key in same]
 
 
+@pytest.mark.nightly
 def test_a_killed_peer_ends_in_an_error(pair: Hosts) -> None:
     job = """
 import os, signal, torch, torch.distributed as dist
