@@ -24,6 +24,8 @@ READ_BY_TRAINERS = {
     "loss": "FLOWCHECK_LAB_LOSS",
 }
 """Options of the lab by the variable a trainer reads each from."""
+RING_SLOTS = 1 << 17
+"""Six seconds of what two hosts send: on one core a reading of the job holds the rest up."""
 STAGING_BYTES = 3 << 30
 """Start-up and first iterations of the largest job that trains here in minutes."""
 
@@ -142,6 +144,9 @@ def job_file(plan: Plan, *, digests: bool = True) -> str:
         f"run = {json.dumps(str(plan.run))}",
         f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
         f"digests = {json.dumps(digests)}",
+        "",
+        "[ring]",
+        f"slots = {RING_SLOTS}",
         "",
         "[staging]",
         f"size_bytes = {STAGING_BYTES}",
