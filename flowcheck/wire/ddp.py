@@ -27,6 +27,7 @@ from flowcheck.wire.buckets import (
     unused_buckets,
 )
 from flowcheck.wire.shapes import Shape, Shapes, parse_shapes
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES
 
 __all__ = [
     "BucketLayout",
@@ -51,8 +52,8 @@ __all__ = [
 ]
 
 MOST_PARAMETERS = 10_000_000
-_LINE_SLACK_BYTES = 7
-"""An LL line holds 8 bytes: the wire may show up to 7 more than were meant."""
+_LINE_SLACK_BYTES = LL_LINE_DATA_BYTES - 1
+"""The wire may show up to so many more than were meant."""
 
 
 def parse_parameter_count(message: NDArray[np.uint8]) -> int | None:

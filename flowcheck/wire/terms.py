@@ -14,7 +14,13 @@ class Protocol(StrEnum):
 
 LL_LINE_DATA_BYTES = 8
 LL128_GROUP_DATA_BYTES = 1920
-"""Data of an LL line: totals that differ by less may have the same sizes on the wire."""
+"""Data of an LL line, and of a group of 16 LL128 lines."""
+GRAIN_BYTES = {
+    Protocol.LL: LL_LINE_DATA_BYTES,
+    Protocol.LL128: LL128_GROUP_DATA_BYTES,
+    Protocol.SIMPLE: 1,
+}
+"""Totals that differ by less may have the same sizes on the wire."""
 
 
 class Rule(StrEnum):

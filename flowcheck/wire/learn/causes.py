@@ -25,13 +25,7 @@ from flowcheck.wire.learn.habits import (
 from flowcheck.wire.learn.iteration import extras_as_large
 from flowcheck.wire.learn.place import paint
 from flowcheck.wire.learn.rings import Ring
-from flowcheck.wire.terms import (
-    LL128_GROUP_DATA_BYTES,
-    LL_LINE_DATA_BYTES,
-    Kind,
-    Protocol,
-    round_up,
-)
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 MAP_BYTES = 4
 """Of each parameter in the map of those that took part in an iteration: one int32."""
@@ -134,9 +128,8 @@ def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
 
 def _is(cut: Cut, size: int) -> bool:
     """On the wire it is as large as a tensor of `size` bytes."""
-    grain = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
-    unit = grain.get(cut.op.protocol, 1)
-    return round_up(cut.op.work_bytes, unit) == round_up(size, unit)
+    grain = GRAIN_BYTES[cut.op.protocol]
+    return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
 
 
 def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:

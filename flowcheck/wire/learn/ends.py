@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from flowcheck.wire.learn.grammar import BUCKET, ELEMENT_BYTES, Habits, Stage
 from flowcheck.wire.learn.iteration import disputed
-from flowcheck.wire.learn.place import GRAIN_BYTES, Canvas
+from flowcheck.wire.learn.place import Canvas
 from flowcheck.wire.learn.search import Communicator
 from flowcheck.wire.terms import (
+    GRAIN_BYTES,
     LL_LINE_DATA_BYTES,
     Kind,
     Protocol,
@@ -54,8 +55,8 @@ class Ends:
         if op.kind is not Kind.ALL_REDUCE:
             return True
         told = not op.slack_is_open
-        grain = GRAIN_BYTES.get(op.protocol, 0)
-        if op.meaning == BUCKET and grain:
+        grain = GRAIN_BYTES[op.protocol]
+        if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line.
             told = op.work_bytes > grain and i < self._hidden_from
             told = told and (op.work_bytes, op.protocol) not in self._rivals
@@ -74,7 +75,7 @@ def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = Fal
     elements of another size, fit the start-up as well. named: which tensor it is, is known."""
     if not habits.shapes:
         return False
-    grain = GRAIN_BYTES.get(protocol, 1)
+    grain = GRAIN_BYTES[protocol]
     tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
     if named:
         counts = habits.shapes[0].counts

@@ -13,11 +13,12 @@ from flowcheck.wire.learn.candidates import Op
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.place import paint
 from flowcheck.wire.learn.rings import Ring
-from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, Kind, Protocol
+from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
-SLACK_BYTES = {Protocol.LL: 7, Protocol.LL128: LL128_GROUP_DATA_BYTES - 1, Protocol.SIMPLE: 0}
+SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
+"""The wire may show up to so many more than were meant."""
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
 BUFFERS = "buffers"

@@ -8,13 +8,7 @@ from itertools import pairwise
 from flowcheck.wire.learn.candidates import Op
 from flowcheck.wire.learn.cut import Cut
 from flowcheck.wire.learn.grammar import BUCKET, SIZES
-from flowcheck.wire.terms import (
-    LL128_GROUP_DATA_BYTES,
-    LL_LINE_DATA_BYTES,
-    Kind,
-    Protocol,
-    round_up,
-)
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
 
 BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
 
@@ -61,8 +55,7 @@ def _beside(cuts: Sequence[Cut]) -> tuple[int, list[int], list[int]]:
 def _on_wire(op: Op) -> int:
     """Data bytes of its lines or groups. Of a Simple tensor too the size of a line is as good as
     its own: one that differs by less is better doubted."""
-    grain = LL128_GROUP_DATA_BYTES if op.protocol is Protocol.LL128 else LL_LINE_DATA_BYTES
-    return round_up(op.work_bytes, grain)
+    return round_up(op.work_bytes, max(GRAIN_BYTES[op.protocol], LL_LINE_DATA_BYTES))
 
 
 def iteration(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:

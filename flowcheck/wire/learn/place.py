@@ -15,15 +15,7 @@ from flowcheck.wire.learn.rings import Ring
 from flowcheck.wire.learn.streams import LINE_BYTES, SendSeen, Stream, seen_mask
 from flowcheck.wire.schedule import Send
 from flowcheck.wire.seen import Range
-from flowcheck.wire.terms import (
-    LL128_GROUP_DATA_BYTES,
-    LL_LINE_DATA_BYTES,
-    Kind,
-    Protocol,
-)
-
-GRAIN_BYTES = {Protocol.LL: LL_LINE_DATA_BYTES, Protocol.LL128: LL128_GROUP_DATA_BYTES}
-"""Data the wire carries at least, where it is more than a byte."""
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
 
 
 @dataclass(slots=True)
@@ -174,8 +166,9 @@ def paint(
             sources.setdefault(id(stream), stream)
     op = cut.op
     sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
-    if op.kind is Kind.BROADCAST and sized_by_wire and op.protocol in GRAIN_BYTES:
-        canvas.end_where_copies_differ(GRAIN_BYTES[op.protocol])
+    grain = GRAIN_BYTES[op.protocol]
+    if op.kind is Kind.BROADCAST and sized_by_wire and grain > 1:
+        canvas.end_where_copies_differ(grain)
     return canvas, tuple(sources.values()), first_ns
 
 

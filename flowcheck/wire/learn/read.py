@@ -18,7 +18,6 @@ from flowcheck.wire.learn.evidence import lost_beside
 from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.jobs import NOT_YET, learn_job
 from flowcheck.wire.learn.pads import hidden
-from flowcheck.wire.learn.place import GRAIN_BYTES
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.roles import sort_flows
 from flowcheck.wire.learn.search import (
@@ -28,7 +27,7 @@ from flowcheck.wire.learn.search import (
     rules_told,
 )
 from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol, Rule
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
 
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
@@ -184,7 +183,7 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
             at += part.bytes
         protocol = parts[-1].protocol
-        grain = GRAIN_BYTES.get(protocol, 1)
+        grain = GRAIN_BYTES[protocol]
         exact = 0 <= sum(part.bytes for part in parts) - size < grain
         agreed = exact or any(
             c.kind == "all_reduce" and c.bytes == size and c.meaning == BUCKET
