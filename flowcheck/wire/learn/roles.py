@@ -70,14 +70,7 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
     sends = {flow.key: join_sends(of_flow[flow.key]) for flow in data}
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
-        every = [m for flow in group for m in of_flow[flow.key]]
-        granter = _granter(group[0], every, grants) if len(group) > 1 else None
-        granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
-        whole = striped.joined(group, sends, granted) if len(group) > 1 else None
-        if whole is not None:
-            streams.append(_stream(group[0], every, whole, grants, group))
-        else:
-            streams += [_stream(f, of_flow[f.key], sends[f.key], grants, (f,)) for f in group]
+        streams += _streams(group, of_flow, sends, grants)
     readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
     return Sorted(tuple(streams), tuple(grants), readings)
 
@@ -105,20 +98,34 @@ def _is_data(messages: Sequence[MessageSeen]) -> bool:
     return all(m.missing and m.missing[-1][1] == m.wire_bytes for m in messages)
 
 
-def _stream(
-    flow: FlowSeen,
-    messages: Sequence[MessageSeen],
-    sends: Sequence[SendSeen],
+def _streams(
+    queue_pairs: striped.Group,
+    of_flow: Mapping[FlowKey, Sequence[MessageSeen]],
+    sends: striped.Sends,
     grants: Sequence[Grants],
-    queue_pairs: Sequence[FlowSeen],
+) -> list[Stream]:
+    """Of one connection: one stream, or one of each queue pair where their order is open."""
+    if len(queue_pairs) > 1:
+        every = [m for flow in queue_pairs for m in of_flow[flow.key]]
+        granter = _granter(queue_pairs[0], every, grants)
+        whole = striped.joined(queue_pairs, sends, _granted(granter))
+        if whole is not None:
+            return [_stream(queue_pairs, whole, granter)]
+    return [
+        _stream((flow,), sends[flow.key], _granter(flow, of_flow[flow.key], grants))
+        for flow in queue_pairs
+    ]
+
+
+def _stream(
+    queue_pairs: striped.Group, sends: Sequence[SendSeen], granter: Grants | None
 ) -> Stream:
-    granter = _granter(flow, messages, grants)
-    granted = {i: c.address for i, c in granter.by_index.items()} if granter else {}
+    granted = _granted(granter)
     protocol = _protocol(sends, granter)
     numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
     told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
     return Stream(
-        flow=flow,
+        flow=queue_pairs[0],
         sends=told,
         protocol=protocol or _most(told.values()),
         from_start=numbered.from_start,
@@ -148,6 +155,11 @@ def _granter(
         if score > best and (hits or not addresses):
             best, found = score, grant
     return found
+
+
+def _granted(granter: Grants | None) -> dict[int, int]:
+    """{number of a send: address it was granted}."""
+    return {i: cts.address for i, cts in granter.by_index.items()} if granter else {}
 
 
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:

@@ -29,9 +29,7 @@ Sends = Mapping[FlowKey, Sequence[SendSeen]]
 Group = tuple[FlowSeen, ...]
 
 
-def groups(
-    flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]
-) -> list[tuple[FlowSeen, ...]]:
+def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]) -> list[Group]:
     """Data flows by connection, the one that was used first leading; most have one flow each.
 
     granting: the clear-to-send flows.
