@@ -161,13 +161,11 @@ def _sizes_tell(cut: Cut, ring: Ring) -> bool:
     rows: dict[int, tuple[Stream, list[tuple[int, int]]]] = {}
     for stream, number, send in cut.sends(ring):
         rows.setdefault(id(stream), (stream, []))[1].append((number, send.wire_bytes))
-    return all(
-        not _fits_at(stream, row, shift) for stream, row in rows.values() for shift in _inside(row)
+    return not any(
+        _fits_at(stream, row, shift)
+        for stream, row in rows.values()
+        for shift in range(1, len(row))
     )
-
-
-def _inside(row: Sequence[object]) -> range:
-    return range(1, len(row))
 
 
 def _fits_at(stream: Stream, row: Sequence[tuple[int, int]], shift: int) -> bool:

@@ -36,7 +36,7 @@ SEVERAL_QPS = (
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
 NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
-"""More of the stream, or a longer search, may still tell; other reasons are the trainer.s doing."""
+"""More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
 
 
 @dataclass(slots=True)
