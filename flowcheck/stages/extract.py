@@ -176,10 +176,10 @@ class ExtractService:
         return self._over
 
     def stop(self) -> None:
+        self._learner.close()
         for extractor in self._extractors:
             extractor.close()
-            if not self._learner.reading:  # it looks at payloads where they lie
-                extractor.staging.close()
+            extractor.staging.close()
             extractor.flows.close()
             extractor.ring.close()
         if self._followed is not None:

@@ -12,11 +12,10 @@ import numpy as np
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
-from flowcheck.stages.proof import Proof, consistent
-from flowcheck.stages.readings import ReadingThread
+from flowcheck.stages.proof import Proof
+from flowcheck.stages.readings import ReadingProcess, Terms
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
-from flowcheck.wire.learn import Reading
 from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.terms import Rule
 
@@ -39,19 +38,13 @@ class Learner:
         """The last reading took it that nothing more comes."""
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
-        self._reading: ReadingThread | None = None
-        self._threads: list[ReadingThread] = []
+        self._reading: ReadingProcess | None = None
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
 
     @property
     def busy(self) -> bool:
         """A reading has begun whose outcome was not taken yet."""
         return self._reading is not None
-
-    @property
-    def reading(self) -> bool:
-        """A reading is under way in this process, wanted or not."""
-        return any(thread.is_alive() for thread in self._threads)
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
@@ -94,21 +87,33 @@ class Learner:
         ):
             return None
         assert self._reading is not None
-        self._reading.join(wait_s)
-        if self._reading.is_alive():
+        if not self._reading.wait(wait_s):
             return None
         reading, self._reading = self._reading, None
-        if reading.error is not None:
-            raise reading.error
-        assert reading.result is not None
-        self._not_before_s = time.monotonic() + PAUSE * reading.took_s
-        self.why_not = reading.result.why_not or ("the stream does not tell a training job yet",)
-        return self._proved(reading.result, reading.seen)
+        found, took_s = reading.outcome()
+        self._not_before_s = time.monotonic() + PAUSE * took_s
+        if found.job is None or found.weights is None:
+            self.why_not = found.why_not or ("the stream does not tell a training job yet",)
+            return None
+        self.forget()
+        return Proof(
+            job=found.job,
+            weights=found.weights,
+            names=reading.seen.names,
+            numbers=found.numbers,
+            messages=reading.seen.messages,
+        )
 
     def forget(self) -> None:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
+        self.close()
+
+    def close(self) -> None:
+        """No reading goes on."""
+        if self._reading is not None:
+            self._reading.kill()
         self._reading = None
 
     def _begin(
@@ -143,44 +148,15 @@ class Learner:
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
-        self._reading = ReadingThread(
-            seen,
-            flows,
+        terms = Terms(
             ended=at_once,
             quiet=quiet,
             hasty=not (quiet or hurry),
             release=self._release,
             before=before,
         )
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(self._reading)
-        self._reading.start()
+        self._reading = ReadingProcess(seen, flows, terms)
         return True
-
-    def _proved(self, reading: Reading, seen: Joined) -> Proof | None:
-        if reading.job is None:
-            return None
-        if reading.weights is None or not reading.weights.complete:
-            told = reading.weights.why_not if reading.weights is not None else ""
-            unseen = "the initial weights were not seen whole, so no replica can start"
-            self.why_not = (told or unseen,)
-            return None
-        if not consistent(reading.job):
-            self.why_not = ("the collectives read so far are not those of the bucket plan",)
-            return None
-        self.forget()
-        return Proof(
-            job=reading.job,
-            weights=reading.weights.result.tobytes(),
-            names=seen.names,
-            numbers={
-                (placement.flow, placement.first_psn): placement.number
-                for collective in reading.collectives
-                for placement in collective.placements
-                if placement.first_psn is not None
-            },
-            messages=seen.messages,
-        )
 
 
 def _completions(extractors: Sequence[Extractor]) -> int:

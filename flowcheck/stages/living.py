@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import fcntl
 import os
+import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,8 @@ PREFIX = "flowcheck-"
 LEADS_TO = "run-"
 """Begins the name of an empty file in a folder of shared memory that tells its run directory:
 hugetlbfs holds names, but neither text nor links."""
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 
 
 def stale_memory(mounts: Iterable[Path]) -> list[Path]:
@@ -76,3 +80,9 @@ def living(told: str) -> int | None:
     """
     pid = told.partition(" ")[0]
     return int(pid) if pid.isdigit() and pid != "0" and identity(int(pid)) == told else None
+
+
+def die_with_parent(parent: int) -> bool:
+    """Asks the kernel to end this process with its parent; False if that is gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    return os.getppid() == parent

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.plane.owners import Name
 from flowcheck.stages.apart import Apart, Named
@@ -22,7 +24,8 @@ class Proof:
     """A learned job and what must be on file with it."""
 
     job: Job
-    weights: bytes
+    weights: NDArray[np.uint8]
+    """[bytes of all parameters]"""
     names: list[dict[FlowKey, Name]]
     """[mirror point] what its flows are called in the job."""
     numbers: dict[Named, int]
@@ -42,7 +45,7 @@ class Proof:
         named = [list(own.items()) for own in self.names]
         write_whole(folder / "names", msgspec.msgpack.encode(named))
         # The job appears last: where it is, the weights are.
-        write_whole(folder / "weights.bin", self.weights)
+        write_whole(folder / "weights.bin", self.weights.data)
         write_whole(folder / "job.json", encode_job(self.job))
 
 
@@ -64,7 +67,7 @@ def consistent(job: Job) -> bool:
     return True
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | memoryview) -> None:
     """A file that exists whole or not at all, and is on disk when this returns."""
     staging = path.with_suffix(".tmp")
     with staging.open("wb") as file:

@@ -1,12 +1,25 @@
-"""A reading of what is staged, beside the stage's own loop."""
+"""A reading of what is staged, in a process of its own: the stage goes on extracting meanwhile."""
 
 from __future__ import annotations
 
+import gc
+import os
+import pickle
+import select
+import signal
 import time
+import traceback
 from collections.abc import Sequence
-from threading import Thread
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.plane.merge import Joined
+from flowcheck.stages.apart import Named
+from flowcheck.stages.living import die_with_parent
+from flowcheck.stages.proof import consistent
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
@@ -14,52 +27,149 @@ from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowSeen
 from flowcheck.wire.terms import Rule
 
+YIELDS = 5
+"""Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
+a ring that overflows is lost for good and a job that is learned later is not."""
 
-class ReadingThread(Thread):
-    """One reading beside the stage's own loop: a hard stream takes longer than a stop may wait."""
 
-    def __init__(
-        self,
-        seen: Joined,
-        flows: Sequence[FlowSeen],
-        *,
-        ended: bool,
-        quiet: bool,
-        hasty: bool,
-        release: Rule | None,
-        before: Job | None,
-    ) -> None:
-        super().__init__(name="reading", daemon=True)
-        self.seen, self._flows = seen, flows
-        self._ended, self._quiet, self._hasty = ended, quiet, hasty
-        self._release, self._before = release, before
-        self.result: Reading | None = None
-        self.error: BaseException | None = None
-        self.took_s = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one reading came to: a job and what must be kept with it, or why there is none."""
 
-    def run(self) -> None:
-        began = time.monotonic()
+    job: Job | None = None
+    weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    numbers: dict[Named, int] = field(default_factory=dict, repr=False)
+    why_not: tuple[str, ...] = ()
+    broke: str = ""
+    """The traceback of a reading that raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a stream is to be read, as `read_stream` takes it."""
+
+    ended: bool = False
+    quiet: bool = False
+    """Nothing came for a while."""
+    hasty: bool = False
+    release: Rule | None = None
+    before: Job | None = None
+
+
+class ReadingProcess:
+    """A forked child that reads what is staged where it lies, and what it found.
+
+    The child shares the staged payloads, so nothing is copied but the outcome, which it leaves in
+    a file in memory. It may be killed at any instant.
+    """
+
+    def __init__(self, seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> None:
+        """seen: as joined just now. Raises OSError where no process can be had."""
+        self.seen = seen
+        self._began_s = time.monotonic()
+        self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
+        self._pidfd = -1
+        parent = os.getpid()
         try:
-            self.result = self._read()
-        except BaseException as error:  # handed to the stage, which raises it
-            self.error = error
-        self.took_s = time.monotonic() - began
+            self._pid = os.fork()
+        except OSError:
+            os.close(self._file)
+            raise
+        if not self._pid:
+            _child(self._file, parent, seen, flows, terms)
+        self._pidfd = os.pidfd_open(self._pid)
 
-    def _read(self) -> Reading:
-        """The first life of a job that proves one: a later one is no part of it."""
-        *over, (flows, messages) = lives(self._flows, self.seen.messages)
-        for earlier in over:
-            reading = read_stream(*earlier, release=self._release, before=self._before)
-            if reading.job is not None and reading.weights is not None:
-                return reading
-        if not self._quiet:
-            messages = up_to_quiet(messages)
-        before = self._before if self._quiet else None
-        return read_stream(
-            flows,
-            messages,
-            ended=self._ended,
-            release=self._release,
-            before=before,
-            hasty=self._hasty,
-        )
+    def wait(self, limit_s: float) -> bool:
+        """Whether it has ended, within so many seconds."""
+        return bool(select.select([self._pidfd], [], [], limit_s)[0])
+
+    def outcome(self) -> tuple[Outcome, float]:
+        """Of a child that has ended: what it found, and the seconds it took.
+
+        Raises RuntimeError where the reading itself raised.
+        """
+        took_s = time.monotonic() - self._began_s
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        os.close(self._pidfd)
+        self._pidfd = -1
+        with os.fdopen(self._file, "rb") as file:
+            self._file = -1
+            if code:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                return Outcome(why_not=(f"the reading of the stream {how}",)), took_s
+            file.seek(0)
+            found = pickle.load(file)
+        assert isinstance(found, Outcome)
+        if found.broke:
+            raise RuntimeError(f"a reading of the stream failed:\n{found.broke}")
+        return found, took_s
+
+    def kill(self) -> None:
+        """Ends it if it still runs; nothing of it is left."""
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._pidfd)
+        if self._file >= 0:
+            os.close(self._file)
+        self._pidfd = self._file = -1
+
+
+def _child(file: int, parent: int, seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> None:
+    """The child's whole life: no line of the stage, and no handler of its, runs after it."""
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not die_with_parent(parent):
+            return
+        gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
+        os.nice(YIELDS)
+        try:
+            found = outcome_of(read(seen, flows, terms))
+        except Exception:
+            found = Outcome(broke=traceback.format_exc())
+        with os.fdopen(file, "wb", closefd=False) as out:
+            pickle.dump(found, out, protocol=pickle.HIGHEST_PROTOCOL)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
+    """The first life of a job that proves one: a later one is no part of it."""
+    *over, (flows, messages) = lives(flows, seen.messages)
+    for earlier in over:
+        reading = read_stream(*earlier, release=terms.release, before=terms.before)
+        if reading.job is not None and reading.weights is not None:
+            return reading
+    if not terms.quiet:
+        messages = up_to_quiet(messages)
+    return read_stream(
+        flows,
+        messages,
+        ended=terms.ended,
+        release=terms.release,
+        before=terms.before if terms.quiet else None,
+        hasty=terms.hasty,
+    )
+
+
+def outcome_of(reading: Reading) -> Outcome:
+    """What a stage needs of a reading. A job without its initial weights starts no replica."""
+    if reading.job is None:
+        return Outcome(why_not=reading.why_not)
+    if reading.weights is None or not reading.weights.complete:
+        told = reading.weights.why_not if reading.weights is not None else ""
+        unseen = "the initial weights were not seen whole, so no replica can start"
+        return Outcome(why_not=(told or unseen,))
+    if not consistent(reading.job):
+        return Outcome(why_not=("the collectives read so far are not those of the bucket plan",))
+    numbers = {
+        (placement.flow, placement.first_psn): placement.number
+        for collective in reading.collectives
+        for placement in collective.placements
+        if placement.first_psn is not None
+    }
+    return Outcome(job=reading.job, weights=reading.weights.result, numbers=numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable
@@ -14,12 +13,11 @@ from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
 from flowcheck.messages import Fault, Hello, Message, Stop
 from flowcheck.stages.links import Links
+from flowcheck.stages.living import die_with_parent
 
 IDLE_MAX_MS = 20
 """Longest wait of an idle stage: what a lost nudge costs."""
 MESSAGES_PER_TURN = 64
-PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
 
 
 class Service(Protocol):
@@ -79,12 +77,6 @@ class Signals:
     def _note(self, number: int, _: FrameType | None) -> None:
         self.hard = bool(self.received)
         self.received = number
-
-
-def die_with_parent(parent: int) -> bool:
-    """Asks the kernel to end this process with its parent; False if that is gone already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return os.getppid() == parent
 
 
 def run(service: Service, links: Links, *, parent: int | None = None) -> int:

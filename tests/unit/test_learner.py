@@ -1,13 +1,16 @@
-"""A reading that is no longer wanted: forgotten at once, and told as long as it looks at memory."""
+"""Readings in processes of their own: awaited, forgotten, killed, and what they say."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from mmap import mmap
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.chain import wait_until
 
@@ -16,6 +19,7 @@ from flowcheck.plane.merge import Joined
 from flowcheck.stages import learner, readings, unlearned
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.learner import Learner
+from flowcheck.stages.living import identity
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import Unlearned, reasons
 from flowcheck.wire.learn import Reading
@@ -25,18 +29,36 @@ LIMIT_S = 10.0
 
 
 class Slow:
-    """`read_stream` that takes as long as the test lets it."""
+    """`read_stream` that takes as long as the test lets it, in whatever process.
+
+    It looks again and again: what killed processes wait for together would stay taken.
+    """
 
     def __init__(self) -> None:
-        self.began, self.may_end = Event(), Event()
-        self.ended = 0
+        self.shared = np.frombuffer(mmap(-1, 4 * 3), np.int32)
+        """[pid of the reading that began last, whether it may end, whether one ended]"""
+
+    @property
+    def pid(self) -> int:
+        return int(self.shared[0])
+
+    def began(self) -> int:
+        wait_until(lambda: self.pid != 0, LIMIT_S, "a reading")
+        return self.pid
+
+    def let_end(self) -> None:
+        self.shared[1] = 1
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.shared[2])
 
     def __call__(self, *_: object, **named: object) -> Reading:
-        self.named = named
-        self.began.set()
-        assert self.may_end.wait(LIMIT_S)
-        self.ended += 1
-        return Reading(flows=(), collectives=(), weights=None, job=None, why_not=("too early",))
+        self.shared[0] = os.getpid()
+        wait_until(lambda: bool(self.shared[1]), LIMIT_S, "the leave to end")
+        self.shared[2] = 1
+        why_not = ("too early", str(named["release"]))
+        return Reading(flows=(), collectives=(), weights=None, job=None, why_not=why_not)
 
 
 @pytest.fixture
@@ -47,7 +69,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     monkeypatch.setattr(learner, "view_of", lambda extractor, copy: None)
     monkeypatch.setattr(learner, "join", lambda views: nothing)
     yield made
-    made.may_end.set()
+    made.let_end()
 
 
 def staged(messages: int) -> list[Any]:
@@ -55,26 +77,63 @@ def staged(messages: int) -> list[Any]:
     return [SimpleNamespace(staging=SimpleNamespace(completions=messages))]
 
 
-def test_a_forgotten_reading_is_not_waited_for_and_not_denied(slow: Slow, tmp_path: Path) -> None:
+def gone(pid: int) -> bool:
+    """No such process, and nobody has to be told of its end."""
+    return identity(pid) == "0 0" and not Path(f"/proc/{pid}").exists()
+
+
+def test_a_forgotten_reading_is_ended(slow: Slow, tmp_path: Path) -> None:
     mine = Learner(RunDir(tmp_path))
     assert mine.learn(staged(8), at_once=False) is None
-    assert slow.began.wait(LIMIT_S)
-    assert (mine.busy, mine.reading) == (True, True)
+    pid = slow.began()
+    assert mine.busy is True
     mine.forget()
-    assert mine.busy is False, "its outcome is not waited for"
-    assert mine.reading is True, "and still it looks at what is staged"
-    assert slow.ended == 0
-    slow.may_end.set()
-    wait_until(lambda: not mine.reading, LIMIT_S, "the end of the reading")
-    assert slow.ended == 1
+    assert mine.busy is False
+    assert gone(pid)
+    assert not slow.ended
+
+
+def test_a_reading_that_is_killed_says_so_and_is_done_again(slow: Slow, tmp_path: Path) -> None:
+    mine = Learner(RunDir(tmp_path))
+    mine.learn(staged(8), at_once=False)
+    os.kill(slow.began(), signal.SIGKILL)
+    assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
+    assert mine.why_not == ("the reading of the stream was killed by signal 9",)
+    slow.let_end()
+    assert mine.learn(staged(16), at_once=False, wait_s=LIMIT_S) is None
+    assert mine.why_not == ("too early", "None")
+
+
+def test_a_reading_that_raises_is_a_fault_of_the_stage(
+    slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*_: object, **__: object) -> Reading:
+        raise ZeroDivisionError("of the reading")
+
+    monkeypatch.setattr(readings, "read_stream", raising)
+    mine = Learner(RunDir(tmp_path))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: of the reading"):
+        mine.learn(staged(8), at_once=False, wait_s=LIMIT_S)
+
+
+def test_a_reading_ends_with_its_stage(slow: Slow, tmp_path: Path) -> None:
+    """A stage that is killed leaves nobody who reads for it."""
+    stage = os.fork()
+    if not stage:
+        Learner(RunDir(tmp_path)).learn(staged(8), at_once=False)
+        slow.began()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(stage, 0)[1]) == signal.SIGKILL
+    wait_until(lambda: identity(slow.pid) == "0 0", LIMIT_S, "the end of the reading")
+    assert not slow.ended
 
 
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:
     settings = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "nccl": "2.21.5"}
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))
-    slow.may_end.set()
+    slow.let_end()
     stage._learner.learn(staged(8), at_once=False, wait_s=LIMIT_S)
-    assert slow.named["release"] is Rule.V2_20
+    assert stage._learner.why_not == ("too early", str(Rule.V2_20))
 
 
 def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Path) -> None:
@@ -126,12 +185,11 @@ def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(
 ) -> None:
     mine = Learner(RunDir(tmp_path))
     mine.learn(staged(8), at_once=False)
+    first = slow.began()
     mine.forget()
-    slow.began.clear()
+    slow.shared[0] = 0
     assert mine.learn(staged(8), at_once=False) is None, "a reading of its own, of as many messages"
-    assert slow.began.wait(LIMIT_S) and mine.busy
-    slow.may_end.set()
+    assert slow.began() != first and mine.busy
+    slow.let_end()
     assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
-    assert (mine.busy, mine.why_not) == (False, ("too early",))
-    wait_until(lambda: not mine.reading, LIMIT_S, "the end of both")
-    assert slow.ended == 2
+    assert (mine.busy, mine.why_not) == (False, ("too early", "None"))
