@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from flowcheck._core import lib
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.wire.extras import ABSENT
-from flowcheck.wire.layers import Stream
+from flowcheck.wire.layers import At, Stream
 from flowcheck.wire.plan import FlowPlan, SendKind
 from flowcheck.wire.recut import Reader
 from flowcheck.wire.seen import FlowKey
@@ -115,11 +115,13 @@ class LaneView:
         ]
         steps = [(self._step(lane, nth), nth, lane) for nth, lane in found if nth is not None]
         first = min((step for step, _, _ in steps), default=1)
-        return first, all(
-            self._within(lane, nth) >= self._last_end(lane)
-            for step, nth, lane in steps
-            if step == first
-        )
+        return first, all(self._trailing(lane, nth) for step, nth, lane in steps if step == first)
+
+    def _trailing(self, lane: int, nth: int) -> bool:
+        """Behind the last bucket of its step."""
+        if nth < self._first(lane):
+            return nth >= self._reader.first_end[lane]
+        return self._within(lane, nth) >= self._last_end(lane)
 
     def _last_end(self, lane: int) -> int:
         return self._offsets[lane][self._reader.buckets[-1] + 1]
@@ -163,16 +165,28 @@ class LaneView:
                 return number
         return base
 
-    def after_step(self, step: int) -> tuple[int, ...]:
+    def after_step(self, step: int) -> At:
         """[lane] number after the last bucket of `step`; after all of iteration 0 for step 1."""
-        out: list[int] = []
-        for lane in range(len(self._own)):
-            nth = self._first(lane)
-            if step >= 2:
-                nth += (step - 2) * self._period(lane) + self._last_end(lane)
-            # The message before it is the one that was found there.
-            out.append(self._number(lane, nth - 1) + 1 if nth else self._number(lane, nth))
-        return tuple(out)
+        ends = [self._first(lane) for lane in range(len(self._own))]
+        if step >= 2:
+            laps = step - 2
+            ends = [
+                end + laps * self._period(lane) + self._last_end(lane)
+                for lane, end in enumerate(ends)
+            ]
+        return self._after(ends)
+
+    def after_first_buckets(self) -> At:
+        """[lane] number after the last bucket of iteration 0, before what follows it once."""
+        return self._after(self._reader.first_end)
+
+    def _after(self, ends: Iterable[int]) -> At:
+        """[lane] number after so many messages of the plan."""
+        # The message before it is the one that was found there.
+        return tuple(
+            self._number(lane, nth - 1) + 1 if nth else self._number(lane, nth)
+            for lane, nth in enumerate(ends)
+        )
 
     def due(self, lane: int, step: int, bucket: int) -> int:
         """Place in the plan of a bucket's first message."""

@@ -119,8 +119,8 @@ class Recuts:
         self, number: int, view: LaneView, last: int, outcome: Outcome, *, at_once: bool
     ) -> None:
         reader = self._readers[number]
-        step = view.deviation()[0]
-        start = self._start(number, view, step)
+        step, trailing = view.deviation()
+        start = self._start(number, view, step, trailing=trailing)
         if start is None:
             named = step + self._base
             outcome.broken = (
@@ -156,13 +156,14 @@ class Recuts:
             named = self._name(step + self._base)
             outcome.notes.append(f"assumed where step {named} lies: {reading.assumed}")
 
-    def _start(self, number: int, view: LaneView, step: int) -> Bucket | None:
-        """Where to begin reading: after the last bucket before `step`."""
+    def _start(self, number: int, view: LaneView, step: int, *, trailing: bool) -> Bucket | None:
+        """Where to begin reading: after the last bucket before `step`; None within iteration 0,
+        of which nothing but the plan is known. trailing: all buckets of `step` came as planned."""
         made = [recut for recut in self._made if recut.communicator == number]
         if made and made[-1].step >= step - 1:
             return Bucket(made[-1].step + 1, 0, made[-1].at)
         if step < 2:
-            return None
+            return Bucket(2, 0, view.after_first_buckets()) if trailing else None
         return Bucket(step, 0, view.after_step(step - 1))
 
     def _cuts(

@@ -76,6 +76,11 @@ class Reader:
         self.each = tuple(map(self._lane_sizes, own))
         self.buckets = tuple(n for n, op in enumerate(own) if op.role is Role.BUCKET)
         """Into `each`."""
+        once = [op for op in job.first if op.communicator == communicator]
+        kept = 1 + max((n for n, op in enumerate(once) if op.role is Role.BUCKET), default=-1)
+        told = [self._lane_sizes(op) for op in once[:kept]]
+        self.first_end = tuple(sum(len(op[n]) for op in told) for n in range(len(self.lanes)))
+        """[lane] messages of iteration 0 up to the end of its last bucket."""
         ignored = [op for op in (*own, *job.first) if op.role is Role.IGNORED]
         known = (self._lane_sizes(op) for op in ignored if op.communicator == communicator)
         places = [(lane.edge, lane.channel) for lane in self.lanes]

@@ -108,12 +108,13 @@ class Both:
             raise
         return service
 
-    def drive(self, until: Callable[[], bool] = lambda: False) -> None:
-        """To the end of the capture and of all that can be done with it, or to `until`."""
+    def drive(self, until: Callable[[], bool] = lambda: False, frames: int = 64) -> None:
+        """To the end of the capture and of all that can be done with it, or to `until`; frames: of
+        one turn."""
         for _ in range(20000):
             if until():
                 return
-            self.chain.feed(64)
+            self.chain.feed(frames)
             try:
                 self.extract.work()
             except Killed:

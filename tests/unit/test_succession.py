@@ -18,7 +18,10 @@ from support.staged import Chain
 
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
+from flowcheck.stages import extract, succession
+from flowcheck.stages.learner import Learner
 from flowcheck.stages.succession import incarnation_of
+from flowcheck.wire.job import decode_job
 
 STEPS = 5
 """Whole ones of the first life."""
@@ -90,6 +93,29 @@ def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
     wanted = torch_steps(weights, taken, "adamw", lr=1e-3)
     told = [line["parameters_sha256"] for line in lines(both)]
     assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
+    play: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """A relaunched job pauses after its iteration 0, and goes on with a metric all-reduce that no
+    iteration 0 before it had."""
+    monkeypatch.setattr(succession, "QUIET_S", 0.0)
+    monkeypatch.setattr(extract, "LOOK_EVERY", 1)
+    real = Learner.learn
+    monkeypatch.setattr(Learner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": 10.0})))
+    life, gradients, weights = first_life()
+    before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
+    second = Life(replace(JOB, seed=1, metric_every=every), before[-1], number=1)
+    taken = [*gradients[:STEPS], *(floats(g) for g in second.all().gradients)]
+    both = play(cut(life) + second.frames_of())
+    both.drive(frames=8)
+    told = [line["parameters_sha256"] for line in lines(both)]
+    wanted = torch_steps(weights, taken, "adamw", lr=1e-3)
+    assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
+    job = decode_job(both.chain.run.learned_job.read_bytes())
+    assert any("those of the incarnation before" in s for s in job.assumed)
 
 
 @pytest.mark.parametrize("other", ["weights", "layout", "step not kept"])
