@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import socket
 import subprocess
 from collections import Counter
@@ -16,25 +15,17 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
+from support.cabling import ROCE_PORT, Tap, roce_frame
+from support.switches import NEEDS_OVS, SWITCHES
+from support.wireshark import tshark
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster.namespaces import inside
 from flowcheck.lab.cluster.spec import MTUS
-from tests.support.cabling import ROCE_PORT, Tap, roce_frame
-from tests.support.wireshark import tshark
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
-]
-SWITCHES = [
-    "bridge",
-    pytest.param(
-        "ovs",
-        marks=pytest.mark.skipif(
-            shutil.which("ovs-vswitchd") is None, reason="needs openvswitch-switch"
-        ),
-    ),
 ]
 FRAMES = 25
 """Per pair of hosts."""
@@ -183,11 +174,10 @@ def test_hidden_files(tmp_path: Path) -> None:
         assert (tmp_path / "secret").exists()
 
 
+@NEEDS_OVS
 @pytest.mark.parametrize("mtu", MTUS)
 def test_erspan(mtu: int, tmp_path: Path) -> None:
     """Open vSwitch's own tunnel, decoded by tshark; the frames inside are the frames sent."""
-    if shutil.which("ovs-vswitchd") is None:
-        pytest.skip("needs openvswitch-switch")
     with (
         made(switch="ovs", erspan=True, mtu=mtu) as cluster,
         Tap(cluster.host_namespace(0)) as first,

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.leftovers import leftovers_of
+from support.switches import OVS, SWITCHES
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster import namespaces, processes
-from tests.support.leftovers import leftovers_of
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
 ]
 NAME = f"c{os.getpid()}"
-OVS = pytest.param(
-    "ovs",
-    marks=pytest.mark.skipif(
-        shutil.which("ovs-vswitchd") is None, reason="needs openvswitch-switch"
-    ),
-)
 
 
 def leftovers() -> dict[str, object]:
@@ -63,7 +57,7 @@ def up_until(limit: int, switch: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("switch", ["bridge", OVS])
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_killed_anywhere(switch: str) -> None:
     before = leftovers()
     whole = up_until(0, switch)
@@ -86,7 +80,7 @@ def test_killed_anywhere(switch: str) -> None:
     assert dirty > KILLS // 2
 
 
-@pytest.mark.parametrize("switch", ["bridge", OVS])
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_killed_by_the_clock(switch: str) -> None:
     """The command as an operator starts it, killed from outside, and `down` at once."""
     before = leftovers()
@@ -105,7 +99,7 @@ def test_killed_by_the_clock(switch: str) -> None:
         assert leftovers() == before
 
 
-@pytest.mark.parametrize("switch", ["bridge", OVS])
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `down` that dies after any namespace is finished by the next one."""
     before = leftovers()
@@ -127,7 +121,7 @@ def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert leftovers() == before
 
 
-@pytest.mark.parametrize("switch", ["bridge", OVS])
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_down_without_a_readable_state(switch: str) -> None:
     before = leftovers()
     lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from pyroute2 import NetlinkError
+from support.leftovers import leftovers_of
 
 from flowcheck import cli
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster import bridge, mirror, state
-from tests.support.leftovers import leftovers_of
 
 pytestmark = [
     pytest.mark.lab,

@@ -7,7 +7,6 @@ receiver's memory holds, as the receiver tells it.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from itertools import compress
 
@@ -18,6 +17,7 @@ from support.rxe.image import missing
 from support.rxe.mirror import Message, Mirror
 from support.rxe.network import Loss
 from support.rxe.traffic import UNTOUCHED, Outcome, Scenario, carry_out
+from support.switches import SWITCHES
 
 from flowcheck.plane.flows import PSN_ORIGIN, flow_key, psn_missing
 
@@ -67,15 +67,6 @@ UNLUCKY = [
     Scenario("doubled-after", arriving="duplicate 10% limit 10000"),
 ]
 SENT_AGAIN = "lost", "reordered", "doubled-before"
-SWITCHES = [
-    "bridge",
-    pytest.param(
-        "ovs",
-        marks=pytest.mark.skipif(
-            shutil.which("ovs-vswitchd") is None, reason="needs openvswitch-switch"
-        ),
-    ),
-]
 
 
 @pytest.fixture(scope="module", params=SWITCHES)
