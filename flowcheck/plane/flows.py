@@ -46,7 +46,6 @@ def _format(ctype: Any) -> Any:
 
 
 FLOW_DTYPE = record_dtype(ffi.typeof("struct fc_flow"))
-MESSAGE_DTYPE = record_dtype(ffi.typeof("struct fc_message"))
 
 
 def address_text(raw: bytes) -> str:

@@ -70,13 +70,3 @@ class Generations:
                 return Short(step, generation, covered, state == State.LOST, conflict_bytes)
             step += 1
         return None
-
-    @property
-    def whole_steps(self) -> int:
-        """Steps that are whole, the applied ones included."""
-        step = self.shard.applied_step
-        while (generation := self.shard.generation_of(step + 1)) is not None and self.shard.state(
-            generation
-        ) == State.COMPLETE:
-            step += 1
-        return step

@@ -26,9 +26,6 @@ SLOT_BYTES = {Protocol.LL: 65_536, Protocol.LL128: 614_400, Protocol.SIMPLE: 524
 SLOTS = 8
 """NCCL src/include/device.h, NCCL_STEPS."""
 
-BUFFER_START = {Protocol.LL: 0, Protocol.LL128: 0x80000, Protocol.SIMPLE: 0x530000}
-"""Of each protocol's slots in a connection's allocation (src/transport/net.cc)."""
-
 _BY_CAPACITY = {
     65_536: Protocol.LL,
     614_400: Protocol.LL128,
