@@ -74,9 +74,7 @@ def _one(
         script = plan.script("job", *case.arguments)
         trainers = Trainers(
             script,
-            hosts=plan.cluster.hosts,
-            enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
-            master=plan.cluster.address(0),
+            plan.cluster,
             port=MASTER_PORT + len(CASES) * number + place,
             environment=plan.environment,
             logs=plan.trainers_folder,

@@ -102,9 +102,7 @@ def _run(plan: Plan, script: Script, limit_s: float) -> None:
     told = {**plan.environment, "FLOWCHECK_LAB_TRUTH": str(plan.trainers_folder / "truth")}
     trainers = Trainers(
         script,
-        hosts=plan.cluster.hosts,
-        enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
-        master=plan.cluster.address(0),
+        plan.cluster,
         port=MASTER_PORT,
         environment=told,
         logs=plan.trainers_folder / "logs",

@@ -171,9 +171,7 @@ class Run:
         logs.mkdir()
         return Trainers(
             script,
-            hosts=plan.cluster.hosts,
-            enter=lambda host: cluster.enter(plan.cluster.host_namespace(host)),
-            master=plan.cluster.address(0),
+            plan.cluster,
             port=MASTER_PORT + self._launches,
             environment=plan.environment,
             logs=logs,

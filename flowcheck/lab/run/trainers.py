@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.lab.cluster import Cluster, enter
 
-Enter = Callable[[int], Sequence[str]]
-"""Command prefix that runs what follows on host number n."""
 END_LIMIT_S = 20.0
 
 
@@ -33,28 +32,27 @@ class Trainers:
     def __init__(
         self,
         script: Script,
+        cluster: Cluster,
         *,
-        hosts: int,
-        enter: Enter,
-        master: str,
         port: int,
         environment: Mapping[str, str],
         logs: Path,
         cpus: str | None = None,
     ) -> None:
-        """Launches it. master: address of host 0; logs: folder for one file per host; cpus: where
-        all of them run, in taskset's words."""
-        self.logs = [logs / f"host-{host}.log" for host in range(hosts)]
+        """Launches it. port: of host 0, where they meet; logs: folder for one file per host; cpus:
+        where all of them run, in taskset's words."""
+        self.logs = [logs / f"host-{host}.log" for host in range(cluster.hosts)]
         pin = ["taskset", "-c", cpus] if cpus else []
         self._processes: list[subprocess.Popen[bytes]] = []
         for host, log in enumerate(self.logs):
             command = [
-                *enter(host),
+                *enter(cluster.host_namespace(host)),
                 *pin,
                 sys.executable,
                 *("-m", "torch.distributed.run"),
-                *("--nnodes", str(hosts), "--nproc-per-node", "1", "--node-rank", str(host)),
-                *("--master-addr", master, "--master-port", str(port)),
+                *("--nnodes", str(cluster.hosts), "--nproc-per-node", "1"),
+                *("--node-rank", str(host)),
+                *("--master-addr", cluster.address(0), "--master-port", str(port)),
                 str(script.path),
                 *script.arguments,
             ]
