@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +42,15 @@ def dealt(
     for path, body in zip(paths, bodies, strict=True):
         path.write_bytes(body)
     return paths
+
+
+def steps_of(truth: Path, capture: str, steps: int) -> dict[int, bytes]:
+    """{step: gradient} of a real capture whose every all-reduce is a step, by its truth."""
+    stem = capture.removesuffix(".pcapng")
+    return {
+        step + 1: (truth / "tensors" / f"{stem}.ar{step:02}.f32.bin").read_bytes()
+        for step in range(steps)
+    }
 
 
 class Heard:
@@ -115,6 +126,24 @@ class Chain:
             if service.drained():
                 return
         raise AssertionError("the stage never came to an end")
+
+    def life(
+        self, turns: int, *, limit_s: float = 0, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """The stage in a process of its own, killed after so many turns, or so many seconds if not
+        0. prepare: called there once the stage has started."""
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                service = self.service()
+                prepare()
+                signal.setitimer(signal.ITIMER_REAL, limit_s)
+                for _ in range(turns):
+                    service.work()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
 
     def close(self) -> None:
         for ring, flows, parser, source in self.parts:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import Chain, dealt, played
+from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
 from flowcheck.messages import Drained, StepLost
@@ -53,11 +51,7 @@ DEALS = [alternating, scattered, random, in_runs, in_long_runs, by_flow]
 
 
 def right(truth: Path) -> dict[int, bytes]:
-    stem = CAPTURE.removesuffix(".pcapng")
-    return {
-        step + 1: (truth / "tensors" / f"{stem}.ar{step:02}.f32.bin").read_bytes()
-        for step in range(STEPS)
-    }
+    return steps_of(truth, CAPTURE, STEPS)
 
 
 @pytest.fixture
@@ -172,18 +166,7 @@ def test_stage_killed_at_fifty_instants_carries_from_ring_to_ring_as_before(
         service.work()
     service.stop()
     for _ in range(50):
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                service = chain.service()
-                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 2e-2)))
-                for _ in range(20):
-                    service.work()
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
-        rng.random()
+        chain.life(20, limit_s=float(rng.uniform(1e-4, 2e-2)))
         chain.feed(20)
         chain.apply()
     assert played(chain) == right(truth)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import Chain, dealt
+from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.messages import Drained, ShardReady, StepLost
 from flowcheck.stages import readings
@@ -92,14 +90,6 @@ def play(
         chain.close()
 
 
-def right(truth: Path) -> dict[int, bytes]:
-    stem = CAPTURE.removesuffix(".pcapng")
-    return {
-        step + 1: (truth / "tensors" / f"{stem}.ar{step:02}.f32.bin").read_bytes()
-        for step in range(STEPS)
-    }
-
-
 def test_twenty_steps_come_out_as_the_truth_says_through_a_ring_of_64_slots(
     play: Callable[..., Chain], truth: Path
 ) -> None:
@@ -107,7 +97,7 @@ def test_twenty_steps_come_out_as_the_truth_says_through_a_ring_of_64_slots(
     service = chain.service()
     try:
         chain.drive(service)
-        assert chain.gradients == right(truth)
+        assert chain.gradients == steps_of(truth, CAPTURE, STEPS)
         assert [m.steps for m in chain.heard.of(Drained)] == [STEPS]
         assert {m.step for m in chain.heard.of(ShardReady)} == set(range(1, STEPS + 1))
         assert chain.heard.of(StepLost) == []
@@ -128,7 +118,7 @@ def test_one_lost_packet_loses_its_step_with_exact_ranges_and_counting_goes_on(
     try:
         chain.drive(service)
         [lost, *_] = chain.heard.of(StepLost)
-        whole = right(truth)
+        whole = steps_of(truth, CAPTURE, STEPS)
         assert chain.gradients == {s: whole[s] for s in range(1, lost.step)}
         assert 0 < sum(b - a for a, b in lost.missing) <= 1024
         assert [m.steps for m in chain.heard.of(Drained)] == [lost.step - 1]
@@ -144,20 +134,8 @@ def test_stage_killed_at_fifty_instants_goes_on_where_it_was(
     chain = play(lambda n: True)
     rng = np.random.default_rng(11)
     for _ in range(50):
-        child = os.fork()
-        if child == 0:
-            try:
-                service = chain.service()
-                for _ in range(int(rng.integers(1, 6))):
-                    service.work()
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
-        rng.random()
+        chain.life(int(rng.integers(1, 6)))
         chain.feed()
         chain.apply()
-    service = chain.service()
-    chain.drive(service)
-    service.stop()
-    assert chain.gradients == right(truth)
+    assert played(chain) == steps_of(truth, CAPTURE, STEPS)
     assert chain.parts[0][0].counters()["extract"]["placed_bytes"] == STEPS * ELEMENTS * 4

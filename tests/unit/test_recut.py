@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.staged import Chain
+from support.staged import Chain, played
 
 from flowcheck.lab.frames import crc_invariant
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
@@ -54,15 +55,6 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]
 
 def wanted(traffic: Traffic) -> dict[int, bytes]:
     return dict(enumerate(traffic.gradients, 1))
-
-
-def played(chain: Chain) -> dict[int, bytes]:
-    service = chain.service()
-    try:
-        chain.drive(service)
-    finally:
-        service.stop()
-    return chain.gradients
 
 
 @pytest.mark.parametrize("metric_every", [1, 2, 3])
@@ -222,19 +214,8 @@ def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]
     inside = 0
     for kill in range(80):
         before = decided.stat().st_ino if decided.exists() else 0
-        pause_s = float(rng.uniform(5e-3, 6e-2))
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                service = chain.service()
-                die_after(kill % 3)
-                signal.setitimer(signal.ITIMER_REAL, pause_s)
-                for _ in range(40):
-                    service.work()
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
+        prepare = partial(die_after, kill % 3)
+        chain.life(40, limit_s=float(rng.uniform(5e-3, 6e-2)), prepare=prepare)
         inside += decided.exists() and decided.stat().st_ino != before
         chain.feed(24)
         chain.apply()
