@@ -19,13 +19,16 @@ from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import incarnation_of
+from flowcheck.stages.unlearned import reasons
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
-READING_S = 15.0
-"""The same before the job is learned: a reading of the start-up moves nothing that can be seen."""
+READING_S = 60.0
+"""The same while staged messages wait to be read: a reading moves nothing that can be seen."""
 UPDATE_S = 60.0
 """A whole step the updater has begun may take so long without a sign of life."""
+ARRIVING_S = 5.0
+"""Frames that come for so long without a pause: the job runs, and will not settle."""
 LOOK_S = 0.05
 
 
@@ -43,7 +46,8 @@ class Found:
 def newest(run: RunDir, *, settle: bool) -> Found:
     """The newest step of a run: of its replica, else of the checkpoint its job names.
 
-    settle: first let frames that were captured already become steps, as long as anything moves.
+    settle: first let frames that were captured already become steps, as long as anything moves;
+    of a job that goes on sending, the newest step there is.
     Raises ConfigError without a run, StateError without a step.
     """
     config = run.settings()
@@ -59,7 +63,8 @@ def newest(run: RunDir, *, settle: bool) -> Found:
         return Found(taken, names, assumed(run), f"the replica of {run.root}")
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if not kept:
-        raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written")
+        why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
+        raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
     return from_checkpoint(kept[-1])
 
 
@@ -93,25 +98,31 @@ class _Positions:
     applied: int
     whole: bool
     """A whole step waits for the updater."""
-    learned: bool
+    unread: bool
+    """Staged messages wait for a reading."""
 
     @property
     def patience_s(self) -> float:
         """How long all this may stand still before nothing more is to be expected."""
         if self.whole or self.heads != self.tails:
             return UPDATE_S
-        return CALM_S if self.learned else READING_S
+        return READING_S if self.unread else CALM_S
 
 
 def _settle(run: RunDir, config: JobConfig) -> None:
     """Raises StateError where whole steps wait and the updater does not take them."""
     last = _positions(run, config)
-    moved_s = time.monotonic()
+    moved_s = arrived_s = since_s = time.monotonic()
     while time.monotonic() - moved_s < last.patience_s:
         Event().wait(LOOK_S)
-        now = _positions(run, config)
+        now, now_s = _positions(run, config), time.monotonic()
+        if now.heads != last.heads:
+            since_s = now_s if now_s - arrived_s > CALM_S else since_s
+            arrived_s = now_s
+            if now_s - since_s > ARRIVING_S:
+                return
         if now != last:
-            last, moved_s = now, time.monotonic()
+            last, moved_s = now, now_s
     if last.whole or last.heads != last.tails:
         raise StateError(
             f"{run.root}: frames or whole steps have waited {UPDATE_S:.0f} s and nobody takes "
@@ -133,5 +144,4 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
             whole = Generations(shard).waiting
             applied = shard.applied_step
             covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
-    learned = run.shard.exists() and run.learned_job.exists()
-    return _Positions(heads, tails, staged, covered, applied, whole, learned)
+    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -24,14 +25,26 @@ GROWTH = 1.25
 MESSAGES_MIN = 4
 PAUSE = 1
 """Times the last reading took, before the next one, unless twice as many messages are there."""
+QUIET_S = 5.0
+"""A job that sends nothing for so long may have ended, or died, before it showed all its habits:
+what there is of it is read whatever it is, and with those of its incarnation before."""
 
 
 class Learner:
     """Reads the staged messages again as they grow, until they prove a job."""
 
-    def __init__(self, run: RunDir, release: Rule | None = None) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        release: Rule | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """release: NCCL's, where the job file states it."""
-        self._run, self._release = run, release
+        self._run, self._release, self._clock = run, release, clock
+        self._grew = (-1, clock())
+        """Messages staged, and since when it is so many."""
+        self._told = True
+        self._tell(unread=False)
         self._read_at = 0
         self._not_before_s = 0.0
         self._last_word = False
@@ -72,26 +85,32 @@ class Learner:
         hurry: bool = False,
         only: Sequence[set[int]] | None = None,
         before: Job | None = None,
-        quiet: bool = False,
         wait_s: float = 0.0,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
         is little room: read again as soon as anything is new; only: [ring] indices of the flows
-        to read, by default all; before: the job whose next incarnation this may be; quiet:
-        nothing came for a while; wait_s: for a reading under way.
+        to read, by default all; before: the job whose next incarnation this may be; wait_s: for a
+        reading under way.
         """
-        if self._reading is None and not self._begin(
-            extractors, only, before, at_once=at_once, hurry=hurry, quiet=quiet or at_once
+        if only is None:
+            complete = _completions(extractors)
+        else:
+            complete = sum(map(_complete_of, extractors, only))
+        if self._reading is None and self._due(
+            complete, at_once=at_once, hurry=hurry, quiet=at_once or self._quiet(extractors)
         ):
+            self._begin(extractors, only, before, hasty=not (self._read_quiet or hurry))
+        read = complete <= self._read_at and (self._read_quiet or self._last_word)
+        self._tell(unread=self._reading is not None or (complete > 0 and not read))
+        if self._reading is None:
             return None
-        assert self._reading is not None
         if not self._reading.wait(wait_s):
             return None
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
-        self._not_before_s = time.monotonic() + PAUSE * took_s
+        self._not_before_s = self._clock() + PAUSE * took_s
         if found.job is None or found.weights is None:
             self.why_not = found.why_not or ("the stream does not tell a training job yet",)
             return None
@@ -108,6 +127,7 @@ class Learner:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
+        self._tell(unread=False)
         self.close()
 
     def close(self) -> None:
@@ -116,47 +136,57 @@ class Learner:
             self._reading.kill()
         self._reading = None
 
+    def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
+        """Whether enough is new for a reading; readings take half of the time at most."""
+        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        if at_once:
+            due = max(1, self._read_at + self._last_word)
+        elif quiet:
+            due = max(1, self._read_at + self._read_quiet)
+        early = self._clock() < self._not_before_s and complete < 2 * self._read_at
+        if hurry:
+            due = min(due, self._read_at + 1)
+        if complete < due or (early and not quiet and not hurry):
+            return False
+        self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
+        return True
+
+    def _quiet(self, extractors: Sequence[Extractor]) -> bool:
+        """No message came for a while."""
+        staged = _completions(extractors)
+        if staged != self._grew[0]:
+            self._grew = (staged, self._clock())
+        return self._clock() - self._grew[1] >= QUIET_S
+
+    def _tell(self, *, unread: bool) -> None:
+        """Leaves word for who waits until what is staged has become steps (ops/steps.py)."""
+        if unread == self._told:
+            return
+        self._told = unread
+        with suppress(OSError):  # without memory there is nobody to wait either
+            self._run.unread.touch() if unread else self._run.unread.unlink(missing_ok=True)
+
     def _begin(
         self,
         extractors: Sequence[Extractor],
         only: Sequence[set[int]] | None,
         before: Job | None,
         *,
-        at_once: bool,
-        hurry: bool,
-        quiet: bool,
-    ) -> bool:
-        """Starts a reading if enough is new; readings take half of the time at most."""
-        if only is None:
-            complete = _completions(extractors)
-        else:
-            complete = sum(map(_complete_of, extractors, only))
-        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
-        if at_once:
-            due = max(1, self._read_at + self._last_word)
-        elif quiet:
-            due = max(1, self._read_at + self._read_quiet)
-        early = time.monotonic() < self._not_before_s and complete < 2 * self._read_at
-        if hurry:
-            due = min(due, self._read_at + 1)
-        if complete < due or (early and not quiet and not hurry):
-            return False
-        self._read_at, self._last_word = complete, at_once
-        self._read_quiet = quiet
+        hasty: bool,
+    ) -> None:
         if only is None:
             seen = join([view_of(extractor, copy=False) for extractor in extractors])
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
         terms = Terms(
-            ended=at_once,
-            quiet=quiet,
-            hasty=not (quiet or hurry),
+            ended=self._last_word,
+            quiet=self._read_quiet,
+            hasty=hasty,
             release=self._release,
             before=before,
         )
         self._reading = ReadingProcess(seen, flows, terms)
-        return True
 
 
 def _completions(extractors: Sequence[Extractor]) -> int:

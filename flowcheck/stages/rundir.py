@@ -157,6 +157,11 @@ class RunDir:
         return self.root / "unlearned.json"
 
     @property
+    def unread(self) -> Path:
+        """Is there as long as staged messages wait to be read, or are being read."""
+        return self.memory / "unread"
+
+    @property
     def shard(self) -> Path:
         return self.memory / "shard"
 

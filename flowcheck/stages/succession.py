@@ -9,7 +9,6 @@ folder's files for its own and moves it into the history, which commits.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -24,10 +23,6 @@ from flowcheck.stages.rundir import RunDir
 LATE_HURRY, LATE_MOST = 0.5, 0.75
 """Shares of staging that flows of no known job may take: from the first one on they are read again
 with every message, and from the second one on left out, as the followed job needs the rest."""
-
-QUIET_S = 5.0
-"""A relaunched job that sends nothing for so long may have ended, or died again, before it showed
-all its habits: it is read with those of its incarnation before."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +115,9 @@ class Succession:
         run: RunDir,
         learner: Learner,
         note: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """note: says a sentence to the operator."""
-        self._run, self._learner, self._note, self._clock = run, learner, note, clock
-        self._grew = (-1, clock())
-        """Messages staged, and since when it is so many."""
+        self._run, self._learner, self._note = run, learner, note
         self._proof: Proof | None = None
 
     @property
@@ -150,7 +142,6 @@ class Succession:
             extractors,
             before=planned.job,
             at_once=at_once,
-            quiet=self._quiet_s(extractors) >= QUIET_S,
             hurry=planned.crowded(LATE_HURRY),
             only=planned.late,
             wait_s=0.05 if at_once else 0.0,
@@ -165,13 +156,6 @@ class Succession:
         else:
             self._proof = proof
         return 1
-
-    def _quiet_s(self, extractors: Sequence[Extractor]) -> float:
-        """For how long no message came."""
-        staged = sum(extractor.staging.completions for extractor in extractors)
-        if staged != self._grew[0]:
-            self._grew = (staged, self._clock())
-        return self._clock() - self._grew[1]
 
     def _leave_out(self, planned: Planned, why: str) -> None:
         self._note(f"flows that appeared after the job was learned are not followed: {why}")

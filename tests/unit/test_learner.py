@@ -128,6 +128,39 @@ def test_a_reading_ends_with_its_stage(slow: Slow, tmp_path: Path) -> None:
     assert not slow.ended
 
 
+def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
+    slow: Slow, tmp_path: Path
+) -> None:
+    """A job that died early sends no message that would make the stream worth another look."""
+    run, now_s = RunDir(tmp_path), [100.0]
+    run.memory.mkdir()
+    mine = Learner(run, clock=lambda: now_s[0])
+    slow.let_end()
+
+    def look(messages: int, seconds: float) -> bool:
+        """Whether anything was read meanwhile."""
+        slow.shared[2] = 0
+        for _ in range(int(seconds * 10)):
+            now_s[0] += 0.1
+            mine.learn(staged(messages), at_once=False, wait_s=LIMIT_S)
+        return slow.ended
+
+    assert not run.unread.exists()
+    assert look(8, 0.1), "the first messages"
+    assert run.unread.exists(), "more may come"
+    assert not look(9, 4.9), "too few to be worth it"
+    assert run.unread.exists()
+    assert look(9, 1), "nothing came for five seconds"
+    assert not run.unread.exists()
+    assert not look(9, 60), "and nothing is read twice"
+    assert not look(10, 1) and run.unread.exists()
+    assert look(10, 5) and not run.unread.exists()
+    mine.learn(staged(64), at_once=False)
+    assert run.unread.exists()
+    mine.forget()
+    assert not run.unread.exists()
+
+
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:
     settings = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "nccl": "2.21.5"}
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))

@@ -18,7 +18,7 @@ from support.staged import Chain
 
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.stages import extract, succession
+from flowcheck.stages import extract, learner
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.succession import incarnation_of
 from flowcheck.wire.job import decode_job
@@ -101,7 +101,7 @@ def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
 ) -> None:
     """A relaunched job pauses after its iteration 0, and goes on with a metric all-reduce that no
     iteration 0 before it had."""
-    monkeypatch.setattr(succession, "QUIET_S", 0.0)
+    monkeypatch.setattr(learner, "QUIET_S", 0.0)
     monkeypatch.setattr(extract, "LOOK_EVERY", 1)
     real = Learner.learn
     monkeypatch.setattr(Learner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": 10.0})))

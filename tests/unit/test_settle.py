@@ -1,0 +1,68 @@
+"""How long a verb waits until what was captured has become steps: no longer, and no shorter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flowcheck.config import job_from
+from flowcheck.errors import StateError
+from flowcheck.ops import steps
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.rundir import RunDir
+
+CONFIG = job_from({"source": [{"file": "x"}], "optimizer": {"name": "sgd", "learning_rate": 0.1}})
+STILL = steps._Positions(
+    heads=9, tails=9, staged=3, covered_bytes=0, applied=0, whole=False, unread=False
+)
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., float]:
+    """Seconds it takes to settle, where positions are a function of the seconds."""
+    limits_s = {"CALM_S": 0.2, "READING_S": 1.5, "UPDATE_S": 1.0, "ARRIVING_S": 0.6}
+    for name, seconds in (*limits_s.items(), ("LOOK_S", 0.01)):
+        monkeypatch.setattr(steps, name, seconds)
+
+    def settle(positions: Callable[[float], steps._Positions]) -> float:
+        began_s = time.monotonic()
+        monkeypatch.setattr(steps, "_positions", lambda *_: positions(time.monotonic() - began_s))
+        steps._settle(RunDir(tmp_path), CONFIG)
+        return time.monotonic() - began_s
+
+    return settle
+
+
+def test_a_reading_under_way_is_waited_for(settled: Callable[..., float]) -> None:
+    took_s = settled(
+        lambda s: replace(STILL, unread=s < 0.8) if s < 0.9 else replace(STILL, applied=4)
+    )
+    assert took_s >= 0.9 + 0.2
+
+
+def test_a_reading_that_never_ends_is_not(settled: Callable[..., float]) -> None:
+    assert settled(lambda _: replace(STILL, unread=True)) >= 1.5
+
+
+def test_a_job_that_goes_on_sending_does_not_settle(settled: Callable[..., float]) -> None:
+    """Its restore is of the newest step there is, and does not hang."""
+    took_s = settled(lambda s: replace(STILL, heads=9 + int(s * 50), tails=9 + int(s * 50)))
+    assert took_s >= 0.6
+
+
+def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> None:
+    with pytest.raises(StateError, match="nobody takes them"):
+        settled(lambda _: replace(STILL, whole=True))
+
+
+def test_the_reading_of_a_run_is_seen(tmp_path: Path, shm: Path) -> None:
+    run = RunDir.create(tmp_path / "run", shm)
+    Ring.create(run.ring(0), slots=64).close()
+    assert steps._positions(run, CONFIG).patience_s == steps.CALM_S
+    run.unread.touch()
+    assert steps._positions(run, CONFIG).patience_s == steps.READING_S
+    run.remove()
