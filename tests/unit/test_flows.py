@@ -1,8 +1,7 @@
-"""Messages from packets: lost, late, repeated, wrapped, and a key that changes hands."""
+"""Messages from packets: lost, late, repeated, wrapped, numbered."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,39 +17,19 @@ from support.transport import (
     Packet,
     Run,
     parsed,
-    parsing,
     write,
 )
+from support.writes import frames, little, ll_payload, payload
 
 from flowcheck._core import lib
-from flowcheck.errors import RingError
 from flowcheck.plane.flows import (
     NO_FLOW,
     NUMBER_UNKNOWN,
     PSN_ORIGIN,
-    FlowTable,
-    flow_key,
     psn_missing,
 )
 
 RETH, INFERRED, COUNTED = lib.FC_MESSAGE_RETH, lib.FC_MESSAGE_INFERRED, lib.FC_MESSAGE_COUNTED
-
-
-def payload(size: int, seed: int = 1) -> bytes:
-    return bytes((seed * 37 + i * 11 + (i >> 8)) & 0xFF for i in range(size))
-
-
-def ll_payload(lines: int, flag: int) -> bytes:
-    return b"".join(struct.pack("<IIII", i, flag, i + 7, flag) for i in range(lines))
-
-
-def frames(packets: list[Packet]) -> list[bytes]:
-    return [packet.frame() for packet in packets]
-
-
-def little(size: int) -> int:
-    """NCCL's immediate: the size, its bytes reversed on the wire."""
-    return int.from_bytes(size.to_bytes(4, "little"), "big")
 
 
 def numbers(run: Run) -> list[int | None]:
@@ -197,62 +176,6 @@ def test_a_line_flag_that_is_no_count_numbers_nothing(shm: Path) -> None:
         assert numbers(run) == [0, 1, None]
 
 
-CHANGES = {
-    "rkey": {"rkey": 99},
-    "address": {"va": 0x9000},
-    "length": {"payload": payload(700)},
-    "first bytes": {"payload": b"x" * 600},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_key_that_comes_back_with_something_else_is_a_new_flow(change: str, shm: Path) -> None:
-    told = {"payload": payload(600), "rkey": 7, "va": 0x1000}
-    old = write(**told, psn=0) + write(payload(600, 5), psn=3)
-    new = write(**{**told, **CHANGES[change]}, psn=0)
-    with parsed(shm, frames(old + new)) as run:
-        first, second = run.table.flows()
-        assert (first["retired"], second["retired"]) == (1, 0)
-        assert (flow_key(first).incarnation, flow_key(second).incarnation) == (0, 1)
-        assert not any(mark.again for mark in run.marks())
-        assert [mark.flow for mark in run.marks()] == [0] * 6 + [1] * len(new)
-        assert run.table.message(3).flags & COUNTED and run.table.message(3).number == 0
-        assert run.counters()["incarnations"] == 1
-
-
-def test_going_back_n_is_never_a_new_owner(shm: Path) -> None:
-    sends = [write(payload(700, n), psn=3 * n, va=0x1000 + (n % 4) * 0x1000) for n in range(9)]
-    sent = [p for send in sends for p in send]
-    order = sent[:20] + sent[4:24] + sent[2:]
-    with parsed(shm, frames(order)) as run:
-        assert run.counters()["incarnations"] == 0
-        assert run.verdicts() == {"write": len(order)}
-        assert len(run.table.flows()) == 1 and run.table.messages_made == 9
-
-
-def test_a_far_psn_is_a_new_flow_only_at_a_fresh_start_with_a_key_never_used(
-    shm: Path,
-) -> None:
-    old, far = write(payload(600), psn=0), 0x400000
-    late = write(payload(600), psn=0xC00000)
-    with parsed(shm, frames(late + write(payload(600), psn=0, rkey=8))) as run:
-        assert [int(f["incarnation"]) for f in run.table.flows()] == [0, 1]
-        assert psn_missing(run.table.flows()[0]) == 0
-    with parsed(shm, frames(late + write(payload(600), psn=0, va=5))) as run:
-        assert len(run.table.flows()) == 1
-    # A capture that paused while the next protocol, with a key of its own, began.
-    with parsed(shm, frames(old + write(payload(600), psn=far, rkey=8))) as run:
-        [flow] = run.table.flows()
-        assert psn_missing(flow) == far - 3
-    with parsed(shm, frames(old + write(payload(600, 2), psn=far, va=5))) as run:
-        [flow] = run.table.flows()
-        assert psn_missing(flow) == far - 3
-    stray = Packet(MIDDLE, far, payload(256))
-    with parsed(shm, frames([*old, stray, *write(payload(256), psn=3)])) as run:
-        assert run.verdicts() == {"write": 4, "orphan": 1}
-        assert psn_missing(run.table.flows()[0]) == 0
-
-
 def test_packets_that_contradict_their_message_are_malformed(shm: Path) -> None:
     packets = write(payload(1500), psn=0)
     wrong = [
@@ -285,63 +208,6 @@ def test_requests_of_other_kinds_share_the_psns(shm: Path) -> None:
         assert len(run.table.flows()) == 0 and run.mark(0).flow == NO_FLOW
 
 
-def test_a_full_table_counts_what_it_cannot_keep(shm: Path) -> None:
-    with parsing(shm, slots=16384, icrc_every=0) as run:
-        template = bytearray(Packet(ONLY, 0, b"", length=0).frame())
-        made = []
-        for qp in range(8192 + 5):
-            template[47:50] = qp.to_bytes(3, "big")
-            made.append(bytes(template))
-        run.put(made)
-        run.parser.parse(1 << 20)
-        assert len(run.table.flows()) == 8192
-        assert run.counters()["flow_table_full_packets"] == 5
-        assert run.mark(8195).said == "stale" and run.mark(8195).flow == NO_FLOW
-
-
-def test_records_pushed_out_of_the_pool_make_late_packets_stale(shm: Path) -> None:
-    with parsing(shm, slots=4) as run:
-        header = run.ring.handle.header
-        for n in range(40):
-            run.put(frames(write(payload(8), psn=n)))
-            run.parser.parse(8)
-            header.tail = run.ring.parsed
-        run.put(frames(write(payload(8), psn=2)))
-        run.parser.parse(8)
-        assert run.mark(run.ring.parsed - 1).said == "stale"
-        assert run.table.message(3) is None
-        assert len(list(run.table.messages())) == 8
-
-
-def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
-    path = shm / "table"
-    with pytest.raises(RingError, match="power of two"):
-        FlowTable.create(path, messages=100)
-    path.write_bytes(bytes(1 << 16))
-    with pytest.raises(RingError, match="not a FlowCheck flow table"):
-        FlowTable.open(path)
-    path.unlink()
-    FlowTable.create(path, messages=64).close()
-    raw = bytearray(path.read_bytes())
-    raw[8] = 9
-    path.write_bytes(raw)
-    with pytest.raises(RingError, match="layout version 9"):
-        FlowTable.open(path)
-    raw[8] = 1
-    path.write_bytes(raw[:-4096])
-    with pytest.raises(RingError, match="contradict"):
-        FlowTable.open(path)
-
-
-def test_a_late_start_with_a_key_of_its_own_is_not_a_new_owner(shm: Path) -> None:
-    data = payload(1025, 6)
-    packets = write(data, psn=0, pmtu=512, immediate=little(1025))
-    with parsed(shm, frames([packets[1], packets[2], packets[0]])) as run:
-        assert run.counters()["incarnations"] == 0
-        assert run.table.message(1).packets_seen == 3
-        assert run.verdicts() == {"orphan": 1, "write": 2}
-
-
 def test_a_start_that_contradicts_an_inferred_length_gives_way(shm: Path) -> None:
     before = write(payload(600), psn=0)
     packets = write(payload(1500, 3), psn=3, immediate=little(1500))
@@ -350,21 +216,3 @@ def test_a_start_that_contradicts_an_inferred_length_gives_way(shm: Path) -> Non
         assert run.mark(6).said == "write" and run.mark(8).said == "write"
         assert run.verdicts()["malformed"] == 1
         assert run.counters()["incarnations"] == 0
-
-
-def test_a_quiet_flow_goes_on_counting_when_its_last_record_is_gone(shm: Path) -> None:
-    with parsing(shm, slots=4) as run:
-        run.put(frames(write(payload(600), psn=0)))
-        run.parser.parse(4)
-        busy = Packet(0, 0, dest_qp=0x99)
-        for n in range(40):
-            run.ring.handle.header.tail = run.ring.parsed
-            run.put(frames(write(payload(8), psn=n, like=busy)))
-            run.parser.parse(8)
-        run.ring.handle.header.tail = run.ring.parsed
-        run.put(frames([*write(payload(600, 2), psn=3, va=9), Packet(MIDDLE, 1, payload(256))]))
-        run.parser.parse(8)
-        last = run.ring.parsed
-        assert [run.mark(last - back).said for back in (4, 3, 2, 1)] == [*["write"] * 3, "stale"]
-        record = run.table.message(run.mark(last - 2).message)
-        assert (record.number, bool(record.flags & COUNTED)) == (1, True)

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.transport import MIDDLE, Packet, parsed, parsing, write
+from support.writes import frames, little, payload
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import psn_missing
-
-
-def payload(size: int, seed: int = 1) -> bytes:
-    return bytes((seed * 37 + i * 11 + (i >> 8)) & 0xFF for i in range(size))
-
-
-def frames(packets: list[Packet]) -> list[bytes]:
-    return [packet.frame() for packet in packets]
-
+from flowcheck.plane.flows import flow_key, psn_missing
 
 OLD = write(payload(256 * 10), psn=0)
 """Packet 4 is lost: the hole that must not be filled by somebody else."""
@@ -97,3 +89,69 @@ def test_a_corrupt_address_does_not_end_an_owner(every: int, shm: Path) -> None:
     stray = corrupt(Packet(MIDDLE, 9, payload(256)))
     with parsed(shm, [*frames(HOLED), stray, *frames(OLD[4:5])], icrc_every=every) as run:
         assert next(run.table.messages()).packets_seen == 10, "no sign of anybody new"
+
+
+CHANGES = {
+    "rkey": {"rkey": 99},
+    "address": {"va": 0x9000},
+    "length": {"payload": payload(700)},
+    "first bytes": {"payload": b"x" * 600},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_that_comes_back_with_something_else_is_a_new_flow(change: str, shm: Path) -> None:
+    told = {"payload": payload(600), "rkey": 7, "va": 0x1000}
+    old = write(**told, psn=0) + write(payload(600, 5), psn=3)
+    new = write(**{**told, **CHANGES[change]}, psn=0)
+    with parsed(shm, frames(old + new)) as run:
+        first, second = run.table.flows()
+        assert (first["retired"], second["retired"]) == (1, 0)
+        assert (flow_key(first).incarnation, flow_key(second).incarnation) == (0, 1)
+        assert not any(mark.again for mark in run.marks())
+        assert [mark.flow for mark in run.marks()] == [0] * 6 + [1] * len(new)
+        message = run.table.message(3)
+        assert message.flags & lib.FC_MESSAGE_COUNTED and message.number == 0
+        assert run.counters()["incarnations"] == 1
+
+
+def test_going_back_n_is_never_a_new_owner(shm: Path) -> None:
+    sends = [write(payload(700, n), psn=3 * n, va=0x1000 + (n % 4) * 0x1000) for n in range(9)]
+    sent = [p for send in sends for p in send]
+    order = sent[:20] + sent[4:24] + sent[2:]
+    with parsed(shm, frames(order)) as run:
+        assert run.counters()["incarnations"] == 0
+        assert run.verdicts() == {"write": len(order)}
+        assert len(run.table.flows()) == 1 and run.table.messages_made == 9
+
+
+def test_a_far_psn_is_a_new_flow_only_at_a_fresh_start_with_a_key_never_used(
+    shm: Path,
+) -> None:
+    old, far = write(payload(600), psn=0), 0x400000
+    late = write(payload(600), psn=0xC00000)
+    with parsed(shm, frames(late + write(payload(600), psn=0, rkey=8))) as run:
+        assert [int(f["incarnation"]) for f in run.table.flows()] == [0, 1]
+        assert psn_missing(run.table.flows()[0]) == 0
+    with parsed(shm, frames(late + write(payload(600), psn=0, va=5))) as run:
+        assert len(run.table.flows()) == 1
+    # A capture that paused while the next protocol, with a key of its own, began.
+    with parsed(shm, frames(old + write(payload(600), psn=far, rkey=8))) as run:
+        [flow] = run.table.flows()
+        assert psn_missing(flow) == far - 3
+    with parsed(shm, frames(old + write(payload(600, 2), psn=far, va=5))) as run:
+        [flow] = run.table.flows()
+        assert psn_missing(flow) == far - 3
+    stray = Packet(MIDDLE, far, payload(256))
+    with parsed(shm, frames([*old, stray, *write(payload(256), psn=3)])) as run:
+        assert run.verdicts() == {"write": 4, "orphan": 1}
+        assert psn_missing(run.table.flows()[0]) == 0
+
+
+def test_a_late_start_with_a_key_of_its_own_is_not_a_new_owner(shm: Path) -> None:
+    data = payload(1025, 6)
+    packets = write(data, psn=0, pmtu=512, immediate=little(1025))
+    with parsed(shm, frames([packets[1], packets[2], packets[0]])) as run:
+        assert run.counters()["incarnations"] == 0
+        assert run.table.message(1).packets_seen == 3
+        assert run.verdicts() == {"orphan": 1, "write": 2}

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.transport import ACK, Packet, parsed, send, write
+from support.writes import frames, payload
 
 from flowcheck._core import lib
-
-
-def payload(size: int, seed: int = 1) -> bytes:
-    return bytes((seed * 37 + i * 11 + (i >> 8)) & 0xFF for i in range(size))
-
-
-def frames(packets: list[Packet]) -> list[bytes]:
-    return [packet.frame() for packet in packets]
-
 
 SENT = [p for n in range(4) for p in write(payload(700, n), psn=3 * n, va=n << 16)]
 NAK = Packet(ACK, 4, syndrome=0x62, dest_qp=0x22, source="10.0.0.2", destination="10.0.0.1", msn=1)

@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.transport import SEND_MIDDLE, Packet, parsed, send, write
+from support.writes import frames, payload
 
 from flowcheck._core import lib
 from flowcheck.plane.flows import PSN_ORIGIN, psn_missing
-
-
-def payload(size: int, seed: int = 1) -> bytes:
-    return bytes((seed * 37 + i * 11 + (i >> 8)) & 0xFF for i in range(size))
-
-
-def frames(packets: list[Packet]) -> list[bytes]:
-    return [packet.frame() for packet in packets]
 
 
 @pytest.mark.parametrize("end", ["", "imm", "invalidate"])
