@@ -12,16 +12,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
 
-from flowcheck.lab import collectives
-from flowcheck.wire.schedule import Protocol, Rule, all_reduce, broadcast
+from support.learned import RULES
 
-RULES = {
-    "2.19": Rule.V2_19,
-    "2.20": Rule.V2_20,
-    "2.23": Rule.V2_23,
-    "2.26": Rule.V2_26,
-    "2.29": Rule.V2_29,
-}
+from flowcheck.lab import collectives
+from flowcheck.wire.schedule import Protocol, all_reduce, broadcast
+
 versions = st.sampled_from(sorted(RULES))
 counts = st.one_of(st.integers(1, 4000), st.integers(1, 150_000))
 

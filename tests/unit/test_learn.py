@@ -9,77 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from support.learned import agrees, lacks_its_end, permuted, read
 from support.loss import Restless
 
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
-from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.lab.synthetic import SyntheticJob, make
 from flowcheck.wire.buckets import BucketLayout
-from flowcheck.wire.learn import Collective, Reading, read_stream
-from flowcheck.wire.learn.ends import END_OPEN
+from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.iteration import ALL_ALIKE
-from flowcheck.wire.terms import Rule
-
-RULES = {
-    "2.19": Rule.V2_19,
-    "2.20": Rule.V2_20,
-    "2.23": Rule.V2_23,
-    "2.26": Rule.V2_26,
-    "2.29": Rule.V2_29,
-}
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-def permuted(seed: int) -> tuple[SyntheticJob, int]:
-    """(a job, the rank whose port is mirrored), nothing of it fixed."""
-    dice = random.Random(seed)
-    shapes = tuple(
-        tuple(dice.randint(1, dice.choice((5, 40, 90))) for _ in range(dice.randint(1, 3)))
-        for _ in range(dice.randint(1, 6))
-    )
-    order = list(range(len(shapes)))
-    dice.shuffle(order)
-    cut = dice.randint(0, len(order) - 1)
-    buckets = tuple(tuple(part) for part in (order[:cut], order[cut:]) if part)
-    ranks = 2 + seed % 7
-    job = SyntheticJob(
-        shapes=shapes,
-        dtype=dice.choice(DTYPES),
-        ranks=ranks,
-        channels=1 + seed % 4,
-        steps=3,
-        version=list(RULES)[seed % 5],
-        buckets=buckets,
-        pmtu_bytes=dice.choice((1024, 4096)),
-        ip_version=dice.choice((4, 6)),
-        adaptive=seed % 3 == 0,
-        extra_send=seed % 5 == 1,
-        seed=seed,
-    )
-    return job, dice.randrange(ranks)
-
-
-def read(traffic: Traffic, rank: int, direction: str, folder: Path) -> tuple[Reading, Tape]:
-    """What one mirrored port tells."""
-    path = folder / "job.pcap"
-    write_pcap(path, traffic.seen_at(rank, direction))
-    tape = read_tape([path])
-    return read_stream(tape.flows, tape.messages), tape
-
-
-def agrees(collective: Collective, result: bytes) -> bool:
-    """No byte called covered differs from what the ranks held."""
-    seen = np.ones(collective.bytes, np.bool_)
-    for start, stop in collective.missing:
-        seen[start:stop] = False
-    truth = np.frombuffer(result, np.uint8)
-    return collective.bytes == len(result) and bool((collective.result[seen] == truth[seen]).all())
-
-
-def lacks_its_end(collective: Collective) -> bool:
-    """All but the last LL line is there: how much of that one is meant, nothing tells."""
-    line = (collective.bytes - 1) // 8 * 8
-    return END_OPEN in collective.assumed and collective.missing == ((line, collective.bytes),)
 
 
 @pytest.mark.parametrize("seed", range(24))

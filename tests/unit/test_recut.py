@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from support.disturbed import Buffered, Disturbed, evaluation, metric
 from support.staged import Chain, played
 
 from flowcheck.lab.frames import crc_invariant
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, make, write_pcap
+from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
@@ -70,48 +70,6 @@ def test_metric_between_steps_moves_no_step(
     assert [m.why for m in chain.heard.of(Drained)] == [""]
 
 
-class Disturbed(Run):
-    """A job whose trainer also does what `before` and `between` say, by step from 0."""
-
-    def __init__(
-        self,
-        job: SyntheticJob,
-        before: dict[int, Callable[[Disturbed], object]],
-        between: dict[int, Callable[[Disturbed], object]],
-    ) -> None:
-        super().__init__(job)
-        self.before, self.between, self.step, self.reduced = before, between, -1, 0
-
-    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
-        self.step += 1
-        self.reduced = 0
-        self.before.get(self.step, lambda run: None)(self)
-        super()._step(buckets)
-
-    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
-        self.reduced += 1
-        if self.reduced == 2:
-            self.between.get(self.step, lambda run: None)(self)
-        return super()._all_reduce(tensors, dtype)
-
-    def metric(self, elements: int = 1, times: int = 1) -> None:
-        for _ in range(times):
-            values = np.arange(elements, dtype=np.float32).tobytes()
-            super()._all_reduce([values] * self.job.ranks, torch.float32)
-
-    def evaluate(self) -> None:
-        self._broadcast(bytes(range(200)) * 50)
-        self.metric(3, times=5)
-
-
-def metric(run: Disturbed) -> None:
-    run.metric()
-
-
-def evaluation(run: Disturbed) -> None:
-    run.evaluate()
-
-
 @pytest.mark.parametrize("sides", [("both",), ("rx", "tx"), ("both", "both")])
 def test_metrics_barriers_and_evaluations_anywhere_move_no_step(
     play: Callable[..., Chain], sides: tuple[str, ...]
@@ -126,20 +84,6 @@ def test_metrics_barriers_and_evaluations_anywhere_move_no_step(
     chain = play(traffic, *sides)
     assert played(chain) == wanted(traffic)
     assert chain.heard.of(Note) == chain.heard.of(StepLost) == []
-
-
-class Buffered(Disturbed):
-    """Buffers are broadcast before every step, as DDP does for BatchNorm."""
-
-    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
-        for size in (256, 16):
-            self._broadcast(bytes(range(size)))
-        super()._step(buckets)
-
-    def all(self) -> Traffic:
-        traffic = super().all()
-        self.metric()
-        return traffic
 
 
 @pytest.mark.parametrize("at_step", [None, 4])
