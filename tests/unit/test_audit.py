@@ -1,0 +1,71 @@
+"""Audits of a step gone by, and how far apart two numbers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica import optimizers
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.trace import Trace, digests_at
+from flowcheck.vault import audit
+from flowcheck.vault.template import load_template
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=0.1)
+
+
+def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    net = net.to(memory_format=torch.channels_last)
+    parameters = list(net.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.1)
+    layout = Layout.of([(p.shape, p.stride()) for p in parameters])
+    flat = [torch.as_strided(p.detach(), (p.numel(),), (1,)) for p in parameters]
+    replica = Replica.create(tmp_path / "replica", layout, ADAMW, torch.cat(flat).numpy())
+    count = len(optimizers.named_tensors(replica.sections(), layout))
+    trace = Trace(tmp_path / "trace", count)
+    files = {}
+    for step in range(1, 6):
+        net(torch.randn(2, 3, 4, 4)).square().mean().backward()
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        raw = torch.cat([torch.as_strided(g, (g.numel(),), (1,)) for g in gradients])
+        replica.apply(step, raw.numpy())
+        trace.append(step, replica.tensor_digests)
+        optimizer.step()
+        optimizer.zero_grad()
+        files[step] = tmp_path / f"{step}.pt"
+        torch.save({"net": net.state_dict(), "opt": optimizer.state_dict()}, files[step])
+    trace.close()
+    replica.close()
+    with (tmp_path / "trace").open("ab") as file:
+        file.write(b"torn by a kill")
+    Trace(tmp_path / "trace", count).close()
+    for step, path in files.items():
+        kept = digests_at(tmp_path / "trace", step)
+        assert kept is not None
+        template = load_template(path, layout)
+        audited = audit.compare_digests(template, layout, ADAMW, kept)
+        assert (audited.step, audited.differences) == (step, ())
+        assert audited.tensors == count
+        template.states(2)["exp_avg_sq"][1, 1] *= 2
+        differ = audit.compare_digests(template, layout, ADAMW, kept).differences
+        assert [d.name for d in differ] == ["2.weight/exp_avg_sq"]
+    assert digests_at(tmp_path / "trace", 6) is None
+    with pytest.raises(StateError, match="not the trace of a replica of 3 tensors"):
+        Trace(tmp_path / "trace", 3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ulp"),
+    [(0.0, -0.0, 0), (1.0, 1.0000001, 1), (-1e-45, 1e-45, 2), (float("nan"), 1.0, None)],
+)
+def test_ulps_are_counted_across_zero(one: float, other: float, ulp: int | None) -> None:
+    found = audit._difference("x", torch.tensor([one]), torch.tensor([other]))
+    assert found is not None
+    assert found.ulp == ulp
