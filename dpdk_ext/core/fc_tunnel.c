@@ -42,6 +42,13 @@ static bool enter(struct fc_decoding *d)
 	return true;
 }
 
+/* Where the tunnel's packet ends what it carries ends: behind lies link padding. */
+static void end_within(struct fc_decoding *d, size_t bytes)
+{
+	if (fc_left(&d->c) > bytes)
+		d->c.end = d->c.pos + bytes;
+}
+
 static enum fc_verdict inner_ethernet(struct fc_decoding *d)
 {
 	return enter(d) ? fc_decode_ethernet(d) : FC_IP_OTHER;
@@ -79,9 +86,7 @@ enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
 					    !!(flags & GRE_SEQUENCE));
 	if (payload_bytes < 4 + options)
 		return FC_MALFORMED;
-	/* Where the tunnel's packet ends what it carries ends: behind lies link padding. */
-	if (fc_left(&d->c) > payload_bytes - 4)
-		d->c.end = d->c.pos + (payload_bytes - 4);
+	end_within(d, payload_bytes - 4);
 	if (!fc_take(&d->c, options))
 		return fc_cut(d);
 	switch (protocol) {
@@ -112,7 +117,6 @@ enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
 		return FC_UDP_OTHER;
 	if (payload_bytes < 8)
 		return FC_MALFORMED;
-	if (fc_left(&d->c) > payload_bytes - 8)
-		d->c.end = d->c.pos + (payload_bytes - 8);
+	end_within(d, payload_bytes - 8);
 	return inner_ethernet(d);
 }
