@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
+from support.room import no_room
 from support.staged import Chain
 
 from flowcheck.config import encode_config
@@ -195,13 +195,8 @@ def test_another_step_is_no_base(
 def test_no_room_for_a_base_is_told_and_leaves_no_file(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.learned_folder.mkdir()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(OSError, match=r"File too large.*base\.safetensors"):
-            write_base(run, BASE, {"parameters": np.zeros(10_000, np.float32)}, "step-37.pt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with no_room(1000), pytest.raises(OSError, match=r"File too large.*base\.safetensors"):
+        write_base(run, BASE, {"parameters": np.zeros(10_000, np.float32)}, "step-37.pt")
     assert not list(run.learned_folder.iterdir())
 
 

@@ -2,13 +2,13 @@
 
 import errno
 import json
-import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
@@ -191,12 +191,7 @@ def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained,
 
 def test_no_room_for_a_checkpoint_is_an_error_of_the_system_and_leaves_nothing(trained, tmp_path):
     replica = trained(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9), 1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(OSError, match=r"model\.safetensors") as caught:
-            checkpoint.save(replica, tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with no_room(1000), pytest.raises(OSError, match=r"model\.safetensors") as caught:
+        checkpoint.save(replica, tmp_path / "out")
     assert caught.value.errno == errno.EFBIG
     assert list((tmp_path / "out").iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
@@ -124,13 +124,8 @@ def test_a_trainer_that_saved_its_parameters_themselves_gets_them_back(tmp_path:
 def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
     tmp_path: Path, most_bytes: int
 ) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            restore.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with no_room(most_bytes), pytest.raises(OSError, match="File too large") as caught:
+        restore.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
     assert caught.value.filename == f"{tmp_path}/out.pt"
     assert not list(tmp_path.iterdir())
 
