@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.wire.learn import Collective, FlowReading, Reading
-from flowcheck.wire.learn.collect import short
+from flowcheck.wire.learn.verdict.collect import short
 
 BAR_CELLS = 8
 HASH_DIGITS = 8

@@ -23,7 +23,7 @@ from support.captured import (
 from flowcheck.ops.analyze import as_dict, run
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Collective, Reading, read_stream
-from flowcheck.wire.learn.ends import END_BY_CONTENT
+from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT
 
 
 @pytest.fixture

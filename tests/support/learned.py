@@ -11,7 +11,7 @@ import torch
 from flowcheck.lab.synthetic import SyntheticJob, Traffic, write_pcap
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.wire.learn import Collective, Reading, read_stream
-from flowcheck.wire.learn.ends import END_OPEN
+from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.terms import Rule
 
 RULES = {

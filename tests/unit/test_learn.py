@@ -15,7 +15,7 @@ from support.loss import Restless
 from flowcheck.lab.synthetic import SyntheticJob, make
 from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.learn.iteration import ALL_ALIKE
+from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 
 
 @pytest.mark.parametrize("seed", range(24))

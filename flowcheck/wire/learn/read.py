@@ -10,22 +10,22 @@ import numpy as np
 
 from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.job import Job
-from flowcheck.wire.learn.collect import Found, collect, parcels_left
-from flowcheck.wire.learn.cut import Purse
-from flowcheck.wire.learn.doubt import CHANNEL_ORDER
-from flowcheck.wire.learn.ends import end_open
-from flowcheck.wire.learn.evidence import lost_beside
-from flowcheck.wire.learn.grammar import BUCKET, WEIGHTS
-from flowcheck.wire.learn.jobs import NOT_YET, learn_job
-from flowcheck.wire.learn.pads import hidden
+from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.jobs.job import NOT_YET, learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
-from flowcheck.wire.learn.roles import sort_flows
-from flowcheck.wire.learn.search import (
+from flowcheck.wire.learn.search.communicators import (
     Communicator,
     find_communicators,
     ring_and_p2p,
     rules_told,
 )
+from flowcheck.wire.learn.search.evidence import lost_beside
+from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS
+from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
+from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
+from flowcheck.wire.learn.verdict.ends import end_open
+from flowcheck.wire.learn.verdict.pads import hidden
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
 

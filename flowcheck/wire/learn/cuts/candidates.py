@@ -1,0 +1,215 @@
+"""Which collectives the next sizes on the wire may be the start of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.schedule import Schedule, collective
+from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of
+
+Positions = tuple[tuple[int, ...], ...]
+"""[edge][stream] -> number of the next send."""
+Channels = tuple[tuple[int | None, ...], ...]
+"""[edge][stream] -> channel; None: not told yet."""
+
+FULL_CHUNK_BYTES = {Protocol.LL: 32_768, Protocol.LL128: 576_000, Protocol.SIMPLE: 2_097_152}
+"""Data of a full chunk with default buffers: after it, another loop may follow."""
+BROADCAST_SIMPLE_CHUNK_BYTES = 524_288
+LL_SLACK = (0, 4, 2, 6, 1, 3, 5, 7)
+"""Data bytes the last LL line may lack; four-byte elements are the common case."""
+MOST_OPTIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A collective as a guess. `work_bytes`: the tensor, or one rank's block of a gather."""
+
+    kind: Kind
+    work_bytes: int
+    protocol: Protocol
+    licensed: str = ""
+    """Why it is expected here; empty: read from the sizes alone."""
+    meaning: str = ""
+    open_size: bool = False
+    """Expected here, but of no particular size."""
+    from_wire: bool = False
+    """Expected here; nothing but the sizes on the wire tells how large it is."""
+
+    @property
+    def element_bytes(self) -> int:
+        """The widest type that divides it; NCCL's cuts hardly depend on it."""
+        return 4 if self.work_bytes % 4 == 0 else 2 if self.work_bytes % 2 == 0 else 1
+
+    @property
+    def slack_is_open(self) -> bool:
+        """The last line may hold less than it can: the sizes alone do not tell."""
+        return not self.licensed and self.protocol is not Protocol.SIMPLE
+
+
+@lru_cache(maxsize=4096)
+def schedule_of(
+    op: Op, rule: Rule, ranks: int, channels: int, sender: int, extra_sends: int
+) -> Schedule:
+    """What one edge carries for `op`."""
+    return collective(
+        op.kind,
+        op.work_bytes,
+        sender=sender,
+        element_bytes=op.element_bytes,
+        extra_sends=extra_sends,
+        ranks=ranks,
+        channels=channels,
+        protocol=op.protocol,
+        rule=rule,
+    )
+
+
+def generated(ring: Ring, positions: Positions, channels: Channels) -> Iterator[Op]:
+    """Guesses from the sizes alone, the most telling kind first."""
+    seen: set[Op] = set()
+    for protocol in ring.protocols_at(positions):
+        yield from _generated(ring, positions, channels, protocol, seen)
+
+
+def _generated(
+    ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
+) -> Iterator[Op]:
+    kinds = [Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE_SCATTER]
+    if ring.ranks == 2:
+        # One send is a gather or a broadcast: nothing but the other direction tells.
+        kinds[1:3] = kinds[2:0:-1]
+    totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
+    for kind, total in totals:
+        for slack in LL_SLACK if protocol is Protocol.LL and kind is Kind.ALL_REDUCE else (0,):
+            op = Op(kind=kind, work_bytes=total - slack, protocol=protocol)
+            if op.work_bytes > 0 and op not in seen:
+                seen.add(op)
+                yield op
+
+
+def totals_of(
+    ring: Ring, positions: Positions, channels: Channels, kind: Kind, protocol: Protocol
+) -> Iterator[int]:
+    """Totals of `kind` that fit the parts of the channels, by any edge that shows them all."""
+    found: dict[int, None] = {}
+    for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+        parts = [
+            _parts(ring, edge, s, n, kind, protocol) for s, n in zip(edge.streams, at, strict=True)
+        ]
+        for taking_part in _subsets(parts, names):
+            for choice in product(*taking_part):
+                found.setdefault(sum(choice))
+                if len(found) >= MOST_OPTIONS:
+                    break
+    if not found and kind is Kind.ALL_REDUCE:
+        found.update(dict.fromkeys(_united(ring, positions, channels, protocol)))
+    for total in sorted(found, reverse=True):
+        if total > 0:
+            yield total
+
+
+def _subsets(
+    parts: Sequence[Sequence[int]], names: Sequence[int | None]
+) -> Iterator[list[Sequence[int]]]:
+    """All streams of an edge, then fewer: small tensors use the first channels only."""
+    order = sorted(range(len(parts)), key=lambda i: (names[i] is None, names[i] or 0))
+    for count in range(len(parts), 0, -1):
+        chosen = [parts[i] for i in order[:count]]
+        if all(chosen):
+            yield chosen
+    if any(name is None for name in names):
+        for i in order[1:]:
+            if parts[i]:
+                yield [parts[i]]
+
+
+def hops_of(kind: Kind, ring: Ring) -> int:
+    """Chunk steps per loop on one edge."""
+    if kind is Kind.ALL_REDUCE:
+        return 2 * ring.ranks - 2 + ring.extra_sends
+    return 1 if kind is Kind.BROADCAST else ring.ranks - 1
+
+
+def _slices(kind: Kind, protocol: Protocol) -> int:
+    return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
+
+
+def _parts(
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
+) -> list[int]:
+    """Most data bytes a collective starting at send `at` may have on this channel: one entry for
+    each number of loops it may have; () where a size is not known."""
+    if kind is Kind.BROADCAST and (edge.sender + 1) % ring.ranks == 0:
+        return []
+    if stream.protocol_at(at) not in (None, protocol):
+        return []
+    options: list[int] = []
+    total = 0
+    while at < stream.stop and len(options) < MOST_OPTIONS:
+        chunks = loop_chunks(ring, edge, stream, at, kind, protocol)
+        if chunks is None or any(size is None for size in chunks):
+            break
+        known = [size or 0 for size in chunks]
+        if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+            if len(set(known)) > 1:
+                break
+            known = known[:1]
+        total += sum(known)
+        full = _full_chunk(kind, protocol)
+        options.append(total)
+        if any(size < full for size in known):
+            return [*options[-1:], *options[:-1]]
+        at += hops_of(kind, ring) * _slices(kind, protocol)
+    return options[::-1]
+
+
+def _full_chunk(kind: Kind, protocol: Protocol) -> int:
+    if kind is Kind.BROADCAST and protocol is Protocol.SIMPLE:
+        return BROADCAST_SIMPLE_CHUNK_BYTES
+    return FULL_CHUNK_BYTES[protocol]
+
+
+def loop_chunks(
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
+) -> list[int | None] | None:
+    """[chunk] most data bytes of each chunk of the loop that starts at send `at`, None where no
+    copy of the chunk has a known size; None if copies disagree."""
+    lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
+    sizes: list[int | None] = [None] * lanes
+    per_hop = _slices(kind, protocol)
+    for hop in range(hops_of(kind, ring)):
+        lane = (edge.sender - 1 - hop) % lanes if kind is Kind.ALL_REDUCE else hop
+        sends = [stream.sends.get(at + hop * per_hop + i) for i in range(per_hop)]
+        if any(send is None for send in sends):
+            continue
+        size = sum(data_bytes_of(protocol, s.wire_bytes) for s in sends if s is not None)
+        if sizes[lane] not in (None, size):
+            return None
+        sizes[lane] = size
+    return sizes
+
+
+def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Protocol) -> list[int]:
+    """The total of a one-loop all-reduce whose chunks no single edge shows, but all together."""
+    total = 0
+    for channel in range(ring.channels):
+        united: list[int | None] = [None] * ring.ranks
+        for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+            order = sorted(range(len(at)), key=lambda i: (names[i] is None, names[i] or 0))
+            if channel >= len(order):
+                continue
+            i = order[channel]
+            chunks = loop_chunks(ring, edge, edge.streams[i], at[i], Kind.ALL_REDUCE, protocol)
+            for lane, size in enumerate(chunks or []):
+                if size is not None and united[lane] not in (None, size):
+                    return []
+                united[lane] = size if size is not None else united[lane]
+        if any(size is None for size in united):
+            return []
+        total += sum(size or 0 for size in united)
+    return [total]

@@ -1,0 +1,197 @@
+"""Cut the sends of one communicator into collectives: a search that the sizes steer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
+from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.terms import Kind, Rule
+
+__all__ = [
+    "HASTY",
+    "THOROUGH",
+    "Cut",
+    "Cuts",
+    "Expect",
+    "Purse",
+    "State",
+    "cut_stream",
+    "unread_sends",
+]
+
+LOOK_BACK = 256
+"""Collectives remembered when guessing what comes next."""
+HASTY, THOROUGH = (50, 2), (500, 6)
+"""Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
+fits none of them is left unread from there on."""
+PURSE = (15_000, 20)
+"""Steps of the search, and collectives laid over the sends, at most for a whole capture: so many,
+and so many for each send seen. A guess costs as much whether it fits or not."""
+HASTY_PURSE = (1_500, 20)
+"""Of a reading that is made again as soon as more came. A stream cut off within a collective fits
+nothing, and one that is whole so far takes some dozens of steps."""
+COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
+"""How much a guess from sizes alone needs believing; what was expected costs nothing."""
+REPEAT_COST = 0.3
+UNSEEN_COST = 0.5
+"""For a collective of which not one send was seen."""
+OPEN_COST = 2.0
+"""For a collective that may come at this point, of any size."""
+CUT_OFF_COST = 1.0
+"""For each send that a reading puts after the end of what was captured."""
+
+
+class Expect(Protocol):
+    """What the trainer's habits let us expect."""
+
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterable[Op]:
+        """Collectives likely after `path`, most likely first; those without a licence only where
+        all of their sends were seen."""
+
+    def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
+        """False if what was seen of `cut` contradicts the name it was expected by."""
+
+
+@dataclass(slots=True)
+class Purse:
+    """Collectives that one reading may still lay over the sends, all its rings together: where
+    much was lost on many connections, a search that ends is worth more than one more tensor."""
+
+    left: int
+
+    @classmethod
+    def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
+        base, each = HASTY_PURSE if hasty else PURSE
+        return cls(base + each * count)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The best reading of one ring."""
+
+    ring: Ring
+    found: tuple[Cut, ...]
+    state: State
+    unread: int
+    cost: float
+
+
+def cut_stream(
+    ring: Ring,
+    expect: Expect,
+    *,
+    effort: tuple[int, int] = THOROUGH,
+    start: Positions | None = None,
+    known: Sequence[Op] = (),
+    limit: float = float("inf"),
+    purse: Purse | None = None,
+) -> Cuts:
+    """Collectives from `start` on (default: send 0 of every stream). `known`: collectives found
+    elsewhere in the stream. `limit`: no reading that costs more is wanted. The search goes depth
+    first, backs up where nothing fits, and keeps the reading that left the fewest unread."""
+    state = State(
+        start or tuple(tuple(0 for _ in e.streams) for e in ring.edges),
+        tuple(tuple(None for _ in e.streams) for e in ring.edges),
+        ring.rules,
+    )
+    budget = effort[0] + effort[1] * sum(len(s.sends) for e in ring.edges for s in e.streams)
+    best = Cuts(ring, (), state, unread_sends(ring, state.positions), 0.0)
+    path: list[Cut] = []
+    ways = [_successors(ring, state, path, expect, known, purse)]
+    costs, unread = [0.0], [best.unread]
+    failed: set[tuple[Positions, Channels, tuple[Rule, ...]]] = set()
+    while ways and budget > 0 and (purse is None or purse.left > 0):
+        budget -= 1
+        if purse is not None:
+            purse.left -= 1
+        step = next(ways[-1], None)
+        if step is None:
+            for stack in (ways, costs, unread):
+                stack.pop()
+            if path:
+                path.pop()
+            continue
+        state, cut = step
+        key = (state.positions, state.channels, state.rules)
+        cost = costs[-1] + _cost(ring, path, cut)
+        if key in failed or cost > limit or not expect.accepts(ring, path, cut):
+            continue
+        failed.add(key)
+        path.append(cut)
+        costs.append(cost)
+        unread.append(unread[-1] - cut.matched)
+        if unread[-1] < best.unread:
+            best = Cuts(ring, tuple(path), state, unread[-1], cost)
+        if not unread[-1]:
+            break
+        ways.append(_successors(ring, state, path, expect, known, purse))
+    return best
+
+
+def unread_sends(ring: Ring, positions: Positions) -> int:
+    """Sends seen that lie at or after the positions."""
+    return sum(
+        sum(number >= n for number in stream.sends)
+        for edge, at in zip(ring.edges, positions, strict=True)
+        for stream, n in zip(edge.streams, at, strict=True)
+        if stream.stop > n
+    )
+
+
+def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
+    """How much believing `cut` takes after `path`."""
+    cost = CUT_OFF_COST * beyond_end(ring, cut)
+    if not cut.matched:
+        return cost + UNSEEN_COST
+    if cut.op.licensed and not cut.op.open_size:
+        return cost
+    if cut.op.licensed or cut.op.kind is Kind.ALL_REDUCE:
+        seen = any(before.op == cut.op for before in path[-LOOK_BACK:])
+        return cost + (REPEAT_COST if seen else OPEN_COST if cut.op.licensed else COST[cut.op.kind])
+    return cost + COST[cut.op.kind]
+
+
+def _successors(
+    ring: Ring,
+    state: State,
+    path: list[Cut],
+    expect: Expect,
+    known: Sequence[Op],
+    purse: Purse | None,
+) -> Iterator[tuple[State, Cut]]:
+    tried: set[tuple[Kind, int, object]] = set()
+    for op in expect(ring, path, state):
+        if (op.kind, op.work_bytes, op.protocol) in tried or not _pays(purse):
+            continue
+        if op.licensed:
+            tried.add((op.kind, op.work_bytes, op.protocol))
+            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+        else:
+            yield from (step for step in apply(ring, state, op) if not step[1].lost)
+    lately = path[-LOOK_BACK:]
+    repeats = list(dict.fromkeys(c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE))[
+        :8
+    ]
+    # What follows is often what followed the same collective last time.
+    followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
+    for op in [*followed[-1:], *repeats, *known]:
+        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol))
+            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+    for op in generated(ring, state.positions, state.channels):
+        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol))
+            yield from apply(ring, state, op)
+
+
+def _pays(purse: Purse | None) -> bool:
+    """One more collective is tried; False once the purse is empty."""
+    if purse is None:
+        return True
+    purse.left -= 1
+    return purse.left >= 0

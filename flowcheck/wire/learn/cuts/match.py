@@ -1,0 +1,172 @@
+"""Lay one collective over the sends of a ring: does every size seen agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedule_of
+from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.schedule import Schedule, Send
+from flowcheck.wire.terms import Protocol, Rule
+
+MOST_ASSIGNMENTS = 24
+"""Orders of channels tried on one edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One collective found: where it starts on every stream, and the channel of each stream."""
+
+    op: Op
+    starts: Positions
+    channels: Channels
+    schedules: tuple[Schedule, ...]
+    rules: tuple[Rule, ...]
+    matched: int
+    lost: int
+    """Sends of it that were not seen at all."""
+    doubt: str = ""
+    """Why another reading of the same sends is as good; empty: none is."""
+
+    def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
+        """(stream, number, what it carries) of every send on every mirrored connection."""
+        for edge, at, names, schedule in zip(
+            ring.edges, self.starts, self.channels, self.schedules, strict=True
+        ):
+            for stream, number, channel in zip(edge.streams, at, names, strict=True):
+                for i, send in enumerate(schedule[channel] if channel is not None else ()):
+                    yield stream, number + i, send
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the search stands."""
+
+    positions: Positions
+    channels: Channels
+    rules: tuple[Rule, ...]
+
+
+def apply(
+    ring: Ring, state: State, op: Op, *, may_be_unseen: bool = False
+) -> Iterator[tuple[State, Cut]]:
+    """Every way `op` fits at `state`; nothing if a size contradicts it, or if no send of it was
+    seen, unless it may lie in a gap all of it."""
+    alike: dict[tuple[Schedule, ...], list[Rule]] = {}
+    for rule in state.rules:
+        schedules = tuple(
+            schedule_of(op, rule, ring.ranks, ring.channels, e.sender, ring.extra_sends)
+            for e in ring.edges
+        )
+        alike.setdefault(schedules, []).append(rule)
+    for schedules, rules in alike.items():
+        for names in _assignments(ring, state, schedules, op.protocol):
+            fit = _fit(ring, state, schedules, names, op.protocol)
+            if fit is None:
+                continue
+            cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit)
+            if not cut.matched and not (may_be_unseen and cut.lost and not beyond_end(ring, cut)):
+                continue
+            positions = tuple(
+                tuple(
+                    n + (len(schedule[c]) if c is not None else 0)
+                    for n, c in zip(at, of, strict=True)
+                )
+                for at, of, schedule in zip(state.positions, names, schedules, strict=True)
+            )
+            yield State(positions, names, tuple(rules)), cut
+
+
+def _fit(
+    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, protocol: Protocol
+) -> tuple[int, int] | None:
+    """(sends seen that agree, sends not seen); None if a seen one disagrees."""
+    matched = lost = 0
+    for edge, at, of, schedule in zip(ring.edges, state.positions, names, schedules, strict=True):
+        for stream, number, channel in zip(edge.streams, at, of, strict=True):
+            if channel is None:
+                continue
+            agree = agreeing(stream, number, schedule[channel], protocol)
+            if agree is None:
+                return None
+            matched += agree
+            lost += len(schedule[channel]) - agree
+    return matched, lost
+
+
+def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Protocol) -> int | None:
+    """How many of `sends`, expected from `number` on, were seen with the right size; None if
+    one has another size, or is of another protocol."""
+    agree = 0
+    for i, send in enumerate(sends):
+        seen = stream.sends.get(number + i)
+        if seen is None:
+            continue
+        if seen.wire_bytes != send.wire_bytes or seen.protocol not in (None, protocol):
+            return None
+        agree += 1
+    return agree
+
+
+def _assignments(
+    ring: Ring, state: State, schedules: Sequence[Schedule], protocol: Protocol
+) -> Iterator[Channels]:
+    """Channels for streams that have none yet and now carry something; QP order first."""
+    options = [
+        list(_edge_assignments(edge, at, names, schedule, protocol))
+        for edge, at, names, schedule in zip(
+            ring.edges, state.positions, state.channels, schedules, strict=True
+        )
+    ]
+    if not all(options):
+        return
+    # Edges are independent: the first choice of all, then one edge at a time.
+    first = tuple(option[0] for option in options)
+    yield first
+    for i, option in enumerate(options):
+        for other in option[1:]:
+            yield (*first[:i], other, *first[i + 1 :])
+
+
+def _edge_assignments(
+    edge: Edge,
+    at: Sequence[int],
+    names: Sequence[int | None],
+    schedule: Schedule,
+    protocol: Protocol,
+) -> Iterator[tuple[int | None, ...]]:
+    wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
+    missing = len(schedule) - len(edge.streams)
+    ways = _choose(edge, at, tuple(names), schedule, wanted, missing, protocol)
+    yield from islice(ways, MOST_ASSIGNMENTS)
+
+
+def _choose(
+    edge: Edge,
+    at: Sequence[int],
+    names: tuple[int | None, ...],
+    schedule: Schedule,
+    wanted: Sequence[int],
+    missing: int,
+    protocol: Protocol,
+) -> Iterator[tuple[int | None, ...]]:
+    if not wanted:
+        yield names
+        return
+    channel, rest = wanted[0], wanted[1:]
+    for i, stream in enumerate(edge.streams):
+        if names[i] is None and agreeing(stream, at[i], schedule[channel], protocol) is not None:
+            taken = (*names[:i], channel, *names[i + 1 :])
+            yield from _choose(edge, at, taken, schedule, rest, missing, protocol)
+    if missing > 0:
+        yield from _choose(edge, at, names, schedule, rest, missing - 1, protocol)
+
+
+def beyond_end(ring: Ring, cut: Cut) -> int:
+    """Sends of it that would come after the last one seen on their connection."""
+    if not cut.lost:
+        return 0
+    return sum(number >= stream.stop for stream, number, _ in cut.sends(ring))

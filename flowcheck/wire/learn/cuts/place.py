@@ -1,0 +1,184 @@
+"""Put the bytes of final copies where they belong, and say which are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.streams import LINE_BYTES, SendSeen, Stream, seen_mask
+from flowcheck.wire.learn.reading import Placement
+from flowcheck.wire.schedule import Send
+from flowcheck.wire.seen import Range
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
+
+
+@dataclass(slots=True)
+class Canvas:
+    """A result being put together; two copies of a byte must be equal."""
+
+    size_bytes: int
+    result: NDArray[np.uint8] = field(init=False)
+    covered: NDArray[np.bool_] = field(init=False)
+    disputed: NDArray[np.bool_] = field(init=False)
+    """Bytes of which two final copies differ."""
+    conflicts: int = 0
+    torn: int = 0
+    """Bytes of one message that mirror points or repeats gave differently; none is believed."""
+
+    def __post_init__(self) -> None:
+        self.result = np.zeros(self.size_bytes, np.uint8)
+        self.covered = np.zeros(self.size_bytes, np.bool_)
+        self.disputed = np.zeros(self.size_bytes, np.bool_)
+
+    def put(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> int:
+        """Place `data` where `seen`; returns the bytes that contradict what is there. A byte
+        that contradicts stays as it was and spoils completeness, it never wins."""
+        stop = start + len(data)
+        there, result = self.covered[start:stop], self.result[start:stop]
+        if seen.all() and not there.any():
+            result[:] = data
+            there[:] = True
+            return 0
+        differ = there & seen & (result != data)
+        differs = int(differ.sum())
+        self.disputed[start:stop] |= differ
+        fresh = seen & ~there
+        result[fresh] = data[fresh]
+        there |= seen
+        self.conflicts += differs
+        return differs
+
+    def agrees(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> bool:
+        """No byte of `data` contradicts what is there."""
+        part = slice(start, start + len(data))
+        return not (self.covered[part] & seen & (self.result[part] != data)).any()
+
+    def clear(self) -> None:
+        """Forget everything: none of it is sure to belong here."""
+        self.result[:] = 0
+        self.covered[:] = False
+
+    def end_where_copies_differ(self, grain: int) -> None:
+        """What fills the last line or group up may be another thing on every hop: a tensor of a
+        size nothing tells ends before the first byte that is."""
+        tail = (self.size_bytes - 1) // grain * grain
+        differ = np.flatnonzero(self.disputed[tail:])
+        if len(differ):
+            self.conflicts -= len(differ)
+            self.disputed[tail:] = False
+            self.covered[tail + int(differ[0]) :] = False
+
+    def missing(self) -> tuple[Range, ...]:
+        """Ranges no final copy covers."""
+        return ranges_of(~self.covered)
+
+
+def ranges_of(mask: NDArray[np.bool_]) -> tuple[Range, ...]:
+    """Half-open ranges where `mask` is true."""
+    if not mask.any():
+        return ()
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
+
+
+def unpacked(
+    send: SendSeen, protocol: Protocol, data_bytes: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """([data_bytes] data, [data_bytes] was it captured?) of one send. LL lines whose flag is not
+    the message's, and bytes of which two copies differ, are not counted as captured."""
+    payload = send.message.payload
+    mask = seen_mask(len(payload), send.message.missing)
+    for start, stop in send.message.conflicts:
+        mask[start:stop] = False
+    if protocol is Protocol.LL and len(payload):
+        lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
+        flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+        stale = (lines[:, 1] != flag) | (lines[:, 3] != flag)
+        mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
+    if len(payload) == 0:
+        return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
+    data = nccl.unpack(protocol, payload, data_bytes)
+    seen = nccl.unpack(protocol, mask.astype(np.uint8), data_bytes).astype(np.bool_)
+    return data, seen
+
+
+def result_bytes(cut: Cut, ring: Ring) -> int:
+    """Of what every rank holds afterwards."""
+    gathers = cut.op.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    return cut.op.work_bytes * (ring.ranks if gathers else 1)
+
+
+def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
+    """Every send of the collective on every mirrored connection."""
+    found = []
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        found.append(
+            Placement(
+                flow=stream.key,
+                number=number,
+                first_psn=seen.message.first_psn if seen else None,
+                protocol=cut.op.protocol,
+                wire_bytes=send.wire_bytes,
+                start_byte=send.start_byte,
+                data_bytes=send.data_bytes,
+                final=send.final,
+            )
+        )
+    return tuple(found)
+
+
+def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
+    """It is of the ring step that a patched trainer adds to each loop."""
+    if cut.op.kind is not Kind.ALL_REDUCE or not ring.extra_sends:
+        return False
+    slices = 2 if cut.op.protocol is Protocol.SIMPLE else 1
+    steps = 2 * ring.ranks - 2
+    return send.send // slices % (steps + ring.extra_sends) >= steps
+
+
+def paint(
+    cut: Cut, ring: Ring, *, added: bool = True
+) -> tuple[Canvas, tuple[Stream, ...], int | None]:
+    """(the result as far as it was seen, streams that gave final bytes, first_ns; None where no
+    send was seen). `added`: the ring step that patched trainers add is believed."""
+    canvas = Canvas(result_bytes(cut, ring))
+    sources: dict[int, Stream] = {}
+    first_ns: int | None = None
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        if seen is None:
+            continue
+        at = seen.message.first_ns
+        first_ns = at if first_ns is None else min(first_ns, at)
+        if not send.final or not send.data_bytes or (is_added(send, cut, ring) and not added):
+            continue
+        data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
+        canvas.put(send.start_byte, data, mask)
+        canvas.torn += sum(b - a for a, b in seen.message.conflicts)
+        if mask.any():
+            sources.setdefault(id(stream), stream)
+    op = cut.op
+    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
+    grain = GRAIN_BYTES[op.protocol]
+    if op.kind is Kind.BROADCAST and sized_by_wire and grain > 1:
+        canvas.end_where_copies_differ(grain)
+    return canvas, tuple(sources.values()), first_ns
+
+
+def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
+    """Collectives of which two final copies differ."""
+    return sum(paint(cut, ring)[0].conflicts > 0 for cut in _twice_seen(cuts, ring))
+
+
+def _twice_seen(cuts: Sequence[Cut], ring: Ring) -> Iterable[Cut]:
+    """Only where two copies can exist there is something to compare."""
+    if len(ring.edges) < 2 and not ring.extra_sends:
+        return ()
+    return cuts

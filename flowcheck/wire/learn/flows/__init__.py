@@ -1,0 +1,1 @@
+"""From messages to sends: what each flow is for, and the rings that flows form."""

@@ -1,0 +1,174 @@
+"""The absolute number of every send of a flow; all evidence that is there must agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
+from flowcheck.wire.partition import NCCL_STEPS
+
+PSN_OF_START = 1 << 32
+"""Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
+
+
+@dataclass(slots=True)
+class Numbered:
+    """Sends with numbers, and what they rest on."""
+
+    sends: dict[int, SendSeen]
+    numbered_by: tuple[str, ...]
+    problems: tuple[str, ...]
+    from_start: bool
+
+
+def number_sends(
+    sends: Sequence[SendSeen], granted: Mapping[int, int], *, flags_count: bool
+) -> Numbered:
+    """Number the sends of one flow, ascending PSN. `granted`: send number -> address, empty where
+    the opposite direction was not mirrored. `flags_count`: a line's flag is the number of its send
+    plus one; false where Simple sends, which are two steps long, come between. A send whose number
+    stays open is numbered by the least that fits and the flow says so."""
+    if not sends:
+        return Numbered({}, (), (), False)
+    from_start = sends[0].first_psn == PSN_OF_START
+    base = _slot_base(sends) if flags_count else None
+    known = [_flag_number(s) if flags_count else None for s in sends]
+    numbers: list[int] = []
+    guessed = 0
+    for i, send in enumerate(sends):
+        if i == 0:
+            number, sure = _first_number(sends, known, granted, from_start)
+        else:
+            gap = send.first_psn - sends[i - 1].stop_psn
+            least = numbers[-1] + 1
+            if gap <= 0:
+                number, sure = least, True
+            else:
+                most = least + gap
+                least += sends[i - 1].closed  # else the gap may be the end of that send
+                late = _from_later(sends, known, i)
+                number, sure = _choose(send, base, granted, least, most, late)
+        guessed += not sure
+        numbers.append(number)
+    numbered = {n: replace(s, number=n) for n, s in zip(numbers, sends, strict=True)}
+    evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
+    if guessed:
+        problems = (*problems, f"{guessed} gaps whose lost messages could not be counted for sure")
+    return Numbered(numbered, evidence, problems, from_start or numbers[0] == 0)
+
+
+def _flag_number(send: SendSeen) -> int | None:
+    return None if send.flag is None else send.flag - 1
+
+
+def _first_number(
+    sends: Sequence[SendSeen],
+    known: Sequence[int | None],
+    granted: Mapping[int, int],
+    from_start: bool,
+) -> tuple[int, bool]:
+    if from_start:
+        return 0, True
+    if known[0] is not None:
+        return known[0], True
+    late = _from_later(sends, known, 0)
+    if late is not None and late >= 0:
+        return late, True
+    indices = [index for index, va in granted.items() if va == sends[0].message.va]
+    if indices:
+        return min(indices), len(indices) == 1
+    return 0, False
+
+
+def _from_later(sends: Sequence[SendSeen], known: Sequence[int | None], start: int) -> int | None:
+    """The number of send `start` by the flag of a later one with no gap between."""
+    for i in range(start, len(sends)):
+        if i > start and sends[i].first_psn != sends[i - 1].stop_psn:
+            return None
+        flag_number = known[i]
+        if flag_number is not None:
+            return flag_number - (i - start)
+    return None
+
+
+def _choose(
+    send: SendSeen,
+    base: int | None,
+    granted: Mapping[int, int],
+    least: int,
+    most: int,
+    flagged: int | None,
+) -> tuple[int, bool]:
+    """A number in [least, most] after a gap; (number, is it the only one that fits?)."""
+    if flagged is not None and least <= flagged <= most:
+        return flagged, True
+    fits = list(range(least, min(most, least + 16 * NCCL_STEPS) + 1))
+    if granted and send.message.va:
+        fits = [n for n in fits if granted.get(n) == send.message.va] or fits
+    slot = slot_of(send, base)
+    if slot is not None:
+        fits = [n for n in fits if n % NCCL_STEPS == slot] or fits
+    return fits[0], len(fits) == 1
+
+
+def _slot_base(sends: Sequence[SendSeen]) -> int | None:
+    """Address of slot 0 if the addresses of the flagged sends step by LL slots."""
+    bases = Counter(
+        s.message.va - ((s.flag - 1) % NCCL_STEPS) * LL_SLOT_BYTES
+        for s in sends
+        if s.flag is not None and s.message.va
+    )
+    if not bases:
+        return None
+    base, votes = bases.most_common(1)[0]
+    return base if votes == bases.total() else None
+
+
+def _evidence(
+    numbered: Mapping[int, SendSeen],
+    base: int | None,
+    granted: Mapping[int, int],
+    start: bool,
+    flags_count: bool,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    evidence: list[str] = []
+    problems: list[str] = []
+    indexed = {n: s for n, s in numbered.items() if n in granted and s.message.va}
+    _judge(
+        "cts index",
+        len(indexed),
+        sum(granted[n] == s.message.va for n, s in indexed.items()),
+        evidence,
+        problems,
+    )
+    flagged = {n: s for n, s in numbered.items() if s.flag is not None and flags_count}
+    _judge(
+        "line flag",
+        len(flagged),
+        sum((n + 1) & 0xFFFFFFFF == s.flag for n, s in flagged.items()),
+        evidence,
+        problems,
+    )
+    if (
+        start
+        and all(
+            numbered[n].first_psn == numbered[n - 1].stop_psn for n in numbered if n - 1 in numbered
+        )
+        and len(numbered) == max(numbered) + 1
+    ):
+        evidence.append("psn count")
+    slots = [(n, slot_of(s, base)) for n, s in numbered.items()]
+    told = [(n, slot) for n, slot in slots if slot is not None]
+    _judge(
+        "va slot", len(told), sum(n % NCCL_STEPS == slot for n, slot in told), evidence, problems
+    )
+    return tuple(evidence), tuple(problems)
+
+
+def _judge(name: str, there: int, agree: int, evidence: list[str], problems: list[str]) -> None:
+    if there and agree == there:
+        evidence.append(name)
+    elif there:
+        problems.append(f"{name} contradicts the number of {there - agree} of {there} messages")

@@ -1,0 +1,248 @@
+"""What each flow is for, and which two flows are the two directions of one queue pair."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.flows import striped
+from flowcheck.wire.learn.flows.numbering import number_sends
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
+from flowcheck.wire.learn.reading import FlowReading
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.terms import Protocol
+
+DATA, CTS, OTHER = "data", "cts", "other"
+P2P_CAPACITY_BYTES = 131_072
+"""What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The clear-to-send messages of one flow, by number of the send allowed; they run
+    from the receiver of the data to its sender."""
+
+    flow: FlowSeen
+    by_index: Mapping[int, nccl.Cts]
+    messages: int
+
+    @property
+    def tag(self) -> int | None:
+        """Rank of the rank that may send, if they all name one."""
+        tags = {cts.tag for cts in self.by_index.values()}
+        return tags.pop() if len(tags) == 1 else None
+
+    @property
+    def rings(self) -> bool:
+        """The capacities are those that connections of a ring grant."""
+        sizes = self.capacities_bytes
+        return P2P_CAPACITY_BYTES not in sizes and all(map(nccl.protocol_of_capacity, sizes))
+
+    @property
+    def capacities_bytes(self) -> frozenset[int]:
+        return frozenset(cts.capacity_bytes for cts in self.by_index.values())
+
+    def protocol_of(self, number: int) -> Protocol | None:
+        """Of the receive that send `number` was granted."""
+        cts = self.by_index.get(number)
+        return nccl.protocol_of_capacity(cts.capacity_bytes) if cts is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Every flow by its role."""
+
+    streams: tuple[Stream, ...]
+    grants: tuple[Grants, ...]
+    readings: tuple[FlowReading, ...]
+
+
+def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> Sorted:
+    """Roles, pairs, protocols and numbers of all flows; nothing about collectives yet."""
+    of_flow: dict[FlowKey, list[MessageSeen]] = defaultdict(list)
+    for message in messages:
+        of_flow[message.flow].append(message)
+    grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
+    granting = {g.flow.key for g in grants}
+    data = [f for f in flows if f.key not in granting and _is_data(of_flow[f.key])]
+    sends = {flow.key: join_sends(of_flow[flow.key]) for flow in data}
+    streams: list[Stream] = []
+    for group in striped.groups(data, sends, [g.flow for g in grants]):
+        streams += _streams(group, of_flow, sends, grants)
+    readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
+    return Sorted(tuple(streams), tuple(grants), readings)
+
+
+def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | None:
+    """The flow as clear-to-send messages; None if it is anything else."""
+    if not messages or any(m.immediate is not None for m in messages):
+        return None
+    whole = [m for m in messages if m.complete]
+    payloads = [m.payload.tobytes() for m in whole]
+    entries = nccl.recognise_cts(payloads, [m.va or 0 for m in whole])
+    if not entries or len(whole) < len(messages):
+        return None
+    found = {cts.index: cts for cts in entries}
+    return Grants(flow, found, len(messages))
+
+
+def _is_data(messages: Sequence[MessageSeen]) -> bool:
+    """NCCL's sends end with an immediate; where every end was lost, lines tell, or that no
+    message was seen to end without one."""
+    if not messages:
+        return False
+    if any(m.immediate is not None or line_flag(m) is not None for m in messages):
+        return True
+    return all(m.missing and m.missing[-1][1] == m.wire_bytes for m in messages)
+
+
+def _streams(
+    queue_pairs: striped.Group,
+    of_flow: Mapping[FlowKey, Sequence[MessageSeen]],
+    sends: striped.Sends,
+    grants: Sequence[Grants],
+) -> list[Stream]:
+    """Of one connection: one stream, or one of each queue pair where their order is open."""
+    if len(queue_pairs) > 1:
+        every = [m for flow in queue_pairs for m in of_flow[flow.key]]
+        granter = _granter(queue_pairs[0], every, grants)
+        whole = striped.joined(queue_pairs, sends, _granted(granter))
+        if whole is not None:
+            return [_stream(queue_pairs, whole, granter)]
+    return [
+        _stream((flow,), sends[flow.key], _granter(flow, of_flow[flow.key], grants))
+        for flow in queue_pairs
+    ]
+
+
+def _stream(
+    queue_pairs: striped.Group, sends: Sequence[SendSeen], granter: Grants | None
+) -> Stream:
+    granted = _granted(granter)
+    protocol = _protocol(sends, granter)
+    numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
+    told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
+    return Stream(
+        flow=queue_pairs[0],
+        sends=told,
+        protocol=protocol or _most(told.values()),
+        from_start=numbered.from_start,
+        numbered_by=numbered.numbered_by,
+        problems=numbered.problems,
+        peer=granter.flow.key if granter else None,
+        tag=granter.tag if granter else None,
+        capacities_bytes=granter.capacities_bytes if granter else frozenset(),
+        queue_pairs=tuple(one.key for one in queue_pairs),
+    )
+
+
+def _granter(
+    flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]
+) -> Grants | None:
+    """The clear-to-send flow of the same queue pair: addresses granted are addresses written;
+    the UDP source port is the same in both directions and decides where addresses cannot."""
+    addresses = {m.va for m in messages if m.va}
+    best: tuple[int, int] = (0, 0)
+    found: Grants | None = None
+    for grant in grants:
+        key = grant.flow.key
+        if (key.source, key.destination) != (flow.key.destination, flow.key.source):
+            continue
+        hits = sum(cts.address in addresses for cts in grant.by_index.values())
+        score = (hits, int(grant.flow.udp_source_port == flow.udp_source_port))
+        if score > best and (hits or not addresses):
+            best, found = score, grant
+    return found
+
+
+def _granted(granter: Grants | None) -> dict[int, int]:
+    """{number of a send: address it was granted}."""
+    return {i: cts.address for i, cts in granter.by_index.items()} if granter else {}
+
+
+def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
+    """Of all sends, if it is one: by the capacities granted, else by the flags; None: it is not."""
+    if granter is not None:
+        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        if len(told) == 1 and (only := told.pop()) is not None:
+            return only
+    found = {s.protocol for s in sends if _has_line(s)}
+    if len(found) <= 1:
+        return found.pop() if found and None not in found else Protocol.SIMPLE
+    return None
+
+
+def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
+    """No send is Simple, so that every send is one step of the connection and flags count sends."""
+    if granter is not None and granter.capacities_bytes:
+        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        return Protocol.SIMPLE not in told
+    return all(s.flag is not None for s in sends if _has_line(s))
+
+
+def _told(send: SendSeen, granter: Grants | None, only: Protocol | None) -> SendSeen:
+    """The send with the protocol that is sure: of its own receive, of all, of its own lines. What
+    looks like a line's flag in Simple data is none."""
+    granted = granter.protocol_of(send.number) if granter is not None else None
+    protocol = granted or only or send.protocol or (Protocol.SIMPLE if _has_line(send) else None)
+    flag = None if protocol is Protocol.SIMPLE else send.flag
+    return replace(send, protocol=protocol, flag=flag)
+
+
+def _most(sends: Iterable[SendSeen]) -> Protocol:
+    """The protocol of most bytes."""
+    count: Counter[Protocol] = Counter()
+    for send in sends:
+        count[send.protocol or Protocol.SIMPLE] += send.wire_bytes
+    return count.most_common(1)[0][0]
+
+
+def _has_line(send: SendSeen) -> bool:
+    """At least one line of it was captured."""
+    size = send.message.wire_bytes
+    return size > 0 and size - sum(b - a for a, b in send.message.missing) >= 16
+
+
+def _reading(
+    flow: FlowSeen,
+    messages: Sequence[MessageSeen],
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    flows: Sequence[FlowSeen],
+) -> FlowReading:
+    stream = next((s for s in streams if flow.key in s.queue_pairs), None)
+    grant = next((g for g in grants if g.flow.key == flow.key), None)
+    peer = stream.peer if stream else None
+    protocol = stream.protocol if stream else None
+    if grant:
+        data = next((s for s in streams if s.peer == flow.key), None)
+        peer = data.key if data else None
+        protocol = data.protocol if data else _capacity_protocol(grant)
+    return FlowReading(
+        seen=flow,
+        role=DATA if stream else CTS if grant else OTHER,
+        protocol=protocol,
+        peer=peer or _reverse(flow, flows),
+        messages=len(messages),
+        bytes=sum(m.wire_bytes for m in messages),
+        numbered_by=stream.numbered_by if stream else ("cts index",) if grant else (),
+        problems=stream.problems if stream else (),
+    )
+
+
+def _capacity_protocol(grant: Grants) -> Protocol | None:
+    told = {nccl.protocol_of_capacity(size) for size in grant.capacities_bytes}
+    return told.pop() if len(told) == 1 else None
+
+
+def _reverse(flow: FlowSeen, flows: Sequence[FlowSeen]) -> FlowKey | None:
+    """The only flow between the same addresses, other way, of the same UDP source port."""
+    found = [
+        other.key
+        for other in flows
+        if (other.key.source, other.key.destination) == (flow.key.destination, flow.key.source)
+        and other.udp_source_port == flow.udp_source_port
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,196 @@
+"""Several queue pairs of one connection: whole sends by turns, or a piece of each on every one.
+
+NCCL_IB_QPS_PER_CONNECTION and NCCL_IB_SPLIT_DATA_ON_QPS (NCCL src/transport/net_ib,
+ncclIbMultiSend): by turns since 2.20, split before. They share the receiver's buffers, so keys and
+addresses tell which belong together; only the first one carries clear-to-send messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, permutations
+
+import numpy as np
+
+from flowcheck.wire.learn.flows.numbering import PSN_OF_START
+from flowcheck.wire.learn.flows.streams import SendSeen, immediate_sizes, line_flag
+from flowcheck.wire.nccl import SLOT_BYTES, SLOTS
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.terms import Protocol
+
+BLOCK_BYTES = 16 << 20
+"""A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
+
+MOST_PERMUTED = 4
+"""Queue pairs of which every order is tried; of more, those that begin with another one."""
+
+Sends = Mapping[FlowKey, Sequence[SendSeen]]
+Group = tuple[FlowSeen, ...]
+
+
+def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]) -> list[Group]:
+    """Data flows by connection, the one that was used first leading; most have one flow each.
+
+    granting: the clear-to-send flows.
+    """
+    found: list[list[FlowSeen]] = []
+    for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
+        home = next((g for g in found if all(_share(flow, other, sends) for other in g)), None)
+        if home is None or _own_grants((*home, flow), granting) > 1:
+            found.append([flow])
+        else:
+            home.append(flow)
+    return [tuple(group) for group in found]
+
+
+def _began(send: SendSeen) -> tuple[int, int]:
+    """Frames of one burst may have one time stamp."""
+    return send.message.first_ns, send.message.order
+
+
+def _share(one: FlowSeen, two: FlowSeen, sends: Sends) -> bool:
+    """They write to the same buffers, by the same keys, at the same time."""
+    if (one.key.source, one.key.destination) != (two.key.source, two.key.destination):
+        return False
+    if one.last_ns < two.first_ns or two.last_ns < one.first_ns:
+        return False  # the buffers of a job that was there before
+    mine, others = _buffers(sends[one.key]), _buffers(sends[two.key])
+    shared = mine.keys() & others.keys()
+    spans = [(*mine[key], *others[key]) for key in shared]
+    return bool(shared) and all(max(span) - min(span) < BLOCK_BYTES for span in spans)
+
+
+def _buffers(sends: Sequence[SendSeen]) -> dict[int, tuple[int, int]]:
+    """{key: (first address, last address)} of what was written."""
+    found: dict[int, tuple[int, int]] = {}
+    for message in (send.message for send in sends):
+        if message.va and message.rkey is not None:
+            low, high = found.get(message.rkey, (message.va, message.va))
+            found[message.rkey] = (min(low, message.va), max(high, message.va))
+    return found
+
+
+def _own_grants(members: Sequence[FlowSeen], granting: Sequence[FlowSeen]) -> int:
+    """How many of them have a clear-to-send flow that runs the other way."""
+    return sum(
+        any(
+            (grant.key.destination, grant.key.source) == (flow.key.source, flow.key.destination)
+            and grant.udp_source_port == flow.udp_source_port
+            for grant in granting
+        )
+        for flow in members
+    )
+
+
+def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> list[SendSeen] | None:
+    """The sends of the connection in order, PSNs made up; None where loss or a start in the
+    middle leaves their order open. granted: {number of a send: address}."""
+    rows = [list(sends[flow.key]) for flow in group]
+    if any(_gaps(row) for row in rows):
+        return None
+    from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
+    split = _split(rows)
+    if split:
+        if not from_start and len({len(row) for row in rows}) > 1:
+            return None
+        found = [_whole(pieces) for pieces in zip(*rows, strict=False)]
+    else:
+        turns = _by_turns(rows, granted, from_start=from_start)
+        if turns is None:
+            return None
+        found = turns
+    first = PSN_OF_START if from_start else PSN_OF_START + 1
+    return [
+        replace(send, first_psn=first + n, stop_psn=first + n + 1) for n, send in enumerate(found)
+    ]
+
+
+def _gaps(row: Sequence[SendSeen]) -> bool:
+    return any(b.first_psn != a.stop_psn for a, b in pairwise(row))
+
+
+def _split(rows: Sequence[Sequence[SendSeen]]) -> bool:
+    """Each send of one is a piece: what their immediates state is what they come to together."""
+    for pieces in zip(*rows, strict=False):
+        total = sum(piece.wire_bytes for piece in pieces)
+        largest = max(piece.wire_bytes for piece in pieces)
+        words = [piece.message.immediate for piece in pieces]
+        if total > largest and all(words) and len(set(words)) == 1:
+            return total in immediate_sizes(words[0] or 0)
+    return False
+
+
+def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
+    """One send of its pieces, by address; an empty piece has none worth looking at."""
+    parts = sorted((piece.message for piece in pieces if piece.wire_bytes), key=lambda m: m.va or 0)
+    if not parts:
+        return pieces[0]
+    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
+    message: MessageSeen = replace(
+        parts[0],
+        wire_bytes=starts[-1],
+        payload=np.concatenate([part.payload for part in parts]),
+        missing=_moved(starts, [part.missing for part in parts]),
+        conflicts=_moved(starts, [part.conflicts for part in parts]),
+        first_ns=min(part.first_ns for part in parts),
+    )
+    flag = line_flag(message)
+    return replace(
+        pieces[0],
+        message=message,
+        wire_bytes=message.wire_bytes,
+        closed=all(piece.closed for piece in pieces),
+        flag=flag[1] if flag else None,
+        protocol=flag[0] if flag else None,
+    )
+
+
+def _moved(
+    starts: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[tuple[int, int], ...]:
+    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
+
+
+def _by_turns(
+    rows: list[list[SendSeen]], granted: Mapping[int, int], *, from_start: bool
+) -> list[SendSeen] | None:
+    """One of each row after another, in the order that most evidence bears out; None where none
+    does: queue pairs overtake each other, so that time does not tell whose turn came first."""
+    rows = sorted(rows, key=lambda row: _began(row[0]))
+    ways = permutations(rows) if len(rows) <= MOST_PERMUTED else _rotations(rows)
+    scored: list[tuple[int, list[SendSeen]]] = []
+    for way in ways:
+        lengths = [len(row) for row in way]
+        # Who had its turn earlier has as many, or one more; the mirror may end anywhere.
+        if lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1:
+            order = [way[n % len(way)][n // len(way)] for n in range(sum(lengths))]
+            scored.append((_borne_out(order, granted, from_start=from_start), order))
+    scored.sort(key=lambda pair: -pair[0])
+    if not scored or not scored[0][0] or (len(scored) > 1 and scored[0][0] == scored[1][0]):
+        return None
+    order = scored[0][1]
+    return order if from_start or _flags_count(order) == len(order) else None
+
+
+def _rotations(rows: Sequence[list[SendSeen]]) -> Iterator[tuple[list[SendSeen], ...]]:
+    yield from ((*rows[k:], *rows[:k]) for k in range(len(rows)))
+
+
+def _borne_out(order: Sequence[SendSeen], granted: Mapping[int, int], *, from_start: bool) -> int:
+    """How many sends stand where clear-to-send messages, flags or the walk through slots say."""
+    told = _flags_count(order)
+    if from_start:
+        told += sum(granted.get(n) == send.message.va for n, send in enumerate(order))
+    for one, two in pairwise(order):
+        slot = SLOT_BYTES[one.protocol or Protocol.SIMPLE]
+        if one.message.rkey == two.message.rkey and one.message.va and two.message.va:
+            steps, rest = divmod(two.message.va - one.message.va, slot)
+            told += not rest and steps % SLOTS in (1, 2)
+    return told
+
+
+def _flags_count(order: Sequence[SendSeen]) -> int:
+    """Sends whose flag is the one of the first plus how far behind it they are."""
+    first = order[0].flag
+    return sum(first is not None and s.flag == first + n for n, s in enumerate(order))

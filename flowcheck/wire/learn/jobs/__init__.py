@@ -1,0 +1,1 @@
+"""The job a trainer will go on doing, or why there is none to follow."""

@@ -1,0 +1,73 @@
+"""A job that comes back: what its incarnation before did says what this one will do.
+
+An incarnation that is killed again before it sent its bucket plan, or that has one step left,
+would otherwise tell too little to be followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.habits import Stage
+from flowcheck.wire.learn.verdict.collect import Found
+
+FROM_BEFORE = (
+    "the buckets of later iterations are those of the incarnation before: this one had not sent "
+    "its plan when it was read"
+)
+
+
+def repeats(communicator: Communicator, collected: Found, before: job.Job, begin: int) -> bool:
+    """Nothing that was seen differs from how `before` began, and iteration 0 was seen whole.
+
+    begin: index of the first all-reduce.
+    """
+    habits, ring = communicator.habits, communicator.ring
+    if len(before.communicators) != 1 or collected.completions:
+        return False
+    known = before.communicators[0]
+    if (known.ranks, known.channels, known.extra_sends) != (
+        ring.ranks,
+        ring.channels,
+        ring.extra_sends,
+    ):
+        return False
+    if before.rule not in communicator.cuts.state.rules or _flows(before) != sum(
+        len(edge.streams) for edge in ring.edges
+    ):
+        return False
+    shapes = [(p.sizes, p.strides, p.element_bytes) for p in before.parameters]
+    if shapes != [(*shape, habits.element_bytes) for shape in habits.shapes[0].shapes]:
+        return False
+    if not _plan_agrees(before, communicator):
+        return False
+    first = before.first[: 1 + max(i for i, op in enumerate(before.first) if _gradient(op))]
+    stop = begin + len(first)
+    seen = communicator.cuts.found[begin:stop]
+    return stop <= collected.counted and _same(seen, first)
+
+
+def _flows(before: job.Job) -> int:
+    return sum(flow is not None for edge in before.edges for flow in edge.flows)
+
+
+def _gradient(op: job.Op) -> bool:
+    return op.role is job.Role.BUCKET
+
+
+def _plan_agrees(before: job.Job, communicator: Communicator) -> bool:
+    """As much of the bucket plan as was sent is the one of `before`."""
+    habits = communicator.habits
+    if habits.stage is Stage.STEPPED:
+        return True
+    if habits.stage is Stage.ORDERED:
+        return habits.order == tuple(i for bucket in before.buckets for i in bucket)
+    return habits.stage is Stage.PLANNED and habits.buckets == before.buckets
+
+
+def _same(cuts: Sequence[Cut], ops: Sequence[job.Op]) -> bool:
+    told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes) for op in ops]
+    return told == [(c.op.kind, c.op.work_bytes, c.op.protocol, c.op.element_bytes) for c in cuts]

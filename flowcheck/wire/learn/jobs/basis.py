@@ -1,0 +1,66 @@
+"""What a learned job rests on: what was read, and what nothing seen could contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.cuts.p2p import Completion
+from flowcheck.wire.learn.jobs.again import FROM_BEFORE
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES
+from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
+from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.terms import Kind
+
+LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
+BUFFERS_KEPT = (
+    "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
+    "part of the replica, a restored state has those of its template"
+)
+SAME_TYPE = (
+    "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
+    "bytes would not show"
+)
+
+
+def evidence(
+    communicator: Communicator, buckets: int, completions: Mapping[int, Completion]
+) -> tuple[str, ...]:
+    """What was read."""
+    ring, habits = communicator.ring, communicator.habits
+    how = f"the {ORDER} and {SIZES} broadcasts" if habits.buckets else "the incarnation before"
+    told = [
+        f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
+        f"{habits.element_bytes} bytes an element: size of the initial weights",
+        f"{buckets} buckets: {how}",
+        f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
+    ]
+    if completions:
+        told.append("point-to-point sends complete the all-reduces: exactly the size missing")
+    return tuple(told)
+
+
+def assumed(
+    communicator: Communicator, collected: Found, each: Sequence[job.Op], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """What nothing seen could contradict. each: an iteration; sizes: [bucket] bytes."""
+    completions = collected.completions
+    habits, cuts = communicator.habits, communicator.cuts.found
+    told = [] if habits.buckets else [FROM_BEFORE]
+    if any(op.kind is Kind.BROADCAST for op in each):
+        told.append(BUFFERS_KEPT)
+    if habits.element_bytes == 2:
+        told.append(SAME_TYPE)
+    if len(set(sizes)) == 1:
+        told.append(ALL_ALIKE)
+    if disputed(cuts, len(habits.buckets)):
+        told.append(BY_ORDER)
+    if collected.counted < len(cuts):
+        told.append(LATER_OPEN)
+    alike = [s for s in habits.shapes[1:] if s.cost == habits.shapes[0].cost]
+    if alike:
+        told.append(f"where parameters begin: {len(alike)} other cuts of the shapes fit as well")
+    if completions:
+        told.append("the point-to-point sends hold the chunk that is missing")
+    return tuple(told)

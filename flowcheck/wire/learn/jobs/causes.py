@@ -1,0 +1,219 @@
+"""Settings of a trainer that keep its job from being followed, by what they do on the wire.
+
+Each sentence names what was seen, the setting that does it, and what to do about it.
+
+Sources: torch/csrc/distributed/c10d/reducer.cpp (all_reduce_local_used_map, delay_all_reduce),
+torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py (fp16_compress_hook).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from flowcheck.wire import ddp
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.habits import (
+    BUCKET,
+    COUNT_BYTES,
+    ELEMENT_BYTES,
+    ORDER,
+    WEIGHTS,
+    Habits,
+    content_of,
+)
+from flowcheck.wire.learn.trainer.iteration import extras_as_large
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
+
+MAP_BYTES = 4
+"""Of each parameter in the map of those that took part in an iteration: one int32."""
+
+TWO_MODELS = (
+    "a second model was wrapped on the same connections ({} parameters beside the first one's {}): "
+    "of two DistributedDataParallel wrappers nothing tells which gradients are stepped when; one "
+    "wrapper around both models is followed"
+)
+TWIN = (
+    "every iteration has an all-reduce beside the gradients that is as large as one of the "
+    "buckets: which is the gradient, nothing on the wire tells; give it another size"
+)
+COMPRESSED = (
+    "gradients are reduced in {} bytes an element, the weights have {}: a communication hook "
+    "compresses them (fp16_compress_hook or bf16_compress_hook), and into which type, the wire "
+    "does not tell; train without the hook, or with parameters of that type"
+)
+SEVERAL_DTYPES = (
+    "parameters of several dtypes: buckets are reduced in {} bytes an element; one dtype per "
+    "replica is supported; convert the model to one"
+)
+BROADCAST_APART = (
+    "parameters of several dtypes: iteration 0 reduced buckets of {} bytes, and the start-up "
+    "broadcast weights in just such parts, one for each dtype; one dtype per replica is "
+    "supported; convert the model to one"
+)
+OTHER_HOOK = (
+    "no size of an element makes the all-reduces seen of the buckets that were planned ({} "
+    "elements): a communication hook (PowerSGD, for one) sends something else than gradients; "
+    "train without it"
+)
+STATIC = (
+    "iteration 0 began with an all-reduce of one int32 for each of {} parameters: static_graph="
+    "True, which reduces two iterations before its bucket plan and is not followed; leave "
+    "static_graph out"
+)
+UNUSED = (
+    "every iteration ends with an all-reduce of one int32 for each of {} parameters, and no bucket "
+    "plan is sent: find_unused_parameters=True, which is not followed, since an optimizer skips "
+    "what took no part; {}"
+)
+ALL_USED = "every parameter took part in all {} iterations seen: leave the option out"
+SOME_UNUSED = "{} of the parameters took no part in some of the {} iterations seen"
+
+
+def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
+    """Why a job must not be followed although all of it could be read; empty: nothing forbids."""
+    other = _second_count(cuts, ring)
+    if other:
+        return TWO_MODELS.format(other, habits.parameters)
+    extras, iterations = extras_as_large(cuts, len(habits.buckets))
+    # In the first of them, or in the last, it may not have been seen.
+    always = extras > 1 and extras >= iterations - 1
+    return TWIN if always or _as_large_in_iteration_0(habits, cuts) else ""
+
+
+def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
+    """The likeliest reason why what was read is no job that can be followed; empty where nothing
+    tells."""
+    planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
+    reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
+    later = [cut for cut in cuts[planned:] if cut.op.kind is Kind.ALL_REDUCE]
+    told = ""
+    if not _second_count(cuts, ring) and not any(cut.lost for cut in cuts):
+        told = (
+            _by_plan(habits, later if habits.buckets else ())
+            or _apart(cuts, reduces)
+            or _in_another_type(habits, reduces)
+            or _by_map(habits, reduces, ring, planned=planned < len(cuts))
+        )
+    return told or forbidding(habits, cuts, ring)
+
+
+def _second_count(cuts: Sequence[Cut], ring: Ring) -> int:
+    """The number of parameters that another wrapper told; 0: there is none."""
+    for one, two in pairwise(cuts[1:]):
+        if one.op.kind is not Kind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
+            continue
+        count, shapes = content_of(one, ring), content_of(two, ring)
+        if two.op.kind is not Kind.BROADCAST or count is None or shapes is None:
+            continue
+        number = ddp.parse_parameter_count(count)
+        values = ddp.parse_shape_values(shapes)
+        if number and values and ddp.parse_shapes(values, number, most=1):
+            return number
+    return 0
+
+
+def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
+    """Beside its own bucket it reduced something as large as a bucket of the plan."""
+    planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), 0)
+    reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
+    others = [cut for cut in reduces if cut.op.meaning != BUCKET]
+    sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
+    gradients = len(reduces) - len(others)
+    beside = any(_is(cut, size) for cut in others for size in sizes)
+    return gradients > 1 or (gradients == 1 and beside)
+
+
+def _is(cut: Cut, size: int) -> bool:
+    """On the wire it is as large as a tensor of `size` bytes."""
+    grain = GRAIN_BYTES[cut.op.protocol]
+    return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
+
+
+def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:
+    """Of which size the elements are, those of the weights first; 0: of none."""
+    sizes = (habits.element_bytes, *ELEMENT_BYTES)
+    return next((size for size in sizes if _is(cut, elements * size)), 0)
+
+
+def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
+    """By the elements of every bucket of the plan."""
+    counts = habits.shapes[0].counts
+    elements = [sum(counts[i] for i in bucket) for bucket in habits.buckets]
+    if not elements or len(reduces) < len(elements):
+        return ""
+    sizes: list[int] = []
+    left = iter(reduces)
+    for count in elements:
+        fits = (size for cut in left if (size := _element_bytes(habits, cut, count)))
+        sizes.append(next(fits, 0))
+    if not any(sizes) and len(reduces) > 2 * len(elements):
+        return OTHER_HOOK.format(", ".join(map(str, elements)))
+    if not all(sizes):
+        return ""
+    if len(set(sizes)) > 1:
+        return SEVERAL_DTYPES.format(" and ".join(map(str, sorted(set(sizes)))))
+    if sizes[0] != habits.element_bytes:
+        return COMPRESSED.format(sizes[0], habits.element_bytes)
+    return ""
+
+
+def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> str:
+    """By the start-up broadcasts, one for each dtype: the first buckets are of their sizes."""
+    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), len(cuts))
+    sent = [cut for cut in cuts[:begin] if cut.op.meaning == WEIGHTS]
+    first = reduces[: len(sent)]
+    sizes = sorted(cut.op.work_bytes for cut in first)
+    pairs = zip(sorted(sent, key=lambda cut: cut.op.work_bytes), sizes, strict=False)
+    if len(first) < 2 or len(first) < len(sent) or not all(_is(*pair) for pair in pairs):
+        return ""
+    return BROADCAST_APART.format(" and ".join(f"{cut.op.work_bytes:,}" for cut in first))
+
+
+def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
+    """By iteration 0 alone, which has one bucket."""
+    own = habits.element_bytes
+    found = _element_bytes(habits, reduces[0], habits.elements) if reduces else 0
+    return COMPRESSED.format(found, own) if found not in (0, own) else ""
+
+
+def _by_map(habits: Habits, reduces: Sequence[Cut], ring: Ring, *, planned: bool) -> str:
+    """By the map of the parameters that took part: before the first bucket, or behind all."""
+    size = MAP_BYTES * habits.parameters
+    whole = habits.elements * habits.element_bytes
+    maps = [cut for cut in reduces if _is(cut, size)]
+    used = [_used(cut, habits.parameters, ring) for cut in maps]
+    # A metric of as many bytes holds other numbers.
+    if not maps or None in used:
+        return ""
+    if maps[0] is reduces[0] and len(reduces) > 1 and _is(reduces[1], whole):
+        return STATIC.format(habits.parameters)
+    spans = {tuple(cut.op.work_bytes for cut in span) for span in _spans(reduces, size)}
+    if planned or len(maps) < 2 or len(spans) != 1:
+        return ""
+    never = {i for ranks in used if ranks is not None for i, n in enumerate(ranks) if not n}
+    told = SOME_UNUSED.format(len(never), len(maps)) if never else ALL_USED.format(len(maps))
+    return UNUSED.format(habits.parameters, told)
+
+
+def _used(cut: Cut, parameters: int, ring: Ring) -> list[int] | None:
+    """[parameter] ranks that used it; None where it is no such map, or not seen whole."""
+    canvas, _, _ = paint(cut, ring)
+    size = MAP_BYTES * parameters
+    if len(canvas.result) < size or not canvas.covered[:size].all():
+        return None
+    used: list[int] = canvas.result[:size].view("<i4").tolist()
+    return used if all(0 <= ranks <= ring.ranks for ranks in used) else None
+
+
+def _spans(reduces: Sequence[Cut], size: int) -> Iterator[list[Cut]]:
+    """What comes before each map of `size` bytes."""
+    span: list[Cut] = []
+    for cut in reduces:
+        if span and _is(cut, size):
+            yield span
+            span = []
+        else:
+            span.append(cut)

@@ -1,0 +1,238 @@
+"""From what a trainer was seen to do to the job it will go on doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flowcheck.wire import ddp, job
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.p2p import Completion, lacking
+from flowcheck.wire.learn.jobs.again import repeats
+from flowcheck.wire.learn.jobs.basis import assumed, evidence
+from flowcheck.wire.learn.jobs.causes import cause, forbidding
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.learn.trainer.grammar import BUCKET, SIZES, Habits, Stage
+from flowcheck.wire.learn.trainer.iteration import iteration
+from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.terms import Kind, Protocol
+
+NO_START = "DDP's start-up messages were not seen: parameters and their order are unknown"
+NO_REDUCES = "no all-reduce was seen: nothing here trains data-parallel yet"
+NO_PLAN = "the trainer's bucket plan was not seen yet"
+NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
+NO_FIRST = "iteration 0 is no set of buckets this release knows"
+NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
+NO_ADDED = "whether the trainer adds a ring step: nothing but sizes tells"
+NO_RELEASE = (
+    "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
+    "mirror the other direction too"
+)
+SEVERAL_QPS = (
+    "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION): what they carried is told, "
+    "but a replica does not follow them yet; set it to 1"
+)
+NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
+
+NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
+"""More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The pieces a job is made of."""
+
+    parameters: tuple[job.Parameter, ...]
+    first_buckets: ddp.Buckets
+    buckets: ddp.Buckets
+    first: list[job.Op] = field(default_factory=list)
+    each: list[job.Op] = field(default_factory=list)
+    start: Cut | None = None
+
+
+def learn_job(
+    communicators: Sequence[Communicator],
+    found: Sequence[Found],
+    *,
+    ended: bool,
+    before: job.Job | None = None,
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    """The job, or why there is none yet. `ended`: nothing more will come, so what was seen of
+    the first iteration after the bucket plan is all there is. before: the job whose next
+    incarnation this may be: iteration 0 is enough then."""
+    for communicator, collected in zip(communicators, found, strict=True):
+        if communicator.habits.shapes and communicator.habits.element_bytes:
+            if not collected.added_told:
+                return None, (NO_ADDED,)
+            job, why_not = _of(communicator, collected, ended, before)
+            tell = forbidding if job is not None else cause
+            told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
+            return (None, (told,)) if told else (job, why_not)
+    reduces = any(c.op.kind is Kind.ALL_REDUCE for x in communicators for c in x.cuts.found)
+    return None, (NO_START,) if reduces else (NO_REDUCES,)
+
+
+def _of(
+    communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    habits, cuts = communicator.habits, communicator.cuts.found
+    queue_pairs = max(len(s.queue_pairs) for e in communicator.ring.edges for s in e.streams)
+    if queue_pairs > 1:
+        return None, (SEVERAL_QPS.format(queue_pairs),)
+    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
+    if before is not None and begin is not None and repeats(communicator, collected, before, begin):
+        if _release_open(communicator):
+            return None, (NO_RELEASE,)
+        return _assembled(communicator, collected, _as_before(before, cuts[begin])), ()
+    if habits.stage is not Stage.PLANNED:
+        return None, (NO_PLAN,)
+    sizes_at = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
+    if begin is None or sizes_at is None or sizes_at < begin:
+        return None, (NO_PLAN,)
+    plan_at = sizes_at + 1
+    each = iteration(cuts, plan_at, len(habits.buckets), ended)
+    if not each:
+        return None, (NO_ITERATION,)
+    if each[-1] >= collected.counted:
+        return None, (NO_COUNT,)
+    if _release_open(communicator):
+        return None, (NO_RELEASE,)
+    parameters = _parameters(habits)
+    totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.meaning == BUCKET]
+    first_buckets = _first_buckets(parameters, totals)
+    if first_buckets is None:
+        return None, (NO_FIRST,)
+    plan = _Plan(parameters, first_buckets, habits.buckets, start=cuts[begin])
+    ring, completions = communicator.ring, collected.completions
+    for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
+        bucket = 0
+        for i in chosen:
+            gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning == BUCKET
+            part.append(_ring_op(cuts[i], gradient, bucket))
+            if gradient and i in completions:
+                part.append(_p2p_op(completions[i], bucket))
+            elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
+                return None, (NO_COMPLETION,)
+            bucket += gradient
+    return _assembled(communicator, collected, plan), ()
+
+
+def _release_open(communicator: Communicator) -> bool:
+    alike = {cut.op: cut for cut in communicator.cuts.found}.values()
+    return any(releases_open(cut, communicator) for cut in alike)
+
+
+def _as_before(before: job.Job, start: Cut) -> _Plan:
+    first, each = list(before.first), list(before.each)
+    return _Plan(before.parameters, before.first_buckets, before.buckets, first, each, start)
+
+
+def _sizes(plan: _Plan) -> list[int]:
+    """[bucket] bytes."""
+    return [sum(plan.parameters[i].nbytes for i in bucket) for bucket in plan.buckets]
+
+
+def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
+    return tuple(
+        job.Parameter(sizes=sizes, strides=strides, element_bytes=habits.element_bytes)
+        for sizes, strides in habits.shapes[0].shapes
+    )
+
+
+def _first_buckets(
+    parameters: Sequence[job.Parameter], totals: Sequence[int]
+) -> ddp.Buckets | None:
+    """Iteration 0's buckets, by the rule of torch that gives the sizes seen."""
+    for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
+        sizes = [sum(parameters[i].nbytes for i in bucket) for bucket in buckets]
+        if sizes == list(totals):
+            return buckets
+    return None
+
+
+def _ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
+    return job.Op(
+        communicator=0,
+        protocol=cut.op.protocol,
+        role=job.Role.BUCKET if gradient else job.Role.IGNORED,
+        bucket=bucket if gradient else 0,
+        kind=cut.op.kind,
+        work_bytes=cut.op.work_bytes,
+        element_bytes=cut.op.element_bytes,
+    )
+
+
+def _p2p_op(sent: Completion, bucket: int) -> job.Op:
+    """The sends of one parcel; each carries one run of the tensor, or a run for each range."""
+    messages: list[job.PointToPoint] = []
+    left = [list(r) for r in sent.ranges]
+    for size in sent.parcel.layout:
+        start, stop = left[0] if left else (0, 0)
+        messages.append(job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
+        if left:
+            left[0][0] = start + size
+        if left and left[0][0] >= stop:
+            left.pop(0)
+    return job.Op(
+        communicator=1,
+        protocol=Protocol.SIMPLE,
+        role=job.Role.BUCKET,
+        bucket=bucket,
+        kind=None,
+        messages=tuple(messages),
+    )
+
+
+def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job.Job:
+    completions = collected.completions
+    ring, start = communicator.ring, plan.start
+    assert start is not None
+    edges: list[job.Edge] = []
+    for edge, at, names in zip(
+        ring.edges, start.starts, communicator.cuts.state.channels, strict=True
+    ):
+        place = {name: i for i, name in enumerate(names) if name is not None}
+        edges.append(
+            job.Edge(
+                communicator=0,
+                sender=edge.sender,
+                flows=tuple(
+                    edge.streams[place[c]].key if c in place else None for c in range(ring.channels)
+                ),
+                first_numbers=tuple(
+                    at[place[c]] if c in place else 0 for c in range(ring.channels)
+                ),
+                flags_count=not any(
+                    send.protocol is Protocol.SIMPLE
+                    for stream in edge.streams
+                    for send in stream.sends.values()
+                ),
+            )
+        )
+    communicators = [
+        job.Communicator(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends)
+    ]
+    if completions:
+        parcel = completions[min(completions)].parcel
+        communicators.append(job.Communicator(ranks=2, channels=1))
+        edges.append(
+            job.Edge(
+                communicator=1,
+                sender=0,
+                flows=(parcel.stream.key,),
+                first_numbers=(parcel.number,),
+            )
+        )
+    return job.Job(
+        rule=communicator.cuts.state.rules[0],
+        communicators=tuple(communicators),
+        edges=tuple(edges),
+        parameters=plan.parameters,
+        first_buckets=plan.first_buckets,
+        buckets=plan.buckets,
+        first=tuple(plan.first),
+        each=tuple(plan.each),
+        evidence=evidence(communicator, len(plan.buckets), completions),
+        assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
+    )

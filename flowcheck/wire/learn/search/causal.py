@@ -1,0 +1,68 @@
+"""When the sends of an all-reduce were seen: do connections that are read together belong together?
+
+Sizes tell where a collective begins on one connection, but not that what another one carried is
+of the same collective and not of the one before or after. Time does (facts of the ring kernel,
+NCCL src/device/all_reduce.h): a rank sends on what it received, and what it began comes round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.terms import Protocol
+
+Place = tuple[int, int, int, int]
+"""(sender, channel, loop, ring step)."""
+
+
+def in_causal_order(cut: Cut, ring: Ring) -> bool:
+    """Every rank between two mirrored connections received first and sent then, and what it sent
+    itself came round after that; False as well where too little was seen to tell. One connection
+    alone has no other to be out of step with."""
+    if len(ring.edges) < 2:
+        return True
+    times = _times(cut, ring)
+    senders = [edge.sender for edge in ring.edges]
+    pairs = [(r - 1) % ring.ranks for r in senders if (r - 1) % ring.ranks in senders]
+    return bool(pairs) and all(
+        _forwarded(times, before, ring.ranks) and _came_round(times, before, ring.ranks)
+        for before in pairs
+    )
+
+
+def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
+    """When each ring step of it was first seen."""
+    slices = 2 if cut.op.protocol is Protocol.SIMPLE else 1
+    steps = 2 * ring.ranks - 2 + ring.extra_sends
+    found: dict[Place, int] = {}
+    for edge, at, names, schedule in zip(
+        ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            for i in range(0, len(schedule[channel]) if channel is not None else 0, slices):
+                seen = stream.sends.get(number + i)
+                if seen is not None and channel is not None:
+                    loop, step = divmod(i // slices, steps)
+                    found[edge.sender, channel, loop, step] = seen.message.first_ns
+    return found
+
+
+def _forwarded(times: Mapping[Place, int], before: int, ranks: int) -> bool:
+    """Of rank `before` + 1: ring step s + 1 goes out after step s came in."""
+    return _ordered(times, before, (before + 1) % ranks, 1)
+
+
+def _came_round(times: Mapping[Place, int], before: int, ranks: int) -> bool:
+    """Of rank `before` + 1: what went out in ring step s comes in, by all ranks, in s + R - 1."""
+    return _ordered(times, (before + 1) % ranks, before, ranks - 1)
+
+
+def _ordered(times: Mapping[Place, int], one: int, two: int, later: int) -> bool:
+    told = [
+        times[two, channel, loop, step + later] >= at
+        for (sender, channel, loop, step), at in times.items()
+        if sender == one and (two, channel, loop, step + later) in times
+    ]
+    return bool(told) and all(told)

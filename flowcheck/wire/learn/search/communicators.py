@@ -1,0 +1,211 @@
+"""Find the communicators of a capture and the best reading of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.place import contradictions
+from flowcheck.wire.learn.flows.rings import Group, Ring, groupings, rings
+from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Grants, Sorted
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.copies import rules_left
+from flowcheck.wire.learn.search.evidence import copies_bear_out
+from flowcheck.wire.learn.search.resume import resumed
+from flowcheck.wire.learn.search.tighten import tightened
+from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+FINALISTS = 3
+"""Guesses whose content is compared, and that are worked on where none fits at once."""
+UNREAD_COST = 4.0
+CONTRADICTION_COST = 50.0
+PENALTY_COST = 1.5
+"""Weights of what speaks against a reading: a send it leaves unread, a result of which two final
+copies differ, a hint of hosts or tags it ignores."""
+ADDED_GAIN = 6.0
+"""Equal copies of what an added ring step forwards: no reading without it can explain them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator, read as well as it can be."""
+
+    cuts: Cuts
+    habits: Habits
+    rivals: tuple[Cuts, ...] = field(default=())
+    """Other readings that explain the sizes as well."""
+
+    @property
+    def ring(self) -> Ring:
+        return self.cuts.ring
+
+
+def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
+    """Connections that may be of rings, and point-to-point ones: Simple, own queue pairs, and
+    receives of another size than rings post."""
+    ring: list[Stream] = []
+    p2p: list[Stream] = []
+    for stream in streams:
+        addresses = [s.message.va for s in stream.sends.values() if s.message.va]
+        simple = stream.protocol is Protocol.SIMPLE
+        if simple and stream.capacities_bytes:
+            simple = P2P_CAPACITY_BYTES in stream.capacities_bytes
+        elif simple and len(addresses) > 1:
+            simple = not _walks_slots(stream, addresses)
+        (p2p if simple else ring).append(stream)
+    return ring, p2p
+
+
+def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
+    """The addresses are those of a ring's slots, or some sends are of another protocol: only
+    connections of rings change it."""
+    if any(send.protocol not in (None, Protocol.SIMPLE) for send in stream.sends.values()):
+        return True
+    if nccl.protocol_of_addresses(addresses) is Protocol.SIMPLE:
+        return True
+    # Broadcasts go slot by slot, reductions two at a time; point-to-point chunks lie closer.
+    slot = nccl.SLOT_BYTES[Protocol.SIMPLE]
+    offsets = {address - min(addresses) for address in addresses}
+    in_slots = all(offset % slot == 0 and offset < nccl.SLOTS * slot for offset in offsets)
+    return len(offsets) > 1 and in_slots
+
+
+def rules_told(sorted_flows: Sorted, stated: Rule | None = None) -> tuple[Rule, ...]:
+    """Partition eras that the clear-to-send layout and the immediates' byte order leave.
+
+    stated: by the job file; it decides between them, and against them nothing.
+    """
+    rules = set(Rule)
+    for grant in sorted_flows.grants:
+        for cts in grant.by_index.values():
+            rules &= set(nccl.rules_of(cts.layout))
+    orders = {"little", "big"}
+    for stream in sorted_flows.streams:
+        for send in stream.sends.values():
+            word = send.message.immediate
+            if word and not send.message.inferred:
+                orders &= set(nccl.immediate_orders(word, send.wire_bytes)) or orders
+    if orders == {"little"}:
+        rules -= {Rule.V2_29}
+    elif orders == {"big"}:
+        rules &= {Rule.V2_29}
+    if stated in rules:
+        return (stated,)
+    return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
+
+
+def find_communicators(
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    purse: Purse | None = None,
+) -> list[Communicator]:
+    """The coarsest grouping that leaves nothing unread, else the one that leaves least."""
+    best: tuple[float, list[Communicator]] | None = None
+    for groups in groupings(streams, grants) if streams else ():
+        found = [c for group in groups if (c := read_group(group, rules, purse)) is not None]
+        if len(found) < len(groups):
+            continue
+        score = sum(score_of(c.cuts) for c in found)
+        if best is None or score < best[0]:
+            best = (score, found)
+        if all(not c.cuts.unread and c.ring.penalty < 2 for c in found):
+            break
+    return best[1] if best else []
+
+
+def plain_score(cuts: Cuts) -> float:
+    """What speaks against a reading, by sizes and hints alone."""
+    return UNREAD_COST * cuts.unread + cuts.cost + PENALTY_COST * cuts.ring.penalty
+
+
+def score_of(cuts: Cuts) -> float:
+    """What speaks against a reading, content included."""
+    score = plain_score(cuts) + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
+    return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)
+
+
+def read_group(
+    group: Group, rules: tuple[Rule, ...], purse: Purse | None = None
+) -> Communicator | None:
+    """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
+    guesses fail at once; only if none reads everything are the best of them worth more work."""
+    hasty: list[Cuts] = []
+    least = float("inf")
+    for ring in rings(group, rules):
+        if PENALTY_COST * ring.penalty > least:
+            break
+        limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
+        hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse))
+        least = min(least, plain_score(hasty[-1]))
+    if not hasty:
+        return None
+    amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
+    hasty.sort(key=plain_score)
+    best = sorted([*hasty[:FINALISTS], *amid], key=score_of)
+    if best[0].unread:
+        best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
+    won = _by_copies(_fewest_ranks(best[0], [*best, *hasty]), purse)
+    rivals = tuple(
+        c
+        for c in [*best, *hasty]
+        if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
+    )
+    return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
+
+
+def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:
+    """Read from the first send seen of each connection, as if nothing had been lost before it;
+    None where a connection was seen from its start."""
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    if any(stream.from_start for stream in streams):
+        return None
+    state = State(
+        tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges),
+        tuple(tuple(None for _ in edge.streams) for edge in ring.edges),
+        ring.rules,
+    )
+    nothing = Cuts(ring, (), state, sum(len(stream.sends) for stream in streams), 0.0)
+    return resumed(nothing, purse)
+
+
+def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:
+    """Read again under the releases that the copies of each tensor leave, if not all do."""
+    left = rules_left(won)
+    if left == won.ring.rules:
+        return won
+    ring = replace(won.ring, rules=left)
+    if all(rule in left for rule in won.state.rules):
+        return replace(won, ring=ring)
+    again = cut_stream(ring, Trainer(), purse=purse)
+    return again if again.unread <= won.unread else won
+
+
+def _fewest_ranks(won: Cuts, others: Sequence[Cuts]) -> Cuts:
+    """The reading with the smallest ring, where neither hosts nor a trainer's plan tell how many
+    ranks there are: several all-reduces of few ranks look like one of many, and cover less."""
+    if won.ring.closed or any(cut.op.licensed for cut in won.found):
+        return won
+    smaller = [c for c in others if c.unread <= won.unread and c.ring.ranks < won.ring.ranks]
+    return min(smaller, key=lambda c: (c.ring.ranks, score_of(c)), default=won)
+
+
+def _thorough(hasty: Cuts, purse: Purse | None) -> Cuts:
+    """Cut from the start with patience; where that stops short, go on behind it, and again with
+    what was found there, so that a collective whose sizes were lost can be a known one."""
+    first = min(
+        hasty,
+        cut_stream(hasty.ring, Trainer(), purse=purse),
+        key=lambda cuts: (cuts.unread, cuts.cost),
+    )
+    if not first.unread:
+        return first
+    longer = resumed(first, purse)
+    known = list(dict.fromkeys(c.op for c in longer.found if c.op.kind is Kind.ALL_REDUCE))
+    if not known:
+        return longer
+    again = resumed(cut_stream(hasty.ring, Trainer(), known=known, purse=purse), purse)
+    return min(longer, again, key=lambda cuts: (cuts.unread, cuts.cost))

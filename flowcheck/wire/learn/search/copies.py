@@ -1,0 +1,56 @@
+"""Which NCCL releases the final copies of a tensor leave: under another partition they differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowcheck.wire.learn.cuts.candidates import schedule_of
+from flowcheck.wire.learn.cuts.cut import Cut, Cuts
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.schedule import Schedule
+from flowcheck.wire.terms import Kind, Rule
+
+LOOKED_AT = 4
+"""All-reduces compared, smallest first: one that differs decides."""
+
+
+def rules_left(cuts: Cuts) -> tuple[Rule, ...]:
+    """Of the rules its ring may have, those under which no two copies differ; all of them where
+    every one has some that do: then it is not the partition that is wrong."""
+    ring = cuts.ring
+    found = sorted(cuts.found, key=lambda cut: cut.op.work_bytes)
+    by_op = {cut.op: cut for cut in found if cut.op.kind is Kind.ALL_REDUCE}
+    reduces = [cut for cut in by_op.values() if _seen_twice(cut, ring)][:LOOKED_AT]
+    if len(ring.rules) < 2 or not reduces:
+        return ring.rules
+    left = tuple(
+        rule for rule in ring.rules if not any(_differ(cut, ring, rule) for cut in reduces)
+    )
+    return left or ring.rules
+
+
+def under(cut: Cut, ring: Ring, rule: Rule) -> tuple[Schedule, ...]:
+    """What every edge would carry for the collective under `rule`."""
+    return tuple(
+        schedule_of(cut.op, rule, ring.ranks, ring.channels, edge.sender, ring.extra_sends)
+        for edge in ring.edges
+    )
+
+
+def same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
+    sizes = ([[[s.wire_bytes for s in c] for c in edge] for edge in e] for e in (one, other))
+    return next(sizes) == next(sizes)
+
+
+def _differ(cut: Cut, ring: Ring, rule: Rule) -> bool:
+    """Sizes allow the rule, and two copies of a byte are then not equal."""
+    schedules = under(cut, ring, rule)
+    if not same_sizes(schedules, cut.schedules):
+        return False
+    return paint(replace(cut, schedules=schedules), ring)[0].conflicts > 0
+
+
+def _seen_twice(cut: Cut, ring: Ring) -> bool:
+    """More final bytes were mirrored than the tensor has."""
+    return sum(s.data_bytes for _, _, s in cut.sends(ring) if s.final) > cut.op.work_bytes

@@ -1,0 +1,35 @@
+"""Which NCCL releases still explain a reading, and whether they place its bytes alike."""
+
+from __future__ import annotations
+
+from flowcheck.wire.learn.cuts.match import Cut
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.copies import same_sizes, under
+from flowcheck.wire.schedule import Schedule
+
+
+def releases_open(cut: Cut, communicator: Communicator) -> bool:
+    """Another release's partition explains every size seen and puts bytes of `cut` elsewhere.
+
+    Releases are told by their clear-to-send entries; where none was mirrored only sizes are left,
+    and the sizes of two partitions may agree.
+    """
+    for rule in communicator.ring.rules:
+        if rule in cut.rules:
+            continue
+        mine = under(cut, communicator.ring, rule)
+        if not same_sizes(mine, cut.schedules) or _same_places(mine, cut.schedules):
+            continue
+        others = {other.op: other for other in communicator.cuts.found}.values()
+        if all(same_sizes(under(o, communicator.ring, rule), o.schedules) for o in others):
+            return True
+    return False
+
+
+def _same_places(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
+    """Where an empty chunk would start is nobody's place."""
+    places = (
+        [[[s.start_byte if s.data_bytes else 0 for s in c] for c in edge] for edge in e]
+        for e in (one, other)
+    )
+    return next(places) == next(places)

@@ -1,0 +1,1 @@
+"""What a DDP trainer has told of itself, and what it will send next."""

@@ -1,0 +1,148 @@
+"""What a DDP trainer will send next, from what it has sent so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from flowcheck.wire import ddp
+from flowcheck.wire.learn.cuts.candidates import Op, totals_of
+from flowcheck.wire.learn.cuts.cut import Cut, State
+from flowcheck.wire.learn.cuts.match import apply
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.habits import (
+    BUCKET,
+    BUFFERS,
+    COUNT,
+    COUNT_BYTES,
+    ELEMENT_BYTES,
+    ORDER,
+    SHAPES,
+    SIZES,
+    SLACK_BYTES,
+    WEIGHTS,
+    Habits,
+    Stage,
+    after,
+    content_of,
+)
+from flowcheck.wire.terms import Kind, Protocol
+
+__all__ = [
+    "BUCKET",
+    "ELEMENT_BYTES",
+    "ORDER",
+    "SIZES",
+    "WEIGHTS",
+    "Habits",
+    "Stage",
+    "Trainer",
+]
+
+_OPEN_BROADCASTS = {
+    Stage.COUNTED: SHAPES,
+    Stage.SHAPED: WEIGHTS,
+    Stage.STEPPED: BUFFERS,
+    Stage.ORDERED: SIZES,
+    Stage.PLANNED: BUFFERS,
+    Stage.UNPLANNED: BUFFERS,
+}
+"""Broadcasts whose size nothing but the wire tells."""
+
+MOST_UNLICENSED = 4
+"""Sizes tried of a collective that DDP itself does not make, of each kind."""
+
+
+class Trainer:
+    """The expectations of one search; remembers what each prefix of cuts told."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[Cut | None, Habits]] = [(None, Habits())]
+
+    def habits(self, ring: Ring, path: Sequence[Cut]) -> Habits:
+        """What the collectives in `path` told."""
+        known = min(len(path) + 1, len(self._told))
+        while known > 1 and self._told[known - 1][0] is not path[known - 2]:
+            known -= 1
+        del self._told[known:]
+        for cut in path[known - 1 :]:
+            self._told.append((cut, after(self._told[-1][1], cut, ring)))
+        return self._told[-1][1]
+
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
+        """Collectives that would be in keeping with `path`, most likely first. One without a
+        licence is the sender's own affair, and only what was seen whole is taken for it."""
+        habits = self.habits(ring, path)
+        for protocol in ring.protocols_at(state.positions):
+            yield from self._ops(ring, habits, state, protocol)
+
+    def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
+        from_start = not any(n for at in state.positions for n in at)
+        for kind, size, meaning in _expected(habits, from_start):
+            if size > 0:
+                yield _licensed(kind, size, meaning, protocol)
+        named = _OPEN_BROADCASTS.get(habits.stage)
+        if named is None or (named == SIZES and habits.bucket_count):
+            return
+        if habits.element_bytes and named in (WEIGHTS, BUFFERS):
+            yield from _of_all_ranks(ring, state, protocol)
+        totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
+        if named == SHAPES and protocol is Protocol.LL128:
+            totals = _shapes_ends(ring, habits, state, tuple(totals))
+        for total in totals:
+            # Content tells whether the shapes are all there.
+            op = _licensed(Kind.BROADCAST, total, named, protocol)
+            yield replace(op, open_size=named == BUFFERS, from_wire=named != SHAPES)
+
+    def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
+        """The content, where it was seen, is what the name says."""
+        if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, BUFFERS):
+            return True
+        before = self.habits(ring, path)
+        content = content_of(cut, ring)
+        return content is None or after(before, cut, ring).stage not in (before.stage, Stage.OFF)
+
+
+def _licensed(kind: Kind, size: int, meaning: str, protocol: Protocol) -> Op:
+    return Op(kind=kind, work_bytes=size, protocol=protocol, licensed="DDP", meaning=meaning)
+
+
+def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
+    """Collectives in which every rank sends, by the sizes on several edges: before one is taken
+    for broadcasts, which leave what the other edges carry without a reading."""
+    if len(ring.edges) < 2:
+        return
+    for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER):
+        totals = totals_of(ring, state.positions, state.channels, kind, protocol)
+        for total in islice(totals, MOST_UNLICENSED):
+            yield Op(kind=kind, work_bytes=total, protocol=protocol)
+
+
+def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
+    """Bytes of the shapes in LL128 groups, which say little of their size: by their content."""
+    for total in totals:
+        op = Op(kind=Kind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
+        for _, cut in islice(apply(ring, state, op), 1):
+            if (content := content_of(cut, ring)) is not None:
+                yield from ddp.shapes_ends(content, habits.parameters, SLACK_BYTES[op.protocol])
+
+
+def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
+    if habits.stage is Stage.NOTHING and from_start:
+        return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
+    if habits.stage is Stage.SHAPED:
+        sizes = [habits.elements * e for e in ELEMENT_BYTES]
+        if habits.element_bytes:
+            size = habits.elements * habits.element_bytes
+            return [(Kind.ALL_REDUCE, size, BUCKET)]
+        return [(Kind.BROADCAST, size, WEIGHTS) for size in sizes]
+    if habits.stage is Stage.STEPPED:
+        size = habits.elements * habits.element_bytes
+        order = (Kind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
+        return [order, (Kind.ALL_REDUCE, size, BUCKET)]
+    if habits.stage is Stage.ORDERED and habits.bucket_count:
+        return [(Kind.BROADCAST, 4 * habits.bucket_count, SIZES)]
+    if habits.stage is Stage.PLANNED and habits.element_bytes:
+        return [(Kind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
+    return []

@@ -1,0 +1,151 @@
+"""What a DDP trainer's start-up has said so far, and what each collective adds to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire import ddp
+from flowcheck.wire.learn.cuts.candidates import Op
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.terms import GRAIN_BYTES, Kind
+
+COUNT_BYTES = 8
+ELEMENT_BYTES = (4, 2, 8, 1)
+SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
+"""The wire may show up to so many more than were meant."""
+COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
+ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
+BUFFERS = "buffers"
+
+
+class Stage(Enum):
+    """How far the start-up has come."""
+
+    NOTHING = 0
+    COUNTED = 1
+    SHAPED = 2
+    STEPPED = 3
+    ORDERED = 4
+    PLANNED = 5
+    UNPLANNED = 6
+    """The bucket plan was sent but not seen whole."""
+    OFF = 7
+    """Something else than DDP, or its start-up was not seen whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What the start-up said so far."""
+
+    stage: Stage = Stage.NOTHING
+    parameters: int = 0
+    shapes: tuple[ddp.Shapes, ...] = ()
+    element_bytes: int = 0
+    """Of the parameters, from the size of the weights; 0: not told."""
+    weights_bytes: int = 0
+    """Of the first broadcast of weights, buffers and line slack included."""
+    order: tuple[int, ...] = ()
+    bucket_count: int = 0
+    buckets: ddp.Buckets = ()
+    next_bucket: int = 0
+
+    @property
+    def elements(self) -> int:
+        return self.shapes[0].elements if self.shapes else 0
+
+    def bucket_bytes(self, bucket: int) -> int:
+        """Bytes of one gradient bucket of the learned plan."""
+        counts = self.shapes[0].counts
+        return sum(counts[i] for i in self.buckets[bucket]) * self.element_bytes
+
+
+def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
+    """The result; of the count, any rank's block; None where bytes are missing."""
+    canvas, _, _ = paint(cut, ring)
+    if cut.op.kind is not Kind.ALL_GATHER:
+        # Of a size that only the wire tells, what fills up its last group may differ on each hop.
+        least = len(canvas.result) - SLACK_BYTES[cut.op.protocol] * cut.op.slack_is_open
+        whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn
+        return canvas.result if whole else None
+    size = cut.op.work_bytes
+    blocks = [
+        canvas.result[i * size : (i + 1) * size]
+        for i in range(ring.ranks)
+        if canvas.covered[i * size : (i + 1) * size].all()
+    ]
+    same = blocks and all((block == blocks[0]).all() for block in blocks)
+    return blocks[0] if same else None
+
+
+def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
+    """What is known once `cut` is read too."""
+    stage, op = habits.stage, cut.op
+    off = replace(habits, stage=Stage.OFF)
+    if stage is Stage.NOTHING:
+        content = content_of(cut, ring) if op.meaning == COUNT else None
+        count = None if content is None else ddp.parse_parameter_count(content)
+        return off if count is None else replace(habits, stage=Stage.COUNTED, parameters=count)
+    if stage is Stage.COUNTED:
+        content = content_of(cut, ring) if op.kind is Kind.BROADCAST else None
+        values = None if content is None else ddp.parse_shape_values(content)
+        shapes = () if values is None else ddp.parse_shapes(values, habits.parameters)
+        return replace(habits, stage=Stage.SHAPED, shapes=shapes) if shapes else off
+    if stage is Stage.SHAPED:
+        return _weighed(habits, op)
+    if stage is Stage.STEPPED and op.meaning == ORDER:
+        return _ordered(habits, content_of(cut, ring))
+    if stage is Stage.ORDERED:
+        return _planned(habits, cut, ring)
+    if stage is Stage.PLANNED and op.meaning == BUCKET:
+        return replace(habits, next_bucket=(habits.next_bucket + 1) % len(habits.buckets))
+    return habits
+
+
+def _weighed(habits: Habits, op: Op) -> Habits:
+    """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
+    first broadcast holds without anything left over is the likelier."""
+    if op.kind is Kind.ALL_REDUCE:
+        return replace(habits, stage=Stage.STEPPED)
+    if op.kind is not Kind.BROADCAST or habits.element_bytes:
+        return habits
+    slack = SLACK_BYTES[op.protocol]
+    fits = [
+        (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
+        for i, cut in enumerate(habits.shapes)
+        for fit in ddp.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
+    ]
+    if not fits:
+        return habits
+    _, _, best, size = min(fits)
+    shapes = (habits.shapes[best], *habits.shapes[:best], *habits.shapes[best + 1 :])
+    return replace(habits, shapes=shapes, element_bytes=size, weights_bytes=op.work_bytes)
+
+
+def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:
+    if content is None:
+        alone = habits.parameters == 1
+        order, count = ((0,), 1) if alone else ((), 0)
+        return replace(habits, stage=Stage.ORDERED, order=order, bucket_count=count)
+    found = ddp.parse_bucket_indices(content, habits.parameters)
+    if found is None:
+        return habits
+    return replace(habits, stage=Stage.ORDERED, order=found[0], bucket_count=found[1])
+
+
+def _planned(habits: Habits, cut: Cut, ring: Ring) -> Habits:
+    content = content_of(cut, ring) if cut.op.meaning == SIZES else None
+    sizes: tuple[int, ...] | None = None
+    if habits.bucket_count == 1:
+        sizes = (habits.parameters,)
+    elif content is not None and habits.bucket_count:
+        sizes = ddp.parse_bucket_sizes(content, habits.bucket_count, habits.parameters)
+    if sizes is None or not habits.order:
+        return replace(habits, stage=Stage.UNPLANNED)
+    plan = ddp.buckets_of(habits.order, sizes)
+    return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0)

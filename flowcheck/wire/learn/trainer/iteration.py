@@ -1,0 +1,97 @@
+"""What every iteration of a trainer holds, and which all-reduce is which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from flowcheck.wire.learn.cuts.candidates import Op
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.trainer.grammar import BUCKET, SIZES
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
+
+BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
+
+ALL_ALIKE = (
+    "every all-reduce as large as the buckets is a bucket: another one would be taken for a step"
+)
+
+
+def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
+    """Indices of the all-reduces of all iterations of the bucket plan in which something else was
+    reduced that is as large on the wire as one of the buckets: which is the bucket, nothing but
+    their order tells. Where every all-reduce is of one size, an iteration is only counted."""
+    start, reduces, extras = _beside(cuts)
+    gradients = [i for i in reduces if cuts[i].op.meaning == BUCKET]
+    firsts = gradients[:: max(1, buckets)]
+    found: set[int] = set()
+    for extra in extras:
+        # It lies in an iteration or behind one: the first all-reduce of that and of the next.
+        begin = max((i for i in firsts if i < extra), default=start)
+        after = [i for i in firsts if i > extra]
+        stop = after[1] if len(after) > 1 else len(cuts)
+        found |= {i for i in reduces if begin <= i < stop}
+    return found
+
+
+def extras_as_large(cuts: Sequence[Cut], buckets: int) -> tuple[int, int]:
+    """(all-reduces beside the gradients that are as large as a bucket, iterations of the plan)."""
+    _, reduces, extras = _beside(cuts)
+    gradients = sum(cuts[i].op.meaning == BUCKET for i in reduces)
+    return len(extras), gradients // max(1, buckets)
+
+
+def _beside(cuts: Sequence[Cut]) -> tuple[int, list[int], list[int]]:
+    """(where the plan begins, its all-reduces, those of them that are as large as a bucket and are
+    none)."""
+    planned = (i + 1 for i, cut in enumerate(cuts) if cut.op.meaning == SIZES)
+    start = next(planned, len(cuts))
+    reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
+    sizes = {_on_wire(cuts[i].op) for i in reduces if cuts[i].op.meaning == BUCKET}
+    others = (i for i in reduces if cuts[i].op.meaning != BUCKET)
+    return start, reduces, [i for i in others if _on_wire(cuts[i].op) in sizes]
+
+
+def _on_wire(op: Op) -> int:
+    """Data bytes of its lines or groups. Of a Simple tensor too the size of a line is as good as
+    its own: one that differs by less is better doubted."""
+    return round_up(op.work_bytes, max(GRAIN_BYTES[op.protocol], LL_LINE_DATA_BYTES))
+
+
+def iteration(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:
+    """Indices of what every iteration holds, by the first one that was seen whole; None if none
+    was seen yet. What comes only now and then, like a metric, is no part of an iteration."""
+    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning == BUCKET]
+    lead = gradients[0] - start if gradients else 0
+    begins = [i - lead for i in gradients[::buckets]]
+    spans = [list(range(a, b)) for a, b in pairwise(begins)]
+    if not spans:
+        whole = ended and len(gradients) == buckets
+        return list(range(start, gradients[-1] + 1)) if whole else None
+    common = spans[0]
+    for other in dict.fromkeys(tuple(cuts[i].op for i in span) for span in spans[1:]):
+        common = [common[i] for i in _in_both([cuts[i].op for i in common], other)]
+    return common
+
+
+def _in_both(one: Sequence[Op], other: Sequence[Op]) -> list[int]:
+    """Indices into `one` of a longest common subsequence."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i in reversed(range(len(one))):
+        for j in reversed(range(len(other))):
+            longest[i][j] = (
+                longest[i + 1][j + 1] + 1
+                if one[i] == other[j]
+                else max(longest[i + 1][j], longest[i][j + 1])
+            )
+    found: list[int] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i] == other[j]:
+            found.append(i)
+            i, j = i + 1, j + 1
+        elif longest[i + 1][j] >= longest[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found

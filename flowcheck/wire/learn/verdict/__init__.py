@@ -1,0 +1,1 @@
+"""What a reading may be believed: collectives with results, and doubts."""

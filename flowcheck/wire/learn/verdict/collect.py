@@ -1,0 +1,180 @@
+"""Cuts become collectives with results, sources, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
+from flowcheck.wire.learn.cuts.place import Canvas, paint, placements, ranges_of
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.reading import Collective, Placement
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.evidence import added_step_told, begins_here, counted
+from flowcheck.wire.learn.search.pairs import completions
+from flowcheck.wire.learn.trainer.iteration import BY_ORDER, disputed
+from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about
+from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT, END_OPEN, Ends, uncover_end
+from flowcheck.wire.terms import Kind, Protocol
+
+APART = "its size: connections beside these lost sends and may have carried a part of it"
+NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
+UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
+NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The collectives of one communicator, and what completed them."""
+
+    collectives: tuple[Collective, ...]
+    completions: dict[int, Completion]
+    counted: int
+    """How many of the first cuts begin where the count of all sends says."""
+    added_told: bool
+    """The ring step that a patched trainer adds, if any, is borne out."""
+
+
+def collect(
+    communicator: Communicator,
+    number: int,
+    p2p: Sequence[Stream],
+    *,
+    apart: bool = False,
+    broken_off: bool = False,
+) -> Found:
+    """Results of all collectives of a communicator. `apart`: connections beside it that lost
+    sends were read as another communicator, but may be channels of this one. `broken_off`: not
+    every reading was tried."""
+    ring, cuts = communicator.ring, communicator.cuts.found
+    proposed = completions(ring, cuts, p2p)
+    added = not ring.extra_sends or added_step_told(ring, cuts)
+    painted = [paint(cut, ring, added=added) for cut in cuts]
+    # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
+    if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
+        proposed = {}
+    known, ends = counted(ring, cuts), Ends(communicator)
+    either = disputed(cuts, len(communicator.habits.buckets))
+    collectives = []
+    since = 0
+    for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
+        if not cut.matched and not cut.op.licensed:
+            continue
+        # A collective comes after the one before it, whenever its frames were seen.
+        since = max(since, _next_seen(painted, i) if first_ns is None else first_ns)
+        sources = [source_name(stream, cut.op.protocol) for stream in streams]
+        if i in proposed:
+            proposed[i].put(canvas)
+            sources += [SOURCE] if proposed[i].ranges else []
+        doubts = doubts_about(cut, communicator)
+        if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
+            doubts.append(UNCOUNTED)
+        if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed:
+            doubts += [APART] * apart + [NOT_ALL_TRIED] * broken_off
+        if cut.op.kind is Kind.ALL_REDUCE and not added:
+            doubts.append(NOT_ADDED)
+        assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
+        if ends.open(i, canvas):
+            uncover_end(canvas, cut.op.protocol)
+            assumed.append(END_OPEN)
+        elif ends.assumed(i, canvas):
+            assumed.append(END_BY_CONTENT)
+        collectives.append(
+            _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
+        )
+    return Found(tuple(collectives), proposed, known, added)
+
+
+def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:
+    """When the first collective after `i` of which something was seen began."""
+    return next((at for _, _, at in painted[i:] if at is not None), 0)
+
+
+def source_name(stream: Stream, protocol: Protocol) -> str:
+    """Short, for people: the last digits of both addresses."""
+    key = stream.key
+    return f"{short(key.source)}->{short(key.destination)} {protocol}"
+
+
+def short(address: str) -> str:
+    """The last group of an address."""
+    return address.replace(".", ":").rsplit(":", 1)[-1][-4:]
+
+
+def _collective(
+    communicator: Communicator,
+    cut: Cut,
+    canvas: Canvas,
+    number: int,
+    first_ns: int,
+    sources: Sequence[str],
+    doubts: Sequence[str],
+    assumed: Sequence[str],
+) -> Collective:
+    ring = communicator.ring
+    canvas.covered &= ~canvas.disputed
+    canvas.result[canvas.disputed] = 0
+    if doubts and cut.op.kind is Kind.ALL_REDUCE and canvas.covered.all():
+        canvas.clear()
+    return Collective(
+        index=0,
+        kind=str(cut.op.kind),
+        communicator=number,
+        protocol=cut.op.protocol,
+        ranks=ring.ranks,
+        channels=sum(bool(sends) for sends in cut.schedules[0]) or 1,
+        bytes=canvas.size_bytes,
+        covered_bytes=int(canvas.covered.sum()),
+        missing=canvas.missing(),
+        result=canvas.result,
+        conflicts=canvas.conflicts + canvas.torn,
+        sources=tuple(dict.fromkeys(sources)),
+        assumed=tuple(dict.fromkeys((*doubts, *assumed))),
+        first_ns=first_ns,
+        placements=placements(cut, ring),
+        meaning=cut.op.meaning,
+        doubtful=bool(doubts),
+    )
+
+
+def parcels_left(streams: Sequence[Stream], first_communicator: int) -> list[Collective]:
+    """Every point-to-point send as a collective of its own."""
+    found: list[Collective] = []
+    for stream in streams:
+        for number in sorted(stream.sends):
+            send = stream.sends[number]
+            data, seen = Parcel(stream, ((0, send),), (send.wire_bytes,), number).content()
+            found.append(
+                Collective(
+                    index=0,
+                    kind="send_recv",
+                    communicator=first_communicator,
+                    protocol=Protocol.SIMPLE,
+                    ranks=2,
+                    channels=1,
+                    bytes=len(data),
+                    covered_bytes=int(seen.sum()),
+                    missing=ranges_of(~seen),
+                    result=np.where(seen, data, 0).astype(np.uint8),
+                    conflicts=0,
+                    sources=(source_name(stream, Protocol.SIMPLE),),
+                    assumed=(),
+                    first_ns=send.message.first_ns,
+                    placements=(
+                        Placement(
+                            flow=stream.key,
+                            number=number,
+                            first_psn=send.message.first_psn,
+                            protocol=Protocol.SIMPLE,
+                            wire_bytes=send.wire_bytes,
+                            start_byte=0,
+                            data_bytes=send.wire_bytes,
+                            final=True,
+                        ),
+                    ),
+                )
+            )
+    return found

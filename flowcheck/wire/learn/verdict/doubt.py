@@ -1,0 +1,161 @@
+"""What a reading rests on: doubts that forbid to call it complete, and what is only assumed."""
+
+from __future__ import annotations
+
+from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.learn.verdict.ends import END_OPEN
+from flowcheck.wire.schedule import Send
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
+from flowcheck.wire.terms import Kind, Protocol
+
+MANY_SENDS = 4
+"""Sends with payload that make a ring collective of sizes which single broadcasts might have."""
+CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
+
+
+def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
+    """Why the sends of `cut` may be another collective, or one of another size."""
+    if cut.doubt:
+        return [cut.doubt]
+    if cut.op.kind is Kind.ALL_REDUCE and _senders_open(communicator):
+        return ["the ring index of the senders: sizes fit another as well"]
+    if releases_open(cut, communicator):
+        return ["the NCCL release: another one's partition has the same sizes at other places"]
+    if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
+        return ["its size: a connection of which sends were lost may have carried a part"]
+    if cut.op.licensed:
+        return []
+    if cut.op.kind is Kind.ALL_REDUCE:
+        if cut.lost and not _seen_whole(cut, communicator) and not _only_total(cut, communicator):
+            return ["its size: sends of it were lost and other sizes fit what is left"]
+        if cut.lost and not _kind_told(cut, communicator):
+            return ["it is an all_reduce: of what may have told that, sends were lost"]
+        return []
+    if not _clean(communicator):
+        return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
+    return []
+
+
+def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
+    """A connection that has no part in it lost sends, or holds some that fit nowhere."""
+    for edge, at, names, schedule in zip(
+        communicator.ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            idle = channel is None or not schedule[channel]
+            later = sum(n >= number for n in stream.sends)
+            gaps = later < stream.stop - number
+            if idle and later and (gaps or communicator.cuts.unread):
+                return True
+    return False
+
+
+def _senders_open(communicator: Communicator) -> bool:
+    """Another ring index explains every size as well: chunks may be each other."""
+    ring = communicator.ring
+    return any(
+        rival.ring.ranks == ring.ranks
+        and [e.sender for e in rival.ring.edges] != [e.sender for e in ring.edges]
+        for rival in communicator.rivals
+    )
+
+
+def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
+    """What no byte seen could have contradicted, and what other readings would change."""
+    assumed: list[str] = []
+    reduces = cut.op.kind is Kind.ALL_REDUCE
+    if cut.op.from_wire and cut.op.protocol is Protocol.LL:
+        assumed.append(END_OPEN)
+    if not cut.op.licensed and not reduces:
+        assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
+    ring = communicator.ring
+    named = any(other.op.licensed for other in communicator.cuts.found)
+    if reduces and not ring.closed and not named:
+        assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
+    for rival in communicator.rivals if reduces else ():
+        other = rival.ring
+        if other.ranks != ring.ranks:
+            assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
+        elif other.extra_sends != ring.extra_sends:
+            assumed.append("how many ring steps the trainer's NCCL makes")
+    if _channels_open(cut, communicator):
+        assumed.append(CHANNEL_ORDER)
+    return list(dict.fromkeys(assumed))
+
+
+def _seen_whole(cut: Cut, communicator: Communicator) -> bool:
+    """The same collective was seen elsewhere with all its sends."""
+    return any(c.op == cut.op and not c.lost for c in communicator.cuts.found)
+
+
+def _kind_told(cut: Cut, communicator: Communicator) -> bool:
+    """Broadcasts of just the sizes that were seen, in just this order, are out of the question on
+    every connection: far more was seen than lost. An empty send tells more than any other, no
+    broadcast is empty."""
+    sends: dict[int, list[tuple[Send, bool]]] = {}
+    for stream, number, send in cut.sends(communicator.ring):
+        sends.setdefault(id(stream), []).append((send, number in stream.sends))
+    full = 0
+    for of in sends.values():
+        full += sum(seen and bool(send.wire_bytes) for send, seen in of)
+        empty = [seen for send, seen in of if not send.wire_bytes]
+        if empty and not any(empty):
+            return False
+    return _seen_whole(cut, communicator) or (full >= MANY_SENDS and cut.lost * 2 <= cut.matched)
+
+
+def _clean(communicator: Communicator) -> bool:
+    """Both directions from their start, and not one send lost or left unread."""
+    cuts = communicator.cuts
+    return (
+        not cuts.unread
+        and len(cuts.ring.edges) > 1
+        and not any(cut.lost or cut.doubt for cut in cuts.found)
+        and all(s.from_start for e in cuts.ring.edges for s in e.streams)
+    )
+
+
+def _only_total(cut: Cut, communicator: Communicator) -> bool:
+    """No other size fits the sends that were seen, ends of the last line aside."""
+    ring = communicator.ring
+    edges = []
+    for edge, at, names, schedule in zip(
+        ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        flows = []
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            count = len(schedule[channel]) if channel is not None else 0
+            seen = [stream.sends.get(number + i) for i in range(count)]
+            flows.append(tuple(None if s is None else s.wire_bytes for s in seen))
+        edges.append(EdgeSizes(sender=edge.sender, flows=tuple(flows)))
+    setting = Setting(
+        ranks=ring.ranks,
+        channels=ring.channels,
+        protocol=cut.op.protocol,
+        extra_sends=ring.extra_sends,
+    )
+    try:
+        fits = totals_fitting(edges, setting, rules=cut.rules)
+    except ValueError:
+        return False
+    slack = LINE_BYTES if cut.op.protocol is Protocol.LL else 1
+    return bool(fits) and all(abs(f.total_bytes - cut.op.work_bytes) < slack for f in fits)
+
+
+def _channels_open(cut: Cut, communicator: Communicator) -> bool:
+    """Two connections of an edge that carry something here had the same sizes all along, so
+    that nothing tells which channel is which."""
+    for edge, names, schedule in zip(
+        communicator.ring.edges, cut.channels, cut.schedules, strict=True
+    ):
+        histories = [
+            tuple((n, s.wire_bytes) for n, s in sorted(stream.sends.items()))
+            for stream, name in zip(edge.streams, names, strict=True)
+            if name is not None and schedule[name]
+        ]
+        if len(set(histories)) < len(histories):
+            return True
+    return False

@@ -1,0 +1,101 @@
+"""Where a tensor ends inside its last LL line or LL128 group, and when nothing tells.
+
+A line holds 8 bytes, a group 1920; NCCL says nothing of how many of the last one it means. A
+tensor whose size no plan gives, or whose plan fits others as well, may be some bytes shorter.
+"""
+
+from __future__ import annotations
+
+from flowcheck.wire.learn.cuts.place import Canvas
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits, Stage
+from flowcheck.wire.learn.trainer.iteration import disputed
+from flowcheck.wire.terms import (
+    GRAIN_BYTES,
+    LL_LINE_DATA_BYTES,
+    Kind,
+    Protocol,
+    round_up,
+)
+
+END_OPEN = "the end of the tensor inside its last line"
+END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
+
+
+class Ends:
+    """Which all-reduces of one communicator end nobody knows where."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._cuts = communicator.cuts.found
+        habits = communicator.habits
+        sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
+        # Where nothing was lost and nothing as large came between, order tells which bucket it is.
+        told = not any(cut.lost for cut in self._cuts)
+        told = told and not disputed(self._cuts, len(habits.buckets))
+        self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
+        # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
+        # size of all parameters.
+        lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
+        self._hidden_from = len(self._cuts) if habits.stage is Stage.PLANNED else lost
+
+    def open(self, i: int, canvas: Canvas) -> bool:
+        """Neither a plan nor a byte tells where the result of cut `i` ends."""
+        return not self._told(i) and not self._by_content(i, canvas)
+
+    def assumed(self, i: int, canvas: Canvas) -> bool:
+        """Only what stands in its last line tells where the result of cut `i` ends."""
+        return not self._told(i) and self._by_content(i, canvas)
+
+    def _by_content(self, i: int, canvas: Canvas) -> bool:
+        # What fills up a group may be anything: of another tensor, even of the same kind.
+        return self._cuts[i].op.protocol is not Protocol.LL128 and _fills_last_line(canvas)
+
+    def _told(self, i: int) -> bool:
+        op = self._cuts[i].op
+        if op.kind is not Kind.ALL_REDUCE:
+            return True
+        told = not op.slack_is_open
+        grain = GRAIN_BYTES[op.protocol]
+        if op.meaning == BUCKET and grain > 1:
+            # A metric of one number is as large on the wire as a bucket of one line.
+            told = op.work_bytes > grain and i < self._hidden_from
+            told = told and (op.work_bytes, op.protocol) not in self._rivals
+        return told
+
+
+def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
+    """Not one byte of the last line or group is sure to be the tensor's."""
+    grain = GRAIN_BYTES[protocol]
+    canvas.covered[(canvas.size_bytes - 1) // grain * grain :] = False
+
+
+def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = False) -> bool:
+    """The tensor of `size` bytes (all parameters, or a bucket) may end elsewhere inside its last
+    line, and no size on the wire tells: another bucket fills the same lines, or other shapes, or
+    elements of another size, fit the start-up as well. named: which tensor it is, is known."""
+    if not habits.shapes:
+        return False
+    grain = GRAIN_BYTES[protocol]
+    tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
+    if named:
+        counts = habits.shapes[0].counts
+        own = (of for of in tensors if sum(counts[i] for i in of) * habits.element_bytes == size)
+        tensors = tuple(own) or tensors
+    ends: set[int] = set()
+    for cut in habits.shapes:
+        for element_bytes in ELEMENT_BYTES:
+            if cut.elements * element_bytes <= round_up(habits.weights_bytes, grain):
+                ends |= {sum(cut.counts[i] for i in of) * element_bytes for of in tensors}
+    return any(end != size and round_up(end, grain) == round_up(size, grain) for end in ends)
+
+
+def _fills_last_line(canvas: Canvas) -> bool:
+    """The tensor fills its last line and what stands there looks like the rest of it. A tensor of
+    one line has no rest."""
+    if canvas.size_bytes <= LL_LINE_DATA_BYTES:
+        return False
+    if canvas.size_bytes % LL_LINE_DATA_BYTES or not canvas.covered[-4:].all():
+        return False
+    words = canvas.result.reshape(-1, 4)
+    small_integers = bool((words[:, 2:] == 0).all(axis=1).mean() > 0.5)
+    return bool(words[-1].any() and (words[-1, 2:].any() or small_integers))

@@ -1,0 +1,47 @@
+"""What stands behind the weights in their last LL line: padding, or a value nobody announced.
+
+A line holds 8 bytes, and a frozen parameter of one element may fill what is left of it: then the
+weights are one element further on than they seem. NCCL leaves what it pads with undefined; one
+sender's plan and its weights are padded alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import unpacked
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES, WEIGHTS
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
+
+
+def hidden(communicator: Communicator) -> tuple[int, bool]:
+    """(bytes behind the weights that may be a parameter's, whether they look like no padding)."""
+    ring, cuts = communicator.ring, communicator.cuts.found
+    size = communicator.habits.elements * communicator.habits.element_bytes
+    sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
+    ends = list(accumulate(cut.op.work_bytes for cut in sent))
+    last = next((cut for cut, end in zip(sent, ends, strict=True) if end == size), None)
+    own = {pad for pad in _pads(last, ring) if any(pad)} if last is not None else set()
+    plan = {pad for cut in cuts if cut.op.meaning in (ORDER, SIZES) for pad in _pads(cut, ring)}
+    usual = {byte for pad in plan for byte in pad}
+    if not own or all(set(pad) == usual for pad in own):
+        return 0, False
+    return max(map(len, own)), len(usual) == 1
+
+
+def _pads(cut: Cut, ring: Ring) -> Iterator[bytes]:
+    """What every send that carries the end of the tensor has behind it, in its last line."""
+    if cut.op.protocol is not Protocol.LL:
+        return
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        rest = -send.data_bytes % LL_LINE_DATA_BYTES
+        last = send.data_bytes and send.start_byte + send.data_bytes == cut.op.work_bytes
+        if seen is not None and last and rest:
+            data, mask = unpacked(seen, Protocol.LL, send.data_bytes + rest)
+            if mask[-rest:].all():
+                yield data[-rest:].tobytes()
