@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.chain import analyzed
 from support.hosts import ended_well, entry_points, hosts, lines_of
 
 pytestmark = [
@@ -60,14 +58,7 @@ def read(case: Case, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]
                 JOB.replace("DTYPE", case.dtype), FLOWCHECK_LAB_TRUTH=str(truth), **case.settings
             )
         )
-    told = subprocess.run(
-        [sys.executable, "-m", "flowcheck", "analyze", "--json", str(capture)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return lines_of(truth / f"rank{case.rank}.jsonl"), json.loads(told.stdout)
+    return lines_of(truth / f"rank{case.rank}.jsonl"), analyzed(capture)
 
 
 def never_wrong(truth: list[dict[str, Any]], told: dict[str, Any]) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +15,7 @@ import pytest
 from scapy.contrib.roce import BTH
 from scapy.layers.l2 import Ether
 from scapy.utils import rdpcap
+from support.chain import analyzed
 from support.hosts import Hosts, hosts
 from support.ports import Exchange
 from support.talk import MIXED, TESTS, captured
@@ -186,14 +184,7 @@ def test_the_decoder_puts_messages_together_in_spite_of_retransmission(
         assert set(run.verdicts()) <= {"write", "ack", "nak", "stale", "orphan"}
         found = Counter(bytes(data) for data, seen in run.reassembled().values() if all(seen))
     assert sent - found == Counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", "analyze", "--json", str(capture)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    verdicts = json.loads(done.stdout)["frames"]
+    verdicts = analyzed(capture)["frames"]
     assert verdicts["total"] == len(frames)
     assert verdicts["icrc_bad"] == verdicts["malformed"] == verdicts["roce_other"] == 0
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.chain import analyzed
 from support.hosts import ended_well, entry_points, hosts, lines_of
 from support.wireshark import tshark
 
@@ -104,14 +102,7 @@ def test_analyze_finds_the_sums_the_trainers_got(
     capture = tmp_path / "wire.pcap"
     with hosts(count, entry) as made, made.capture(0, capture):
         ended_well(made.run(BUCKETS, **settings))
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", "analyze", "--json", str(capture)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
     truth = [one["sha256"] for one in lines_of(tmp_path / "rank0.jsonl") if one["kind"] == SUM]
-    found = [one for one in json.loads(done.stdout)["collectives"] if one["kind"] == SUM]
+    found = [one for one in analyzed(capture)["collectives"] if one["kind"] == SUM]
     assert len(truth) == 4
     assert [one["sha256"] for one in found] == truth

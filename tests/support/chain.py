@@ -61,6 +61,12 @@ def flowcheck(*words: str | Path, limit_s: float = LIMIT_S) -> tuple[int, str, s
         return command.result(limit_s)
 
 
+def analyzed(capture: Path) -> Any:
+    """What `flowcheck analyze` says of a capture."""
+    with Command("analyze", "--json", capture) as command:
+        return command.json()
+
+
 def wait_until(done: Callable[[], bool], limit_s: float, what: str) -> float:
     """Looks again and again; seconds it took. Fails with `what` after `limit_s`."""
     began_s = time.monotonic()
