@@ -80,3 +80,18 @@ def test_only_links_imports_zmq_and_nothing_sleeps() -> None:
             sleepers.append(str(path.relative_to(PACKAGE)))
     assert sockets == ["stages/links.py"]
     assert sleepers == []
+
+
+def test_rooms_of_learning_import_only_what_lies_below_them() -> None:
+    order = ("flows", "cuts", "trainer", "search", "verdict", "jobs")
+    learn = PACKAGE / "wire/learn"
+    assert {path.name for path in learn.iterdir() if (path / "__init__.py").exists()} == set(order)
+    wrong = [
+        f"{path.relative_to(learn)} imports {name}"
+        for height, room in enumerate(order)
+        for path in (learn / room).glob("*.py")
+        for name in imports(path)
+        for above in (*order[height + 1 :], "read")
+        if f"{name}.".startswith(f"flowcheck.wire.learn.{above}.")
+    ]
+    assert wrong == []
