@@ -52,7 +52,7 @@ class Op:
 
 
 @lru_cache(maxsize=4096)
-def schedule_of(
+def _schedule_of(
     op: Op, rule: Rule, ranks: int, channels: int, sender: int, extra_sends: int
 ) -> Schedule:
     """What one edge carries for `op`."""
@@ -66,6 +66,14 @@ def schedule_of(
         channels=channels,
         protocol=op.protocol,
         rule=rule,
+    )
+
+
+def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
+    """[edge] what each one carries for `op`."""
+    return tuple(
+        _schedule_of(op, rule, ring.ranks, ring.channels, edge.sender, ring.extra_sends)
+        for edge in ring.edges
     )
 
 

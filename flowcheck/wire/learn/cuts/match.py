@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedule_of
+from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import Schedule, Send
@@ -57,11 +57,7 @@ def apply(
     seen, unless it may lie in a gap all of it."""
     alike: dict[tuple[Schedule, ...], list[Rule]] = {}
     for rule in state.rules:
-        schedules = tuple(
-            schedule_of(op, rule, ring.ranks, ring.channels, e.sender, ring.extra_sends)
-            for e in ring.edges
-        )
-        alike.setdefault(schedules, []).append(rule)
+        alike.setdefault(schedules_of(op, rule, ring), []).append(rule)
     for schedules, rules in alike.items():
         for names in _assignments(ring, state, schedules, op.protocol):
             fit = _fit(ring, state, schedules, names, op.protocol)

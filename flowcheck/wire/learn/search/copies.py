@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowcheck.wire.learn.cuts.candidates import schedule_of
+from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
@@ -30,14 +30,6 @@ def rules_left(cuts: Cuts) -> tuple[Rule, ...]:
     return left or ring.rules
 
 
-def under(cut: Cut, ring: Ring, rule: Rule) -> tuple[Schedule, ...]:
-    """What every edge would carry for the collective under `rule`."""
-    return tuple(
-        schedule_of(cut.op, rule, ring.ranks, ring.channels, edge.sender, ring.extra_sends)
-        for edge in ring.edges
-    )
-
-
 def same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
     sizes = ([[[s.wire_bytes for s in c] for c in edge] for edge in e] for e in (one, other))
     return next(sizes) == next(sizes)
@@ -45,7 +37,7 @@ def same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
 
 def _differ(cut: Cut, ring: Ring, rule: Rule) -> bool:
     """Sizes allow the rule, and two copies of a byte are then not equal."""
-    schedules = under(cut, ring, rule)
+    schedules = schedules_of(cut.op, rule, ring)
     if not same_sizes(schedules, cut.schedules):
         return False
     return paint(replace(cut, schedules=schedules), ring)[0].conflicts > 0

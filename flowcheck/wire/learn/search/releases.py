@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.copies import same_sizes, under
+from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.schedule import Schedule
 
 
@@ -14,14 +15,15 @@ def releases_open(cut: Cut, communicator: Communicator) -> bool:
     Releases are told by their clear-to-send entries; where none was mirrored only sizes are left,
     and the sizes of two partitions may agree.
     """
-    for rule in communicator.ring.rules:
+    ring = communicator.ring
+    for rule in ring.rules:
         if rule in cut.rules:
             continue
-        mine = under(cut, communicator.ring, rule)
+        mine = schedules_of(cut.op, rule, ring)
         if not same_sizes(mine, cut.schedules) or _same_places(mine, cut.schedules):
             continue
         others = {other.op: other for other in communicator.cuts.found}.values()
-        if all(same_sizes(under(o, communicator.ring, rule), o.schedules) for o in others):
+        if all(same_sizes(schedules_of(o.op, rule, ring), o.schedules) for o in others):
             return True
     return False
 

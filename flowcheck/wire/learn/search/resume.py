@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedule_of
+from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.match import agreeing
 from flowcheck.wire.learn.flows.rings import Ring
@@ -125,11 +125,7 @@ def _head(ring: Ring, cuts: Cuts, start: Positions, tail: Cuts) -> tuple[Cut, ..
 def _ending(ring: Ring, op: Op, stop: Positions, like: Cut, before: State) -> Cut | None:
     """`op` as it would lie if it ended at `stop`; None if a size contradicts that, or if it
     would reach back into what is read already."""
-    rule = like.rules[0]
-    schedules = tuple(
-        schedule_of(op, rule, ring.ranks, ring.channels, e.sender, ring.extra_sends)
-        for e in ring.edges
-    )
+    schedules = schedules_of(op, like.rules[0], ring)
     starts: list[tuple[int, ...]] = []
     matched = lost = 0
     for edge, at, names, schedule, least in zip(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.learn.cuts.candidates import Op, schedule_of
+from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.schedule import Schedule
+from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.terms import Kind, Protocol
 
 WORD_BYTES = 4
@@ -77,13 +77,7 @@ def _small_integers(cut: Cut, ring: Ring) -> bool:
 
 def _resized(cut: Cut, ring: Ring, op: Op) -> Cut | None:
     """The cut with another total; None if that changes a size on the wire."""
-    schedules = tuple(
-        schedule_of(op, cut.rules[0], ring.ranks, ring.channels, e.sender, ring.extra_sends)
-        for e in ring.edges
-    )
-    sizes = _wire_sizes(schedules)
-    return replace(cut, op=op, schedules=schedules) if sizes == _wire_sizes(cut.schedules) else None
-
-
-def _wire_sizes(schedules: Sequence[Schedule]) -> list[list[list[int]]]:
-    return [[[s.wire_bytes for s in c] for c in e] for e in schedules]
+    schedules = schedules_of(op, cut.rules[0], ring)
+    if not same_sizes(schedules, cut.schedules):
+        return None
+    return replace(cut, op=op, schedules=schedules)
