@@ -15,7 +15,7 @@ from flowcheck.wire.schedule import (
     Tuning,
     collective,
     data_bytes_of,
-    fifo_steps_per_send,
+    sends_per_chunk,
 )
 
 Sizes = tuple[int | None, ...]
@@ -227,7 +227,7 @@ def _slack_bytes(protocol: Protocol, chunks: int) -> int:
 
 def _chunks(flow: Sizes, sender: int, setting: Setting) -> list[int | None]:
     """Most data bytes of every distinct chunk of a flow, None where no copy's size is known."""
-    slices = 2 if fifo_steps_per_send(setting.kind, setting.protocol) == 2 else 1
+    slices = sends_per_chunk(setting.kind, setting.protocol)
     hops = {
         Kind.ALL_REDUCE: 2 * setting.ranks - 2 + setting.extra_sends,
         Kind.BROADCAST: 1,

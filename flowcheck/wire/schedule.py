@@ -43,6 +43,7 @@ __all__ = [
     "fifo_steps_per_send",
     "first_fifo_step",
     "reduce_scatter",
+    "sends_per_chunk",
     "wire_bytes",
 ]
 
@@ -85,6 +86,11 @@ class RingSetting(TypedDict):
 def fifo_steps_per_send(kind: Kind, protocol: Protocol) -> int:
     """Connection steps per message: a slice of a Simple chunk is two steps long, except in a
     broadcast (NCCL src/include/collectives.h, *_SLICESTEPS)."""
+    return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
+
+
+def sends_per_chunk(kind: Kind, protocol: Protocol) -> int:
+    """A chunk of Simple, of four steps, goes in two slices, except in a broadcast."""
     return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
 
 
@@ -226,7 +232,7 @@ def _channel_sends(
 def _slices(launch: Launch, size: int) -> Iterator[tuple[int, int]]:
     """(offset, bytes) of each message of a chunk: one, or two Simple slices, empty ones too.
     NCCL src/device/prims_simple.h, genericOp (sliceSize)."""
-    if fifo_steps_per_send(launch.kind, launch.protocol) == 1:
+    if sends_per_chunk(launch.kind, launch.protocol) == 1:
         yield 0, size
         return
     element = launch.element_bytes

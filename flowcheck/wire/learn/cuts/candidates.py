@@ -9,7 +9,7 @@ from itertools import product
 
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import Schedule, collective
+from flowcheck.wire.schedule import Schedule, collective, sends_per_chunk
 from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of
 
 Positions = tuple[tuple[int, ...], ...]
@@ -143,10 +143,6 @@ def hops_of(kind: Kind, ring: Ring) -> int:
     return 1 if kind is Kind.BROADCAST else ring.ranks - 1
 
 
-def _slices(kind: Kind, protocol: Protocol) -> int:
-    return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
-
-
 def _parts(
     ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
 ) -> list[int]:
@@ -172,7 +168,7 @@ def _parts(
         options.append(total)
         if any(size < full for size in known):
             return [*options[-1:], *options[:-1]]
-        at += hops_of(kind, ring) * _slices(kind, protocol)
+        at += hops_of(kind, ring) * sends_per_chunk(kind, protocol)
     return options[::-1]
 
 
@@ -189,7 +185,7 @@ def loop_chunks(
     copy of the chunk has a known size; None if copies disagree."""
     lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
     sizes: list[int | None] = [None] * lanes
-    per_hop = _slices(kind, protocol)
+    per_hop = sends_per_chunk(kind, protocol)
     for hop in range(hops_of(kind, ring)):
         lane = (edge.sender - 1 - hop) % lanes if kind is Kind.ALL_REDUCE else hop
         sends = [stream.sends.get(at + hop * per_hop + i) for i in range(per_hop)]

@@ -13,7 +13,7 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import LINE_BYTES, SendSeen, Stream, seen_mask
 from flowcheck.wire.learn.reading import Placement
-from flowcheck.wire.schedule import Send
+from flowcheck.wire.schedule import Send, sends_per_chunk
 from flowcheck.wire.seen import Range
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
 
@@ -138,7 +138,7 @@ def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
     """It is of the ring step that a patched trainer adds to each loop."""
     if cut.op.kind is not Kind.ALL_REDUCE or not ring.extra_sends:
         return False
-    slices = 2 if cut.op.protocol is Protocol.SIMPLE else 1
+    slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
     steps = 2 * ring.ranks - 2
     return send.send // slices % (steps + ring.extra_sends) >= steps
 

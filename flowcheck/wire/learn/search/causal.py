@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.schedule import sends_per_chunk
 
 Place = tuple[int, int, int, int]
 """(sender, channel, loop, ring step)."""
@@ -34,7 +34,7 @@ def in_causal_order(cut: Cut, ring: Ring) -> bool:
 
 def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
     """When each ring step of it was first seen."""
-    slices = 2 if cut.op.protocol is Protocol.SIMPLE else 1
+    slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
     steps = 2 * ring.ranks - 2 + ring.extra_sends
     found: dict[Place, int] = {}
     for edge, at, names, schedule in zip(
