@@ -9,6 +9,8 @@ from support.netib.options import Options
 
 SMALL = ((96, 40), (96,), (30, 96), (30,), (7, 30))
 WIDE = ((256, 256), (256,), (90, 256), (90,))
+TALL = ((300, 300), (72,), (10, 300), (10,))
+"""A chunk is of so many elements that where its slices part depends on the type."""
 MIXED = ((1024, "LL"), (12000, "LL128"))
 CAPS = (12000, 12000)
 
@@ -36,6 +38,12 @@ CASES: dict[str, Options] = {
     ),
     "r16-simple-230": Options(
         ranks=16, protocol="Simple", shapes=WIDE, channels=16, version=(2, 30), mtu=4096, steps=3
+    ),
+    "r2-simple-230-bf16-slices": Options(
+        protocol="Simple", shapes=TALL, version=(2, 30), dtype="bfloat16", mtu=4096, steps=3
+    ),
+    "r2-simple-230-fp64-slices": Options(
+        protocol="Simple", shapes=TALL, version=(2, 30), dtype="float64", mtu=4096, steps=3
     ),
     "r16-ll-230-bf16": Options(
         ranks=16, shapes=SMALL, channels=16, version=(2, 30), dtype="bfloat16", steps=3

@@ -39,10 +39,14 @@ class Op:
     """Expected here, but of no particular size."""
     from_wire: bool = False
     """Expected here; nothing but the sizes on the wire tells how large it is."""
+    type_bytes: int = 0
+    """Of an element, where that is known: Simple's slices depend on it. 0: it is not."""
 
     @property
     def element_bytes(self) -> int:
-        """The widest type that divides it; NCCL's cuts hardly depend on it."""
+        """The widest usual type that divides it, where none is known."""
+        if self.type_bytes:
+            return self.type_bytes
         return 4 if self.work_bytes % 4 == 0 else 2 if self.work_bytes % 2 == 0 else 1
 
     @property

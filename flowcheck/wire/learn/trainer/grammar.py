@@ -80,8 +80,10 @@ class Trainer:
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
         from_start = not any(n for at in state.positions for n in at)
         for kind, size, meaning in _expected(habits, from_start):
+            op = _licensed(kind, size, meaning, protocol)
             if size > 0:
-                yield _licensed(kind, size, meaning, protocol)
+                typed = habits.element_bytes if meaning == BUCKET else 0
+                yield replace(op, type_bytes=typed)
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is None or (named == SIZES and habits.bucket_count):
             return
