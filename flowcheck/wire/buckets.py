@@ -78,8 +78,10 @@ def assign_buckets(
 ) -> Buckets:
     """Close a bucket with the tensor that fills its cap; each group (dtype and device) has its
     own open bucket and goes through `caps_bytes` on its own, the last cap for ever. `order`: the
-    order in which tensors come; buckets then stay in closing order, else they are sorted by
-    their first tensor. compute_bucket_assignment_by_size."""
+    order in which tensors come; buckets then stay in closing order, those still open behind them,
+    the group that came last first, else they are sorted by their first tensor.
+    compute_bucket_assignment_by_size; its open buckets are in an unordered_map, which gives back
+    first what went in last (libstdc++, as long as no two groups share a place)."""
     kinds = groups or [None] * len(sizes_bytes)
     open_buckets: dict[Hashable, list[int]] = {}
     filled: dict[Hashable, int] = {}
@@ -93,7 +95,7 @@ def assign_buckets(
             buckets.append(tuple(open_buckets.pop(kind)))
             closed[kind] = closed.get(kind, 0) + 1
             filled[kind] = 0
-    buckets += [tuple(bucket) for bucket in open_buckets.values()]
+    buckets += [tuple(open_buckets[kind]) for kind in reversed(filled) if kind in open_buckets]
     return tuple(buckets if order is not None else sorted(buckets, key=min))
 
 
