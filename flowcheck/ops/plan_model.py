@@ -1,0 +1,175 @@
+"""The model of `flowcheck plan`: what its factory registers, without memory for a single weight."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.wire.job import Parameter
+
+if TYPE_CHECKING:
+    import torch
+
+FORM = 'write "file.py:function" or "package.module:function"'
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter or a buffer by its name."""
+
+    name: str
+    wire: Parameter
+    """Sizes and strides in elements, the type, bytes of an element."""
+    trains: bool = True
+    """False: frozen, or a buffer; it has no gradient."""
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """What DistributedDataParallel sees of a module, in registration order."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    """Parameters, frozen ones in their places."""
+    buffers: tuple[Tensor, ...]
+    ready: tuple[int, ...] | None = None
+    """Trained parameters in the order in which a backward pass made their gradients; None: no
+    backward pass was made."""
+
+    @property
+    def trained(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.trains)
+
+
+def load_model(
+    where: str, settings: Sequence[str], *, dtype: str | None, loss: str | None
+) -> Model:
+    """The module that the factory at `where` makes on torch's meta device.
+
+    settings: its keyword arguments, "layers=12"; dtype: the module is cast to it; loss: another
+    factory, called with the module, whose result goes backward, so that the order of gradients is
+    known. Raises ConfigError for whatever of the user's code does not work out.
+    """
+    import torch
+
+    factory = _callable_at("MODEL", where)
+    arguments = dict(_setting(text) for text in settings)
+    with torch.device("meta"):
+        module = _called("MODEL", where, factory, **arguments)
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError("MODEL", where, f"gave {type(module).__name__}, not a torch module")
+        if dtype is not None:
+            module = module.to(_type_of(dtype))
+        _refuse(where, module)
+        tensors = tuple(_tensor(n, p, p.requires_grad) for n, p in module.named_parameters())
+        buffers = tuple(_tensor(n, b, False) for n, b in module.named_buffers())
+        ready = None if loss is None else _ready_order(loss, module)
+    return Model(name=type(module).__name__, tensors=tensors, buffers=buffers, ready=ready)
+
+
+def _callable_at(key: str, where: str) -> Callable[..., Any]:
+    place, colon, name = where.rpartition(":")
+    if not colon:
+        raise ConfigError(key, where, FORM)
+    try:
+        if place.endswith(".py"):
+            found = _in_file(Path(place).resolve(), name)
+        else:
+            sys.path.insert(0, "")  # as `python -m` has it
+            try:
+                found = pkgutil.resolve_name(where)
+            finally:
+                sys.path.remove("")
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigError(key, where, "is no function")
+    result: Callable[..., Any] = found
+    return result
+
+
+def _in_file(path: Path, name: str) -> object:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    sys.path.insert(0, str(path.parent))
+    try:
+        names = runpy.run_path(str(path))
+    finally:
+        sys.path.remove(str(path.parent))
+    if name not in names:
+        raise AttributeError(f"{path.name} has no {name}")
+    return names[name]
+
+
+def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        return function(*given, **named)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """A keyword argument: numbers, True, None and quoted words as Python has them, else a word."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError("--set", text, "write name=value, an argument of the factory")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _type_of(name: str) -> torch.dtype:
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError("--dtype", name, "is one of float32, bfloat16, float16, float64")
+    return found
+
+
+def _refuse(where: str, module: torch.nn.Module) -> None:
+    """What DistributedDataParallel would not take, or does not put on the wire as others."""
+    import torch
+
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise ConfigError("MODEL", where, f"{name} has no shape before its first forward")
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.sparse:
+            raise ConfigError("MODEL", where, f"{name} has sparse gradients: no plan covers them")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("MODEL", where, "no parameter requires a gradient")
+
+
+def _tensor(name: str, tensor: torch.Tensor, trains: bool) -> Tensor:
+    wire = Parameter(
+        sizes=tuple(tensor.size()),
+        strides=tuple(tensor.stride()),
+        element_bytes=tensor.element_size(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+    )
+    return Tensor(name=name, wire=wire, trains=trains)
+
+
+def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:
+    """Of the gradients, as DDP's own hooks on the accumulation of each see it."""
+    import torch
+
+    order: list[int] = []
+    trained: list[Any] = [p for p in module.parameters() if p.requires_grad]
+    for index, parameter in enumerate(trained):
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
+    loss = _called("--loss", where, _callable_at("--loss", where), module)
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        raise ConfigError("--loss", where, "must give a loss of no dimensions, called with MODEL")
+    _called("--loss", where, loss.backward)
+    return tuple(order)
