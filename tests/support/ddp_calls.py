@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 RANKS = 2
@@ -85,7 +86,7 @@ def calls_of(
     group = Recorder()
     wrapped = DistributedDataParallel(module, process_group=group, **options)
     if fp16_hook:
-        wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
     for _ in range(iterations):
         for micro in range(accumulate):
             if micro < accumulate - 1 and not sync_each:
