@@ -22,10 +22,16 @@ static bool is_past(const struct fc_extractor *x, uint64_t step)
 	return false;
 }
 
-static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message *m, uint32_t *flag)
+static uint64_t number_in_plan(const struct fc_flow_plan *plan, uint64_t number)
+{
+	return number == FC_NUMBER_UNKNOWN ? number : number * plan->stride + plan->phase;
+}
+
+static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message *m, uint64_t number,
+		       uint32_t *flag)
 {
 	if (plan->flag_offset != UINT64_MAX)
-		*flag = (uint32_t)(m->number + plan->flag_offset);
+		*flag = (uint32_t)(number + plan->flag_offset);
 	else if (m->flags & FC_MESSAGE_LINE_FLAG)
 		*flag = m->line_flag;
 	else
@@ -88,11 +94,11 @@ uint64_t fc_plan_place(const struct fc_extractor *x, uint32_t flow, uint64_t num
 }
 
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
-			     const struct fc_message *m, struct fc_decision *d)
+			     const struct fc_message *m, uint64_t number, struct fc_decision *d)
 {
 	uint64_t nth;
 
-	if (!place_in_plan(plan, m->number, &nth)) {
+	if (!place_in_plan(plan, number, &nth)) {
 		d->kind = FC_HOME_IGNORED;
 		return;
 	}
@@ -113,7 +119,7 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		return;
 	}
 	d->of_step = true;
-	if (!in_turn(x, plan, m->number))
+	if (!in_turn(x, plan, number))
 		return;
 	if (send->kind != FC_SEND_FINAL)
 		d->kind = FC_HOME_IGNORED;
@@ -121,7 +127,7 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
 	else if (send->protocol == FC_PROTOCOL_LL128 && plan->flag_offset == UINT64_MAX)
 		d->kind = FC_HOME_SHARD; /* flags of a packet are held against each other */
-	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, &d->flag))
+	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, number, &d->flag))
 		d->kind = FC_HOME_SHARD;
 }
 
@@ -138,15 +144,16 @@ static bool plan_covers(const struct fc_flow_plan *plan, uint64_t number)
 struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m)
 {
 	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
+	const uint64_t number = number_in_plan(plan, m->number);
 	struct fc_decision d = { .kind = FC_HOME_STAGED };
 
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
-	else if (plan_covers(plan, m->number)) {
-		if (m->number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
+	else if (plan_covers(plan, number)) {
+		if (number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
 		else
-			decide_by_number(x, plan, m, &d);
+			decide_by_number(x, plan, m, number, &d);
 	}
 	return d;
 }
@@ -155,16 +162,17 @@ void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
 		  const struct fc_decision *decision)
 {
 	struct fc_flow_plan *plan = &x->staging->plans[m->flow];
+	const uint64_t number = number_in_plan(plan, m->number);
 
 	if (decision->of_step && decision->step > plan->last_step)
 		fc_set(x, &plan->last_step, decision->step);
-	if (decision->of_step && decision->kind != FC_HOME_STAGED && m->number >= plan->next_number)
-		fc_set(x, &plan->next_number, m->number + 1);
+	if (decision->of_step && decision->kind != FC_HOME_STAGED && number >= plan->next_number)
+		fc_set(x, &plan->next_number, number + 1);
 	if (decision->of_step && plan->frontier != FC_NO_FRONTIER &&
-	    m->number == fc_plan_frontier(x, plan))
-		fc_set(x, fc_shard_frontier(x->shard, plan->frontier), m->number + 1);
+	    number == fc_plan_frontier(x, plan))
+		fc_set(x, fc_shard_frontier(x->shard, plan->frontier), number + 1);
 	if (decision->deviates) {
-		fc_set(x, &plan->deviating_number, m->number);
+		fc_set(x, &plan->deviating_number, number);
 		fc_set(x, &plan->state, FC_PLAN_SUSPENDED);
 		x->counters->deviating_messages++;
 	}

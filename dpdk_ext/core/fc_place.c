@@ -278,7 +278,9 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 	};
 	x->counters->placed_packets++;
 	if (send->protocol == FC_PROTOCOL_LL128) {
-		place_ll128(&t, send, wire_offset, payload, payload_bytes, flag);
+		place_ll128(&t, send,
+			    (uint64_t)send->skip_lines * FC_LL128_LINE_BYTES + wire_offset, payload,
+			    payload_bytes, flag);
 		return;
 	}
 	const bool ll = send->protocol == FC_PROTOCOL_LL;

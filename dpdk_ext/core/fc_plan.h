@@ -36,7 +36,8 @@ struct fc_send {
 	uint32_t first_segment; /* index of its first segment; ascending by data_byte */
 	uint32_t segments;
 	uint8_t protocol, kind;
-	uint16_t reserved;
+	uint8_t skip_lines; /* LL128: lines of its first group that another queue pair carries */
+	uint8_t reserved;
 };
 
 /* A plan whose messages get homes in any order. */
@@ -53,7 +54,9 @@ struct fc_cut {
 };
 
 /* Message `first_number` is the first send of step `first_step`. That step's
- * table lists `first_sends`; every later step repeats `each_sends`. */
+ * table lists `first_sends`; every later step repeats `each_sends`. The queue pairs
+ * of one connection take its messages by turns and have one plan: all numbers in
+ * it are of the connection, of which a flow's message n is n * stride + phase. */
 struct fc_flow_plan {
 	uint64_t state; /* enum fc_plan_state; written last */
 	uint64_t first_number, first_step;
@@ -65,7 +68,8 @@ struct fc_flow_plan {
 	uint64_t next_number;       /* one past the furthest message that was placed or ignored */
 	uint64_t cuts_used;         /* ever; cut `n` lies at n % FC_FLOW_CUTS, ascending */
 	uint64_t frontier;          /* which of the shard's it moves; FC_NO_FRONTIER: none */
-	uint64_t spare[3];
+	uint64_t stride, phase;     /* queue pairs of the connection, and whose turn this flow is */
+	uint64_t spare[1];
 	struct fc_cut cuts[FC_FLOW_CUTS];
 };
 

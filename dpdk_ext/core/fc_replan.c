@@ -10,11 +10,12 @@
 static int check_segments(const struct fc_extractor *x, const struct fc_send *send,
 			  const struct fc_segment *segments)
 {
-	const uint64_t room =
-		send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2
-		: send->protocol == FC_PROTOCOL_LL128
-			? send->wire_bytes / FC_LL128_GROUP_BYTES * FC_LL128_GROUP_DATA
-			: send->wire_bytes;
+	const uint64_t room = send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2
+			      : send->protocol == FC_PROTOCOL_LL128
+				      ? ((uint64_t)send->skip_lines * FC_LL128_LINE_BYTES +
+					 send->wire_bytes + FC_LL128_GROUP_BYTES - 1) /
+						FC_LL128_GROUP_BYTES * FC_LL128_GROUP_DATA
+				      : send->wire_bytes;
 	const uint64_t unit = x->shard->header->unit_bytes;
 	const uint64_t gradient = x->shard->header->gradient_bytes;
 	uint64_t end = 0;
@@ -40,7 +41,7 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 		      const struct fc_segment *segments, uint64_t segments_count)
 {
 	if (send->kind > FC_SEND_FINAL || send->protocol > FC_PROTOCOL_SIMPLE ||
-	    send->first_segment > segments_count ||
+	    send->skip_lines >= FC_LL128_GROUP_LINES || send->first_segment > segments_count ||
 	    send->segments > segments_count - send->first_segment)
 		return fc_fail(EINVAL, "a send names segments that are not there");
 	if (send->kind != FC_SEND_FINAL)
@@ -61,6 +62,9 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	    plan->first_sends > sends_count - plan->first_at ||
 	    plan->each_sends > sends_count - plan->each_at)
 		return fc_fail(EINVAL, "the plan of flow %u names sends that are not there", flow);
+	if (plan->phase >= plan->stride)
+		return fc_fail(EINVAL, "the plan of flow %u has turn %llu of %llu", flow,
+			       (unsigned long long)plan->phase, (unsigned long long)plan->stride);
 	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
 		return fc_fail(EINVAL, "the plan of flow %u names a frontier that is not there",
 			       flow);
@@ -95,6 +99,8 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->next_number, 0);
 	fc_set(x, &kept->cuts_used, 0);
 	fc_set(x, &kept->frontier, plan->frontier);
+	fc_set(x, &kept->stride, plan->stride);
+	fc_set(x, &kept->phase, plan->phase);
 	fc_set(x, &kept->state, plan->state);
 	fc_change_end(x);
 	return 0;

@@ -155,6 +155,8 @@ class Extractor(Closing):
             "each_at": len(plan.first.sends),
             "flag_offset": FIRST_FLAG if plan.flags_count else FLAG_UNKNOWN,
             "frontier": frontier,
+            "stride": plan.stride,
+            "phase": plan.phase,
         }
         code = lib.fc_plan_install(
             self.handle,
@@ -193,7 +195,8 @@ class Extractor(Closing):
         return int(lib.fc_frontier(self.handle, flow))
 
     def place_in_plan(self, flow: int, number: int) -> int | None:
-        """Which message of its plan this one is; None: it belongs to no step."""
+        """Which message of its plan the one of that number in it is; None: it belongs to no
+        step."""
         place = int(lib.fc_plan_place(self.handle, flow, number))
         return None if place == NUMBER_UNKNOWN else place
 
@@ -211,15 +214,16 @@ class Extractor(Closing):
     def placeable(
         self, numbers: Mapping[tuple[FlowKey, int], int]
     ) -> Iterator[tuple[int, int, int]]:
-        """(number, record, number from `numbers`) of what is staged and has a plan."""
+        """(number in the plan, record, number from `numbers`) of what is staged and has a plan."""
         keys = self.keys()
-        states = self.staging.plans()["state"]
+        plans = self.staging.plans()
+        states = plans["state"]
         for record in map(int, self._held()):
             m = self.staging.handle.records[record].message
             if states[m.flow] != PLAN_UNKNOWN:
                 name = keys[m.flow], int(m.first_psn) + self.psn_shift(m.flow)
                 named = numbers.get(name, NUMBER_UNKNOWN)
-                yield min(int(m.number), named), record, named
+                yield number_in_plan(plans[m.flow], min(int(m.number), named)), record, named
 
     def place(self, record: int, named: int) -> bool:
         """Gives one staged message its home; False where it must stay."""
@@ -230,6 +234,14 @@ class Extractor(Closing):
         if self.handle:
             lib.fc_extractor_close(self.handle)
             self.handle = None
+
+
+def number_in_plan(plan: np.void, number: int) -> int:
+    """What the plan of a flow calls its message `number`: queue pairs of one connection share one
+    plan (fc_plan.h)."""
+    if number == NUMBER_UNKNOWN:
+        return number
+    return number * int(plan["stride"]) + int(plan["phase"])
 
 
 def place_staged(

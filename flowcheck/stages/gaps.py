@@ -23,8 +23,9 @@ LOST_MAX = 4096
 FOLLOWING_MAX = 1 << 16
 """Messages behind a gap that are looked at."""
 
-_Behind = tuple[Extractor, int, dict[int, int]]
-"""An extractor, a flow's index there, and {number: wire bytes} of what waits of the flow."""
+_Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
+"""An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of
+its connection."""
 
 
 def explain(
@@ -37,15 +38,15 @@ def explain(
     For when nothing more can come that lies in a gap.
     """
     said = []
-    for key, (extractor, index, waiting) in _waiting(extractors, plans, numbers).items():
+    for extractor, index, plan, waiting in _waiting(extractors, plans, numbers):
         frontier = extractor.frontier(index)
         behind = min((number for number in waiting if number > frontier), default=None)
         if behind is None or frontier in waiting or behind - frontier > LOST_MAX:
             continue
-        if _only_here(extractor, index, plans[key], (frontier, behind), waiting):
+        if _only_here(extractor, index, plan, (frontier, behind), waiting):
             extractor.pass_frontier(index, behind)
             said.append(
-                f"messages {frontier} to {behind - 1} to QP {key.dest_qp} were lost; "
+                f"messages {frontier} to {behind - 1} to QP {plan.flow.dest_qp} were lost; "
                 "those behind them fit no other place, so they were as planned"
             )
     return said
@@ -55,12 +56,12 @@ def _waiting(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
-) -> dict[FlowKey, _Behind]:
-    """Flows of which something is staged; without those where a number is not known, for that
-    message may lie in the gap."""
-    found: dict[FlowKey, _Behind] = {}
-    unknown: set[FlowKey] = set()
-    sizes: dict[FlowKey, dict[int, int]] = defaultdict(dict)
+) -> list[_Behind]:
+    """Connections of which something is staged; without those where a number is not known, for
+    that message may lie in the gap."""
+    found: dict[int, _Behind] = {}
+    unknown: set[int] = set()
+    sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for extractor in extractors:
         keys, states = extractor.keys(), extractor.staging.plans()["state"]
         for number, record, _ in extractor.placeable(numbers):
@@ -68,12 +69,14 @@ def _waiting(
             key = keys[m.flow]
             if key not in plans or states[m.flow] != PLAN_ACTIVE:
                 continue
+            plan = plans[key]
             if number == NUMBER_UNKNOWN:
-                unknown.add(key)
+                unknown.add(plan.connection)
             elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:
-                sizes[key][number] = int(m.length_bytes)
-                found[key] = (extractor, int(m.flow), sizes[key])
-    return {key: behind for key, behind in found.items() if key not in unknown}
+                own = sizes[plan.connection]
+                own[number] = int(m.length_bytes)
+                found[plan.connection] = (extractor, int(m.flow), plan, own)
+    return [behind for connection, behind in found.items() if connection not in unknown]
 
 
 def _only_here(

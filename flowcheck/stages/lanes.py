@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcheck._core import lib
-from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.extractor import Extractor, number_in_plan
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.wire.extras import ABSENT
 from flowcheck.wire.layers import At, Stream
@@ -61,7 +61,7 @@ class LaneView:
         self.gaps_open = False
         """What lies between messages may still come from another mirror point."""
         self._reader = reader
-        self._plans = [plans[lane.flow] for lane in reader.lanes]
+        self._plans = [plans[lane.flows[0]] for lane in reader.lanes]
         lanes = range(len(reader.lanes))
         self._own = [[i for i in instances if i.lane == lane] for lane in lanes]
         self._staged = [self._sizes(lane, numbers) for lane in lanes]
@@ -78,8 +78,8 @@ class LaneView:
     def _sizes(self, lane: int, numbers: Mapping[tuple[FlowKey, int], int]) -> dict[int, int]:
         """{number: wire bytes} of everything staged of one lane."""
         sizes: dict[int, int] = {}
-        key = self._reader.lanes[lane].flow
         for instance in self._own[lane]:
+            key = instance.extractor.keys()[instance.index]
             records = instance.extractor.staging.records()
             messages = records["message"][records["state"] == 1]
             for m in messages[messages["flow"] == instance.index]:
@@ -88,7 +88,7 @@ class LaneView:
                     shift = instance.extractor.psn_shift(instance.index)
                     number = numbers.get((key, int(m["first_psn"]) + shift), number)
                 if number != NUMBER_UNKNOWN and not int(m["flags"]) & lib.FC_MESSAGE_CLOSING:
-                    sizes[number] = int(m["length_bytes"])
+                    sizes[number_in_plan(instance.plan, number)] = int(m["length_bytes"])
         return sizes
 
     @property

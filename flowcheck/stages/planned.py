@@ -47,7 +47,6 @@ class Planned:
         """[ring] flows that appeared after the job was learned: they stay staged."""
         self._extractors = extractors
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
-        self._frontiers = {key: number for number, key in enumerate(self._plans)}
         self._looked = [0] * len(extractors)
         self._clock = clock
         self._heads = [(-1, clock()) for _ in extractors]
@@ -80,8 +79,8 @@ class Planned:
                 elif plan is None or lost:
                     extractor.ignore(index)
                 else:
-                    first, frontier = self._base + 1, self._frontiers[key]
-                    extractor.install(plan, first_step=first, frontier=frontier)
+                    first = self._base + 1
+                    extractor.install(plan, first_step=first, frontier=plan.connection)
                     self.recuts.restore(extractor, index, key)
             self._looked[number] = len(keys)
         self._fresh = False
@@ -99,7 +98,7 @@ class Planned:
             begins.setdefault(int(m["flow"]), position)
             if plan is not None:
                 needed = plan.first_number + len(plan.first.sends) + len(plan.each.sends)
-                if int(m["number"]) < needed:
+                if plan.number(int(m["number"])) < needed:
                     proved_at = max(proved_at, position)
         return {index for index, begin in begins.items() if begin < proved_at}
 
@@ -136,7 +135,7 @@ class Planned:
 
         called: [ring] what its flows are called in the successor.
         """
-        named = {flow for edge in successor.edges for flow in edge.flows if flow is not None}
+        named = {flow for edge in successor.edges for flow in edge.every_flow}
         for extractor, late, names in zip(self._extractors, self.late, called, strict=True):
             flows = extractor.flows.flows()
             own = [index for index in late if names[flow_key(flows[index])].flow in named]

@@ -166,10 +166,18 @@ def outcome_of(reading: Reading) -> Outcome:
         return Outcome(why_not=(told or unseen,))
     if not consistent(reading.job):
         return Outcome(why_not=("the collectives read so far are not those of the bucket plan",))
+    # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
+    dealt = {
+        flow
+        for edge in reading.job.edges
+        for turns in edge.queue_pairs
+        for flow in turns
+        if len(turns) > 1
+    }
     numbers = {
         (placement.flow, placement.first_psn): placement.number
         for collective in reading.collectives
         for placement in collective.placements
-        if placement.first_psn is not None
+        if placement.first_psn is not None and placement.flow not in dealt
     }
     return Outcome(job=reading.job, weights=reading.weights.result, numbers=numbers)

@@ -83,7 +83,7 @@ class Recuts:
         """Gives one planned flow of one mirror point every cut that was decided."""
         for recut in self._made:
             for lane, cuts in zip(self._readers[recut.communicator].lanes, recut.cuts, strict=True):
-                if lane.flow == key:
+                if key in lane.flows:
                     for cut in cuts:
                         extractor.cut(index, cut)
 
@@ -209,7 +209,7 @@ class Recuts:
 
 def _instances(extractors: Sequence[Extractor], reader: Reader) -> Iterator[Instance]:
     """Every mirror point's own plan of every lane."""
-    lanes = {lane.flow: number for number, lane in enumerate(reader.lanes)}
+    lanes = {flow: number for number, lane in enumerate(reader.lanes) for flow in lane.flows}
     for extractor in extractors:
         states = extractor.staging.plans()["state"]
         for index, key in enumerate(extractor.keys()):

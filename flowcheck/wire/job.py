@@ -92,6 +92,28 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """[channel]: message number in its flow of the first message of `Job.first`."""
     flags_count: bool = True
     """No send was Simple, which is two steps long: a line's flag is its number plus one."""
+    queue_pairs: tuple[tuple[FlowKey, ...], ...] = ()
+    """[channel] all flows of a connection of several queue pairs, in the order of their turns;
+    empty: `flows` are all there are."""
+    split: bool = False
+    """Each of them carries a piece of every send; else whole sends take turns."""
+
+    def turns(self, channel: int) -> tuple[FlowKey, ...]:
+        """The mirrored flows of one channel, in the order of their turns."""
+        if self.queue_pairs:
+            return self.queue_pairs[channel]
+        flow = self.flows[channel]
+        return () if flow is None else (flow,)
+
+    @property
+    def pieces(self) -> int:
+        """Messages that make up one send."""
+        return max(map(len, self.queue_pairs)) if self.split else 1
+
+    @property
+    def every_flow(self) -> tuple[FlowKey, ...]:
+        """All that were mirrored."""
+        return tuple(flow for channel in range(len(self.flows)) for flow in self.turns(channel))
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,10 @@ The tables mirror `struct fc_send` and `struct fc_segment` of dpdk_ext/core/fc_p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +17,7 @@ from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
 from flowcheck.wire.schedule import Protocol, Tuning, collective
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, round_up
 
 SEND = np.dtype(
     [
@@ -24,7 +26,8 @@ SEND = np.dtype(
         ("segments", "<u4"),
         ("protocol", "u1"),
         ("kind", "u1"),
-        ("reserved", "<u2"),
+        ("skip_lines", "u1"),
+        ("reserved", "u1"),
     ]
 )
 SEGMENT = np.dtype([("data_byte", "<u4"), ("data_bytes", "<u4"), ("dst_byte", "<u8")])
@@ -39,6 +42,9 @@ class SendKind(IntEnum):
     """Result bytes: placed by its segments."""
 
 
+SPLIT_BYTES = 128
+"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
+LL128_GROUP_BYTES = 16 * SPLIT_BYTES
 PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
 """NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
 
@@ -63,6 +69,15 @@ class FlowPlan:
     each: Table
     flags_count: bool = True
     """A line's flag is its message's number plus one: no Simple send ever came between."""
+    connection: int = 0
+    """Flows of one connection have one plan: numbers in it are of the connection."""
+    stride: int = 1
+    phase: int = 0
+    """Message n of this flow is number n * stride + phase of its connection."""
+
+    def number(self, own: int) -> int:
+        """In the plan, of message `own` of this flow."""
+        return own * self.stride + self.phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +88,45 @@ class _Message:
     start_byte: int
     data_bytes: int
     bucket: int
+    skip_lines: int = 0
 
 
 def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
-    """One plan per mirrored flow of the job's edges, in edge and channel order."""
+    """One plan per mirrored flow of the job's edges, in edge, channel and turn order."""
     first = [BucketLayout(job.parameters, bucket) for bucket in job.first_buckets]
     later = [BucketLayout(job.parameters, bucket) for bucket in job.buckets]
     plans: list[FlowPlan] = []
+    connections = 0
     for edge in job.edges:
         before = _edge_messages(job, edge, job.first)
         repeated = _edge_messages(job, edge, job.each)
-        for channel, flow in enumerate(edge.flows):
-            if flow is not None:
+        for channel in range(len(edge.flows)):
+            turns = edge.turns(channel)
+            if not turns:
+                continue
+            tables = _table(before[channel], first), _table(repeated[channel], later)
+            for phase, flow in enumerate(turns):
                 plans.append(
                     FlowPlan(
                         flow=flow,
-                        first_number=edge.first_numbers[channel],
-                        first=_table(before[channel], first),
-                        each=_table(repeated[channel], later),
-                        flags_count=edge.flags_count,
+                        first_number=edge.first_numbers[channel] * edge.pieces,
+                        first=tables[0],
+                        each=tables[1],
+                        flags_count=edge.flags_count and not edge.split,
+                        connection=connections,
+                        stride=len(turns),
+                        phase=phase,
                     )
                 )
+            connections += 1
     return tuple(plans)
 
 
 def op_sizes(job: Job, edge: Edge, op: Op) -> tuple[tuple[int, ...], ...]:
     """[channel][message] wire bytes of what `op` sends over `edge`."""
-    channels: list[list[int]] = [[] for _ in edge.flows]
-    for channel, message in _op_messages(
-        job, job.communicators[edge.communicator], edge.sender, op
-    ):
-        channels[channel].append(message.wire_bytes)
-    return tuple(map(tuple, channels))
+    own = msgspec.structs.replace(op, communicator=edge.communicator)
+    channels = _edge_messages(job, edge, (own,))
+    return tuple(tuple(message.wire_bytes for message in channel) for channel in channels)
 
 
 def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Message]]:
@@ -115,8 +137,38 @@ def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Messag
         if op.communicator != edge.communicator:
             continue
         for channel, message in _op_messages(job, communicator, edge.sender, op):
-            channels[channel].append(message)
+            channels[channel] += _pieces(message, edge.pieces)
     return channels
+
+
+def _pieces(message: _Message, count: int) -> Iterator[_Message]:
+    """What each queue pair carries of a message they split, empty pieces too.
+
+    NCCL src/transport/net_ib.cc, ncclIbMultiSend: pieces of whole 128 bytes.
+    """
+    if count == 1:
+        yield message
+        return
+    whole = message.wire_bytes
+    size = round_up(-(-whole // count), SPLIT_BYTES)
+    for start in (min(n * size, whole) for n in range(count)):
+        stop, skip = min(start + size, whole), 0
+        begin, end = start, stop
+        if message.protocol is Protocol.LL:
+            begin, end = start // 2, stop // 2
+        elif message.protocol is Protocol.LL128:
+            # A group's data lies all over its lines.
+            skip = start % LL128_GROUP_BYTES // SPLIT_BYTES
+            begin = start // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
+            end = -(-stop // LL128_GROUP_BYTES) * LL128_GROUP_DATA_BYTES
+        begin, end = min(begin, message.data_bytes), min(end, message.data_bytes)
+        yield replace(
+            message,
+            wire_bytes=stop - start,
+            start_byte=message.start_byte + begin,
+            data_bytes=end - begin if stop > start else 0,
+            skip_lines=skip,
+        )
 
 
 def _op_messages(
@@ -161,7 +213,7 @@ def _op_messages(
 
 
 def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Table:
-    sends: list[tuple[int, int, int, int, int, int]] = []
+    sends: list[tuple[int, int, int, int, int, int, int]] = []
     segments: list[tuple[int, int, int]] = []
     for message in messages:
         first = len(segments)
@@ -171,6 +223,14 @@ def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Tab
                 segments.append((offset, piece.size_bytes, piece.state_byte))
         code = PROTOCOL_CODE[message.protocol]
         sends.append(
-            (message.wire_bytes, first, len(segments) - first, code, message.kind, 0),
+            (
+                message.wire_bytes,
+                first,
+                len(segments) - first,
+                code,
+                message.kind,
+                message.skip_lines,
+                0,
+            ),
         )
     return Table(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))

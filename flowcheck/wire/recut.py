@@ -23,9 +23,10 @@ BY_ORDER = "an extra collective has the size of a bucket: told by order, buckets
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One mirrored flow of the communicator."""
+    """One mirrored connection of the communicator."""
 
-    flow: FlowKey
+    flows: tuple[FlowKey, ...]
+    """In the order of their turns: those of several queue pairs share one plan."""
     edge: int
     """Into `Job.edges`."""
     channel: int
@@ -66,11 +67,11 @@ class Reader:
     def __init__(self, job: Job, communicator: int) -> None:
         self._job, self._communicator = job, communicator
         self.lanes = tuple(
-            Lane(flow, number, channel)
+            Lane(edge.turns(channel), number, channel)
             for number, edge in enumerate(job.edges)
             if edge.communicator == communicator
-            for channel, flow in enumerate(edge.flows)
-            if flow is not None
+            for channel in range(len(edge.flows))
+            if edge.turns(channel)
         )
         own = [op for op in job.each if op.communicator == communicator]
         self.each = tuple(map(self._lane_sizes, own))
@@ -84,8 +85,10 @@ class Reader:
         ignored = [op for op in (*own, *job.first) if op.role is Role.IGNORED]
         known = (self._lane_sizes(op) for op in ignored if op.communicator == communicator)
         places = [(lane.edge, lane.channel) for lane in self.lanes]
-        ring = any(op.kind is not None for op in own)
-        self._extras = Extras(job, communicator, places, tuple(dict.fromkeys(known)), guess=ring)
+        # The pieces of a send that queue pairs split say little of a size nobody announced.
+        split = any(job.edges[edge].split for edge, _ in places)
+        guess = any(op.kind is not None for op in own) and not split
+        self._extras = Extras(job, communicator, places, tuple(dict.fromkeys(known)), guess=guess)
 
     def _lane_sizes(self, op: Op) -> LaneSizes:
         """[lane][message] wire bytes of one op."""

@@ -19,13 +19,15 @@ def read(folder: Path, **options: object) -> tuple[Reading, list[str]]:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["turns", "split"])
-def test_every_queue_pair_is_told_and_the_job_is_not_followed(tmp_path: Path, split: bool) -> None:
+def test_every_queue_pair_is_told_and_the_job_names_them(tmp_path: Path, split: bool) -> None:
     reading, _ = read(tmp_path, split=split, version=(2, 23))
-    assert reading.job is None
-    assert any("uses 2 queue pairs" in why for why in reading.why_not)
+    assert reading.job is not None
     data = [flow for flow in reading.flows if flow.role == "data"]
     assert len(data) == 4
     assert {flow.problems for flow in data} == {()}
+    named = [flow for edge in reading.job.edges for flow in edge.every_flow]
+    assert sorted(named, key=str) == sorted((flow.seen.key for flow in data), key=str)
+    assert {edge.split for edge in reading.job.edges} == {split}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -110,22 +110,23 @@ def _streams(
         granter = _granter(queue_pairs[0], every, grants)
         whole = striped.joined(queue_pairs, sends, _granted(granter))
         if whole is not None:
-            return [_stream(queue_pairs, whole, granter)]
+            stream = _stream(queue_pairs[0], whole.sends, granter)
+            stream.queue_pairs = tuple(flow.key for flow in queue_pairs)
+            stream.turns, stream.split = whole.turns, whole.split
+            return [stream]
     return [
-        _stream((flow,), sends[flow.key], _granter(flow, of_flow[flow.key], grants))
+        _stream(flow, sends[flow.key], _granter(flow, of_flow[flow.key], grants))
         for flow in queue_pairs
     ]
 
 
-def _stream(
-    queue_pairs: striped.Group, sends: Sequence[SendSeen], granter: Grants | None
-) -> Stream:
+def _stream(flow: FlowSeen, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
     granted = _granted(granter)
     protocol = _protocol(sends, granter)
     numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
     told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
     return Stream(
-        flow=queue_pairs[0],
+        flow=flow,
         sends=told,
         protocol=protocol or _most(told.values()),
         from_start=numbered.from_start,
@@ -134,7 +135,8 @@ def _stream(
         peer=granter.flow.key if granter else None,
         tag=granter.tag if granter else None,
         capacities_bytes=granter.capacities_bytes if granter else frozenset(),
-        queue_pairs=tuple(one.key for one in queue_pairs),
+        queue_pairs=(flow.key,),
+        turns=(flow.key,),
     )
 
 

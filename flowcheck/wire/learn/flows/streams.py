@@ -57,6 +57,10 @@ class Stream:
     """Of the receives granted; empty where no clear-to-send was seen."""
     queue_pairs: tuple[FlowKey, ...] = ()
     """Flows its sends came on, the first one leading."""
+    turns: tuple[FlowKey, ...] = ()
+    """The same in the order in which they take sends, or pieces; () while nothing told it."""
+    split: bool = False
+    """A piece of each send on every one of them; else whole sends by turns."""
     stop: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ addresses tell which belong together; only the first one carries clear-to-send m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -83,10 +83,22 @@ def _own_grants(members: Sequence[FlowSeen], granting: Sequence[FlowSeen]) -> in
     )
 
 
-def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> list[SendSeen] | None:
-    """The sends of the connection in order, PSNs made up; None where loss or a start in the
-    middle leaves their order open. granted: {number of a send: address}."""
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Several queue pairs as one."""
+
+    sends: tuple[SendSeen, ...]
+    """In order, PSNs made up."""
+    turns: tuple[FlowKey, ...]
+    """Whose turn comes first, or whose piece; () where nothing told yet."""
+    split: bool
+
+
+def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> Connection | None:
+    """None where loss or a start in the middle leaves the order of sends open. granted: {number of
+    a send: address}."""
     rows = [list(sends[flow.key]) for flow in group]
+    keys = {id(row): flow.key for row, flow in zip(rows, group, strict=True)}
     if any(_gaps(row) for row in rows):
         return None
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
@@ -95,15 +107,32 @@ def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> list[SendS
         if not from_start and len({len(row) for row in rows}) > 1:
             return None
         found = [_whole(pieces) for pieces in zip(*rows, strict=False)]
+        turns = _of_pieces([flow.key for flow in group], rows)
     else:
-        turns = _by_turns(rows, granted, from_start=from_start)
-        if turns is None:
+        way = _by_turns(rows, granted, from_start=from_start)
+        if way is None:
             return None
-        found = turns
+        found = _dealt(way)
+        turns = tuple(keys[id(row)] for row in way)
     first = PSN_OF_START if from_start else PSN_OF_START + 1
-    return [
+    made = (
         replace(send, first_psn=first + n, stop_psn=first + n + 1) for n, send in enumerate(found)
-    ]
+    )
+    return Connection(tuple(made), turns, split)
+
+
+def _of_pieces(keys: Sequence[FlowKey], rows: Sequence[Sequence[SendSeen]]) -> tuple[FlowKey, ...]:
+    """Queue pairs in the order of their pieces' addresses; () while no send told of all."""
+    for pieces in zip(*rows, strict=False):
+        told = [(piece.message.va, key) for piece, key in zip(pieces, keys, strict=True)]
+        if all(piece.wire_bytes and piece.message.va for piece in pieces):
+            return tuple(key for _, key in sorted(told, key=lambda pair: pair[0] or 0))
+    return ()
+
+
+def _dealt(way: Sequence[Sequence[SendSeen]]) -> list[SendSeen]:
+    """One of each row after another."""
+    return [way[n % len(way)][n // len(way)] for n in range(sum(map(len, way)))]
 
 
 def _gaps(row: Sequence[SendSeen]) -> bool:
@@ -154,23 +183,24 @@ def _moved(
 
 def _by_turns(
     rows: list[list[SendSeen]], granted: Mapping[int, int], *, from_start: bool
-) -> list[SendSeen] | None:
-    """One of each row after another, in the order that most evidence bears out; None where none
-    does: queue pairs overtake each other, so that time does not tell whose turn came first."""
+) -> tuple[list[SendSeen], ...] | None:
+    """The rows in the order of turns that most evidence bears out; None where none does: queue
+    pairs overtake each other, so that time does not tell whose turn came first."""
     rows = sorted(rows, key=lambda row: _began(row[0]))
     ways = permutations(rows) if len(rows) <= MOST_PERMUTED else _rotations(rows)
-    scored: list[tuple[int, list[SendSeen]]] = []
+    scored: list[tuple[int, tuple[list[SendSeen], ...]]] = []
     for way in ways:
         lengths = [len(row) for row in way]
         # Who had its turn earlier has as many, or one more; the mirror may end anywhere.
         if lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1:
-            order = [way[n % len(way)][n // len(way)] for n in range(sum(lengths))]
-            scored.append((_borne_out(order, granted, from_start=from_start), order))
+            told = _borne_out(_dealt(way), granted, from_start=from_start)
+            scored.append((told, way))
     scored.sort(key=lambda pair: -pair[0])
     if not scored or not scored[0][0] or (len(scored) > 1 and scored[0][0] == scored[1][0]):
         return None
-    order = scored[0][1]
-    return order if from_start or _flags_count(order) == len(order) else None
+    way = scored[0][1]
+    order = _dealt(way)
+    return way if from_start or _flags_count(order) == len(order) else None
 
 
 def _rotations(rows: Sequence[list[SendSeen]]) -> Iterator[tuple[list[SendSeen], ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flowcheck.wire import ddp, job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.again import repeats
 from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
@@ -30,8 +31,8 @@ NO_RELEASE = (
     "mirror the other direction too"
 )
 SEVERAL_QPS = (
-    "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION): what they carried is told, "
-    "but a replica does not follow them yet; set it to 1"
+    "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION), and the order of their "
+    "turns is not told: their start was not seen"
 )
 NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
 
@@ -77,9 +78,10 @@ def _of(
     communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
-    queue_pairs = max(len(s.queue_pairs) for e in communicator.ring.edges for s in e.streams)
-    if queue_pairs > 1:
-        return None, (SEVERAL_QPS.format(queue_pairs),)
+    streams = [s for edge in communicator.ring.edges for s in edge.streams]
+    several = max(len(s.queue_pairs) for s in streams)
+    if several > 1 and not all(s.turns and s.from_start for s in streams):
+        return None, (SEVERAL_QPS.format(several),)
     begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
     if before is not None and begin is not None and repeats(communicator, collected, before, begin):
         if _release_open(communicator):
@@ -184,6 +186,25 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
     )
 
 
+def _edge(
+    communicator: int, sender: int, streams: Sequence[Stream | None], numbers: Sequence[int]
+) -> job.Edge:
+    """streams: [channel], None where no mirror saw it; numbers: [channel] of its first send."""
+    seen = [stream for stream in streams if stream is not None]
+    several = any(len(stream.turns) > 1 for stream in seen)
+    turns = tuple(() if stream is None else stream.turns for stream in streams)
+    sends = (send for stream in seen for send in stream.sends.values())
+    return job.Edge(
+        communicator=communicator,
+        sender=sender,
+        flows=tuple(own[0] if own else None for own in turns),
+        first_numbers=tuple(numbers),
+        flags_count=not any(send.protocol is Protocol.SIMPLE for send in sends),
+        queue_pairs=turns if several else (),
+        split=any(stream.split for stream in seen),
+    )
+
+
 def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job.Job:
     completions = collected.completions
     ring, start = communicator.ring, plan.start
@@ -193,37 +214,16 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         ring.edges, start.starts, communicator.cuts.state.channels, strict=True
     ):
         place = {name: i for i, name in enumerate(names) if name is not None}
-        edges.append(
-            job.Edge(
-                communicator=0,
-                sender=edge.sender,
-                flows=tuple(
-                    edge.streams[place[c]].key if c in place else None for c in range(ring.channels)
-                ),
-                first_numbers=tuple(
-                    at[place[c]] if c in place else 0 for c in range(ring.channels)
-                ),
-                flags_count=not any(
-                    send.protocol is Protocol.SIMPLE
-                    for stream in edge.streams
-                    for send in stream.sends.values()
-                ),
-            )
-        )
+        streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
+        numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
+        edges.append(_edge(0, edge.sender, streams, numbers))
     communicators = [
         job.Communicator(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends)
     ]
     if completions:
         parcel = completions[min(completions)].parcel
         communicators.append(job.Communicator(ranks=2, channels=1))
-        edges.append(
-            job.Edge(
-                communicator=1,
-                sender=0,
-                flows=(parcel.stream.key,),
-                first_numbers=(parcel.number,),
-            )
-        )
+        edges.append(_edge(1, 0, [parcel.stream], [parcel.number]))
     return job.Job(
         rule=communicator.cuts.state.rules[0],
         communicators=tuple(communicators),
