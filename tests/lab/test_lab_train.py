@@ -39,7 +39,6 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
     return found
 
 
-@pytest.mark.nightly
 def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     found = train(
         tmp_path / "out",
