@@ -125,7 +125,7 @@ def _collective(
         communicator=number,
         protocol=cut.op.protocol,
         ranks=ring.ranks,
-        channels=sum(bool(sends) for sends in cut.schedules[0]) or 1,
+        channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
         bytes=canvas.size_bytes,
         covered_bytes=int(canvas.covered.sum()),
         missing=canvas.missing(),
