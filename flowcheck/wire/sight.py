@@ -45,10 +45,10 @@ def sight(schedules: Sequence[Schedule], result_bytes: int, chunks: Iterable[int
     full: set[int] = set()
     nothing: set[int] = set()
     for schedule in schedules:
-        final = {send.start_byte: send for sends in schedule for send in sends if send.final}
-        times.update(start for start, send in final.items() if send.data_bytes)
-        sizes.update((start, send.data_bytes) for start, send in final.items() if send.data_bytes)
         every = [send for sends in schedule for send in sends]
+        final = {s.start_byte: s.data_bytes for s in every if s.final and s.data_bytes}
+        times.update(final.keys())
+        sizes.update(final)
         full |= {send.chunk for send in every if send.final and send.data_bytes}
         nothing |= {send.chunk for send in every} - {s.chunk for s in every if s.data_bytes}
     return Sight(
