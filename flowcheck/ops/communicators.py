@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from flowcheck.ops.coverage import Coverage, Shape, coverage_of
 from flowcheck.wire.learn import Collective, Reading
-from flowcheck.wire.schedule import Schedule, collective
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.sight import Sight, sight
-from flowcheck.wire.terms import Kind, Protocol, Rule
-
-FAR_RANKS = 64
-"""Of a longer ring only links beside those seen are tried: all others are alike."""
+from flowcheck.wire.terms import Kind, Rule
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,30 +47,6 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     collectives: int
     bytes: int
-
-
-class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """What another mirrored link would add."""
-
-    links: tuple[int, ...]
-    """Their senders: each of them alone would add as much."""
-    adds_bytes: int
-    """Of the largest all-reduce, in final form where nothing was."""
-    twice_bytes: int
-    """Of it that would then be seen twice at least."""
-
-
-class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the largest all-reduce, by its schedule: what the mirrored links carry, whatever was lost
-    of it."""
-
-    bytes: int
-    once_bytes: int
-    twice_bytes: int
-    missing_chunks: tuple[int, ...]
-    gains: tuple[Gain, ...]
-    weights: bool
-    """A broadcast from rank 0 passes one of the links."""
 
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,41 +172,12 @@ def _connection(
 
 
 def _coverage(found: Sequence[Collective]) -> Coverage | None:
-    """By the largest all-reduce; its gains are of every other link of the ring."""
     reduces = [c for c in found if c.kind == Kind.ALL_REDUCE and c.ring is not None and c.bytes]
     if not reduces:
         return None
     of = max(reduces, key=lambda c: c.bytes)
     assert of.ring is not None
-    seen = sorted({link.sender for link in of.ring.links})
-    now = _seen(of, seen)
-    gains: dict[tuple[int, int], list[int]] = {}
-    for sender in _others(of.ranks, seen):
-        more = _seen(of, [*seen, sender])
-        gains.setdefault((more.once_bytes - now.once_bytes, more.twice_bytes), []).append(sender)
-    return Coverage(
-        bytes=of.bytes,
-        once_bytes=now.once_bytes,
-        twice_bytes=now.twice_bytes,
-        missing_chunks=now.missing,
-        gains=tuple(
-            Gain(links=tuple(links), adds_bytes=adds, twice_bytes=twice)
-            for (adds, twice), links in sorted(gains.items(), reverse=True)
-        ),
-        weights=any(sender != of.ranks - 1 for sender in seen),
-    )
-
-
-def _others(ranks: int, seen: Sequence[int]) -> Iterable[int]:
-    if ranks <= FAR_RANKS:
-        return [sender for sender in range(ranks) if sender not in seen]
-    beside = {(sender + step) % ranks for sender in seen for step in (-1, 1)}
-    return sorted(beside - set(seen))
-
-
-def _seen(of: Collective, senders: Sequence[int]) -> Sight:
-    assert of.ring is not None
-    shape = _Shape(
+    shape = Shape(
         bytes=of.bytes,
         element_bytes=of.ring.element_bytes,
         extra_sends=of.ring.extra_sends,
@@ -244,31 +186,4 @@ def _seen(of: Collective, senders: Sequence[int]) -> Sight:
         protocol=of.protocol,
         rule=of.ring.rules[0],
     )
-    return sight([_schedule(shape, s) for s in senders], of.bytes, range(of.ranks))
-
-
-class _Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule is made from."""
-
-    bytes: int
-    element_bytes: int
-    extra_sends: int
-    ranks: int
-    channels: int
-    protocol: Protocol
-    rule: Rule
-
-
-@lru_cache(maxsize=256)
-def _schedule(of: _Shape, sender: int) -> Schedule:
-    return collective(
-        Kind.ALL_REDUCE,
-        of.bytes,
-        sender=sender,
-        element_bytes=of.element_bytes,
-        extra_sends=of.extra_sends,
-        ranks=of.ranks,
-        channels=of.channels,
-        protocol=of.protocol,
-        rule=of.rule,
-    )
+    return coverage_of(shape, [link.sender for link in of.ring.links])

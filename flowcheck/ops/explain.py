@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowcheck.ops.communicators import Communicator, Connection, Coverage, Gain, Link
+from flowcheck.ops.communicators import Communicator, Connection, Link
+from flowcheck.ops.coverage import Coverage, Gain
 
 MOST_HOPS = 9
 """Of a longer ring those that no mirrored link touches are counted, not named."""
@@ -13,10 +14,11 @@ LABEL = 8
 
 def explain(communicators: Sequence[Communicator]) -> list[str]:
     """Lines of text; none where nothing was read."""
-    return [line for one in communicators for line in _lines(one)]
+    return [line for one in communicators for line in lines_of(one)]
 
 
-def _lines(one: Communicator) -> Iterator[str]:
+def lines_of(one: Communicator) -> Iterator[str]:
+    """Of one; what follows the first line is indented."""
     if not one.ring:
         yield f"Communicator {one.number}: point-to-point sends"
     else:

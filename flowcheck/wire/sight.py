@@ -7,7 +7,7 @@ every chunk in final form but chunk i + 1, whose sum the next rank itself comple
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowcheck.wire.schedule import Schedule, chunk_of
@@ -23,9 +23,10 @@ class Sight:
     """In final form on at least one of the links."""
     twice_bytes: int
     """On at least two: a frame that a mirror loses is on another one still."""
+    links: tuple[int, ...]
+    """[chunk of a loop] how many of the links carry it in final form."""
     missing: tuple[int, ...]
-    """Chunks of a loop (blocks of a gather) that hold something and pass none of the links in final
-    form."""
+    """Chunks that hold something and pass none of them."""
 
     @property
     def complete(self) -> bool:
@@ -38,22 +39,23 @@ def final_chunks(sender: int, ranks: int) -> frozenset[int]:
     return frozenset(chunk for chunk, final in hops if final)
 
 
-def sight(schedules: Sequence[Schedule], result_bytes: int, chunks: Iterable[int]) -> Sight:
-    """schedules: what each link carries; chunks: all there are in a loop."""
+def sight(schedules: Sequence[Schedule], result_bytes: int, chunks: int) -> Sight:
+    """schedules: what each link carries; chunks: how many a loop has."""
     times: Counter[int] = Counter()
     sizes: dict[int, int] = {}
-    full: set[int] = set()
+    full: Counter[int] = Counter()
     nothing: set[int] = set()
     for schedule in schedules:
         every = [send for sends in schedule for send in sends]
         final = {s.start_byte: s.data_bytes for s in every if s.final and s.data_bytes}
         times.update(final.keys())
         sizes.update(final)
-        full |= {send.chunk for send in every if send.final and send.data_bytes}
+        full.update({send.chunk for send in every if send.final and send.data_bytes})
         nothing |= {send.chunk for send in every} - {s.chunk for s in every if s.data_bytes}
     return Sight(
         bytes=result_bytes,
         once_bytes=sum(sizes.values()),
         twice_bytes=sum(size for start, size in sizes.items() if times[start] > 1),
-        missing=tuple(chunk for chunk in chunks if chunk not in full | nothing),
+        links=tuple(full[chunk] for chunk in range(chunks)),
+        missing=tuple(c for c in range(chunks) if not full[c] and c not in nothing),
     )

@@ -60,11 +60,13 @@ def test_bytes_of_any_links_are_those_of_their_chunks(
     assert sum(chunk_bytes) == size
     for count in range(1, ranks + 1):
         for links in combinations(range(ranks), count):
-            found = sight([schedules[link] for link in links], size, range(ranks))
+            found = sight([schedules[link] for link in links], size, ranks)
             times = [sum(chunk in owners[link] for link in links) for chunk in range(ranks)]
             assert found.missing == tuple(
                 c for c in range(ranks) if chunk_bytes[c] and not times[c]
             )
+            full = zip(times, chunk_bytes, strict=True)
+            assert found.links == tuple(n if held else 0 for n, held in full)
             assert found.once_bytes == sum(chunk_bytes[c] for c in range(ranks) if times[c])
             assert found.twice_bytes == sum(chunk_bytes[c] for c in range(ranks) if times[c] > 1)
             assert found.complete == (found.missing == ())
