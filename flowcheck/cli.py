@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flowcheck import __version__, cli_steps
+from flowcheck import __version__, cli_plan, cli_steps
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
 from flowcheck.options import DEFAULT_RUN, Files, Json, Run
@@ -32,6 +32,8 @@ First steps:
 * `flowcheck doctor` - is this machine ready?
 
 * `flowcheck analyze capture.pcapng` - what is in a capture, with no job file
+
+* `flowcheck plan model.py:make --world 8` - what a model will put on the wire, before it runs
 
 * `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - the whole chain on a file
 
@@ -155,6 +157,7 @@ def down(
     raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
 
 
+app.command()(cli_plan.plan)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base):
     app.command()(step_verb)
 

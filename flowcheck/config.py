@@ -119,10 +119,22 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """In registration order; default param.0, param.1, ..."""
     dtype: str | None = None
     """torch's name without the prefix, where two fit one element size: "float32", "bfloat16"."""
+    dtypes: tuple[str, ...] = ()
+    """In place of `dtype` where parameters are of several; which has which, the wire tells."""
+    gradient_dtype: str | None = None
+    """Of what a hook compresses gradients into: "float16" (fp16_compress_hook), "bfloat16"
+    (bf16_compress_hook)."""
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in ELEMENT_BYTES:
-            raise ConfigError("model.dtype", self.dtype, f"is one of {', '.join(ELEMENT_BYTES)}")
+        stated = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
+        for key, value in (*stated.items(), *(("dtypes", one) for one in self.dtypes)):
+            if value is not None and value not in ELEMENT_BYTES:
+                raise ConfigError(f"model.{key}", value, f"is one of {', '.join(ELEMENT_BYTES)}")
+        if self.dtype is not None and self.dtypes:
+            raise ConfigError("model.dtypes", self.dtypes, "is in place of model.dtype: state one")
+        if len({ELEMENT_BYTES[one] for one in self.dtypes}) < len(self.dtypes):
+            right = "two of one size: which parameter has which, the wire does not tell"
+            raise ConfigError("model.dtypes", self.dtypes, right)
         twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
         if twice:
             raise ConfigError("model.names", twice[0], "is the name of two parameters")

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.report import print_report
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
@@ -52,6 +55,7 @@ def as_dict(
         "frames": {"total": sum(frames.values()), **frames},
         "flows": [_flow(flow) for flow in reading.flows],
         "collectives": [_collective(c) for c in reading.collectives],
+        "communicators": msgspec.to_builtins(communicators_of(reading)),
         "weights": weights
         and {
             "shapes": [list(shape) for shape in weights.shapes],

@@ -18,9 +18,9 @@ from flowcheck.wire import ddp
 from flowcheck.wire.buckets import CAP_BYTES, FIRST_CAP_BYTES
 from flowcheck.wire.terms import Kind
 
-COUNT_BYTES = INDEX_BYTES = 8
 MAP_BYTES = 4
-"""int64 of the start-up, int32 of the bucket plan and of the map of used parameters."""
+"""int32 for each parameter: how many ranks used it."""
+ORDER = "bucket order"
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
 """Bytes of an element that torch's compression hooks send."""
 REVERSE = (
@@ -79,7 +79,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """The tensor; one rank's block of an all-gather."""
     what: str
     element_bytes: int = 1
-    bucket: int | None = None
+    values: tuple[int, ...] = ()
+    """The integers it says, where they are known: the list of shapes, the bucket plan."""
+    value_bytes: int = 0
     parameters: tuple[str, ...] = ()
     """Of a bucket: the first and the last one's name."""
 
@@ -118,8 +120,8 @@ def traffic_of(model: Model, options: Options) -> Traffic:
     later = ddp.rebuilt_buckets(trained, ready, options.caps_bytes)
     rebuilt = _reduces(model, options, later)
     rebuild = (
-        _broadcast(INDEX_BYTES // 2 * (count + 1), "bucket order"),
-        _broadcast(INDEX_BYTES // 2 * len(later), "bucket sizes"),
+        _said(Kind.BROADCAST, [*(i for b in later for i in b), len(later)], 4, ORDER),
+        _said(Kind.BROADCAST, [len(bucket) for bucket in later], 4, "bucket sizes"),
     )
     first = [(*buffers, *whole)]
     if options.static_graph:
@@ -141,11 +143,12 @@ def _distinct(options: Options) -> tuple[int, ...]:
 def _start_up(model: Model, options: Options) -> Collectives:
     """The constructor's: counts and shapes are compared, then rank 0 gives its weights, frozen
     ones and buffers too. broadcast_buffers=False leaves buffers out here as well."""
-    values = sum(2 * len(tensor.wire.sizes) for tensor in model.trained)
+    trained = model.trained
+    shapes = [n for tensor in trained for n in (*tensor.wire.sizes, *tensor.wire.strides)]
     states = [*model.tensors, *(model.buffers if options.broadcast_buffers else ())]
     found = [
-        Planned(kind=Kind.ALL_GATHER, work_bytes=COUNT_BYTES, what="parameter count"),
-        _broadcast(INDEX_BYTES * values, "parameter shapes"),
+        _said(Kind.ALL_GATHER, [len(trained)], 8, "parameter count"),
+        _said(Kind.BROADCAST, shapes, 8, "parameter shapes"),
         *_pieces(states, "initial weights"),
     ]
     return tuple(one for one in found if one.work_bytes)
@@ -154,15 +157,23 @@ def _start_up(model: Model, options: Options) -> Collectives:
 def _pieces(tensors: Sequence[Tensor], what: str) -> Collectives:
     sizes = [tensor.wire.nbytes for tensor in tensors]
     pieces = ddp.weight_broadcasts(sizes, [tensor.wire.dtype for tensor in tensors])
-    return tuple(_broadcast(size, what) for _, size in pieces if size)
+    return tuple(
+        Planned(kind=Kind.BROADCAST, work_bytes=size, what=what) for _, size in pieces if size
+    )
 
 
 def _buffers(model: Model) -> Collectives:
     return _pieces(model.buffers, "buffers")
 
 
-def _broadcast(size: int, what: str) -> Planned:
-    return Planned(kind=Kind.BROADCAST, work_bytes=size, what=what)
+def _said(kind: Kind, values: Sequence[int], width: int, what: str) -> Planned:
+    return Planned(
+        kind=kind,
+        work_bytes=width * len(values),
+        what=what,
+        values=tuple(values),
+        value_bytes=width,
+    )
 
 
 def _reduces(model: Model, options: Options, buckets: ddp.Buckets) -> Collectives:
@@ -177,8 +188,7 @@ def _reduces(model: Model, options: Options, buckets: ddp.Buckets) -> Collective
                 kind=Kind.ALL_REDUCE,
                 work_bytes=elements * sent,
                 element_bytes=sent,
-                what=f"gradient bucket {number}",
-                bucket=number,
+                what=f"bucket {number}",
                 parameters=(trained[bucket[0]].name, trained[bucket[-1]].name),
             )
         )

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flowcheck.ops.communicators import communicators_of
+from flowcheck.ops.explain import explain
 from flowcheck.wire.learn import Collective, FlowReading, Reading
 from flowcheck.wire.learn.verdict.collect import short
 
@@ -31,6 +33,9 @@ def print_report(
     out.print(_flows(reading.flows))
     out.print(escape(_addresses(reading.flows)))
     out.print(_collectives(reading.collectives))
+    for line in explain(communicators_of(reading)):
+        shown = escape(line) if line.startswith(" ") else f"[bold]{escape(line)}[/]"
+        out.print(shown, highlight=False, soft_wrap=True)
     out.print(_weights(reading))
     for sentence in [
         *_numbered(reading.flows),

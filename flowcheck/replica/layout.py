@@ -1,14 +1,16 @@
 """Where every parameter lies in the flat state: registration order, back to back, for ever.
 
 Inside a parameter the bytes follow memory order (its strides), as DDP's buckets keep them, so one
-element range means the same place in a gradient, in the parameters and in every optimizer state.
-Pure: no torch, no I/O.
+element range means the same place in the parameters and in every optimizer state. Parameters of
+several dtypes lie in the state by the size of their elements, the largest first, so that each is
+aligned; the flat state is bytes then. Pure: no torch, no I/O.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -17,18 +19,22 @@ from flowcheck.errors import StateError
 
 _STORED_AS = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 """numpy's spelling of torch's dtypes; numpy has no bfloat16 and carries its bits as uint16."""
+SEVERAL = "several"
+"""In place of a dtype where parameters have different ones."""
 
 Decomposition = Iterable[tuple[Sequence[int], Sequence[int]]]
 """(sizes, strides) per parameter, in elements, as DDP verifies them at start-up."""
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One parameter: sizes and strides in elements, and its first element in the flat state."""
+    """One parameter: sizes and strides in elements, and its first element in the flat state; its
+    first byte, and its dtype, where parameters are of several."""
 
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     start: int
+    dtype: str | None = None
 
     @property
     def elements(self) -> int:
@@ -36,7 +42,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def stop(self) -> int:
-        return self.start + self.elements
+        return self.start + self.elements * (size_of(self.dtype) if self.dtype else 1)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -45,22 +51,28 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All parameters of one dtype. `dtype` is torch's word: float32, float64, float16, bfloat16."""
+    """All parameters. `dtype` is torch's word: float32, float64, float16, bfloat16; or SEVERAL."""
 
     dtype: str
     parameters: tuple[Parameter, ...]
+    gradient_dtype: str | None = None
+    """Of the gradients that are handed in; None: each has its parameter's."""
 
     @classmethod
     def of(
-        cls, shapes: Decomposition, *, names: Sequence[str] | None = None, dtype: str = "float32"
+        cls,
+        shapes: Decomposition,
+        *,
+        names: Sequence[str] | None = None,
+        dtype: str | Sequence[str] = "float32",
+        gradient_dtype: str | None = None,
     ) -> Layout:
         """The layout of (sizes, strides) in registration order.
 
-        names: as many as there are shapes; param.0, param.1 ... where none are stated.
-        Raises StateError for an unknown dtype, names that do not fit, or a tensor with holes.
+        names: as many as there are shapes; param.0, param.1 ... where none are stated. dtype: of
+        all, or of each. Raises StateError for an unknown dtype, names that do not fit, or a tensor
+        with holes.
         """
-        if dtype not in _STORED_AS:
-            raise StateError(f"dtype {dtype!r}: a replica holds one of {', '.join(_STORED_AS)}")
         listed = [(tuple(sizes), tuple(strides)) for sizes, strides in shapes]
         if not listed:
             raise StateError("a layout needs at least one parameter")
@@ -70,12 +82,19 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise StateError(f"{len(names)} names for {len(listed)} parameters")
         if len(set(names)) != len(names):
             raise StateError("two parameters have the same name")
-        parameters, start = [], 0
-        for name, (shape, stride) in zip(names, listed, strict=True):
+        dtypes = [dtype] * len(listed) if isinstance(dtype, str) else list(dtype)
+        for one in (*dtypes, gradient_dtype or dtypes[0]):
+            if one not in _STORED_AS:
+                raise StateError(f"dtype {one!r}: a replica holds one of {', '.join(_STORED_AS)}")
+        several = len(set(dtypes)) > 1
+        starts = _by_size(listed, dtypes) if several else _back_to_back(listed)
+        parameters = []
+        for name, (shape, stride), own, start in zip(names, listed, dtypes, starts, strict=True):
             _check_dense(name, shape, stride)
-            parameters.append(Parameter(name, shape, stride, start))
-            start += math.prod(shape)
-        return cls(dtype, tuple(parameters))
+            parameters.append(Parameter(name, shape, stride, start, own if several else None))
+        if gradient_dtype is not None and set(dtypes) == {gradient_dtype}:
+            gradient_dtype = None
+        return cls(SEVERAL if several else dtypes[0], tuple(parameters), gradient_dtype)
 
     @classmethod
     def of_shapes(
@@ -90,11 +109,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def elements(self) -> int:
-        return self.parameters[-1].stop
+        """Of the flat state: its bytes where parameters are of several dtypes."""
+        return max(p.stop for p in self.parameters)
 
     @property
     def element_bytes(self) -> int:
-        return np.dtype(_STORED_AS[self.dtype]).itemsize
+        return np.dtype(self.stored_as).itemsize
 
     @property
     def size_bytes(self) -> int:
@@ -102,21 +122,70 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def stored_as(self) -> str:
-        """numpy's dtype of one element; bfloat16 appears as its 16 bits."""
-        return _STORED_AS[self.dtype]
+        """numpy's dtype of one element of the flat state; bfloat16 appears as its 16 bits."""
+        return "|u1" if self.dtype == SEVERAL else _STORED_AS[self.dtype]
+
+    def dtype_of(self, parameter: Parameter) -> str:
+        """torch's word."""
+        return parameter.dtype or self.dtype
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of a gradient as it is handed in."""
+        own = ((p, self.gradient_dtype or self.dtype_of(p)) for p in self.parameters)
+        return sum(p.elements * size_of(dtype) for p, dtype in own)
 
     def memory_order(self, logical: np.ndarray) -> np.ndarray:
-        """Elements flattened in index order, as DDP's start-up broadcast sends weights, put into
-        memory order. [elements] in, [elements] out; the same array where all are contiguous."""
+        """Elements flattened in index order and in registration order, as DDP's start-up broadcast
+        sends weights, put into memory order and where they lie in the flat state. [elements] in,
+        [elements] out; the same array where all are contiguous and of one dtype."""
         if logical.size != self.elements:
             raise StateError(f"{logical.size} elements given, the layout has {self.elements}")
-        if all(is_contiguous(p.shape, p.stride) for p in self.parameters):
+        whole = all(is_contiguous(p.shape, p.stride) for p in self.parameters)
+        if whole and self.dtype != SEVERAL:
             return logical
-        parts = [
-            logical[p.start : p.stop].reshape(p.shape).transpose(p.order).reshape(-1)
-            for p in self.parameters
-        ]
-        return np.concatenate(parts)
+        parts, start = [], 0
+        for p in self.parameters:
+            part = logical[start : start + p.stop - p.start].view(_STORED_AS[self.dtype_of(p)])
+            parts.append(part.reshape(p.shape).transpose(p.order).reshape(-1))
+            start += p.stop - p.start
+        return self.assembled(parts)
+
+    def assembled(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The flat state of tensors in registration order, each flat in memory order."""
+        placed = zip(self.parameters, parts, strict=True)
+        in_state = [part for _, part in sorted(placed, key=lambda one: (one[0].start, one[0].stop))]
+        if self.dtype == SEVERAL:
+            in_state = [np.ascontiguousarray(part).view(np.uint8) for part in in_state]
+        return np.concatenate(in_state)
+
+    def registration_order(self, flat: np.ndarray) -> np.ndarray:
+        """A flat state as training scripts hash it: tensors back to back in registration order."""
+        if self.dtype != SEVERAL:
+            return flat
+        return np.concatenate([flat[p.start : p.stop] for p in self.parameters])
+
+
+def size_of(dtype: str) -> int:
+    """Bytes of an element of torch's dtype."""
+    return np.dtype(_STORED_AS[dtype]).itemsize
+
+
+def _back_to_back(shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[int]:
+    """[parameter] first element, in registration order."""
+    ends = list(accumulate((math.prod(shape) for shape, _ in shapes), initial=0))
+    return ends[:-1]
+
+
+def _by_size(
+    shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], dtypes: Sequence[str]
+) -> list[int]:
+    """[parameter] first byte, the largest elements first."""
+    starts, at = [0] * len(shapes), 0
+    for index in sorted(range(len(shapes)), key=lambda i: -size_of(dtypes[i])):
+        starts[index] = at
+        at += math.prod(shapes[index][0]) * size_of(dtypes[index])
+    return starts
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:

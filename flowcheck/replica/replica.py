@@ -146,7 +146,8 @@ class Replica:
         }
 
     def apply(self, step: int, gradient: Flat) -> None:
-        """Goes from `step - 1` to `step`. gradient: [layout.elements], the mean, never written.
+        """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
+        the mean as it was reduced, never written.
 
         Raises StateError for any other step (a step that a restarted caller brings again is told
         by `self.step`) and for a gradient of another size; nothing has changed then.
@@ -154,12 +155,12 @@ class Replica:
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        raw = elements_of(gradient, self.layout, "gradient")
+        values = optimizers.flat_gradient(gradient, self.layout)
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
         self._bound[other].step(
-            optimizers.flat_tensor(raw, self.layout),
+            values,
             state.commit.has_optimizer_state,
             self._rate(step - 1),
         )

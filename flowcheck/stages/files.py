@@ -25,7 +25,7 @@ def create_shard(run: RunDir, job: Job) -> Shard:
     """A new shard for a job's gradients."""
     unfinished = run.shard.with_suffix(".tmp")
     unfinished.unlink(missing_ok=True)
-    unit = min(parameter.element_bytes for parameter in job.parameters)
-    shard = Shard.create(unfinished, gradient_bytes=job.state_bytes, unit_bytes=unit)
+    unit = min(parameter.element_bytes for parameter in job.reduced)
+    shard = Shard.create(unfinished, gradient_bytes=job.gradient_bytes, unit_bytes=unit)
     unfinished.replace(run.shard)
     return shard

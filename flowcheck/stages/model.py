@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.config import ELEMENT_BYTES, JobConfig
+from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.wire.job import Job
@@ -12,27 +12,78 @@ DTYPES = {2: None, 4: "float32", 8: "float64"}
 
 
 def layout_of(job: Job, config: JobConfig) -> Layout:
-    """The replica's layout. Raises StateError where the dtype must be stated."""
-    sizes = {parameter.element_bytes for parameter in job.parameters}
-    told = {parameter.dtype for parameter in job.parameters} - {None}
-    if len(sizes) != 1 or len(told) > 1:
-        raise StateError("parameters of several dtypes: one dtype per replica is supported")
-    (element_bytes,) = sizes
-    stated = config.model.dtype
-    if stated is not None and ELEMENT_BYTES[stated] != element_bytes:
+    """The replica's layout. Raises StateError where a dtype must be stated, or is stated and the
+    wire contradicts it."""
+    sizes = sorted({parameter.element_bytes for parameter in job.parameters})
+    meant = _dtypes(sizes, config.model)
+    optimizer = config.optimizer
+    assert optimizer is not None, "checked when the configuration was read"
+    if 2 in sizes and (optimizer.name, optimizer.implementation) == ("sgd", "fused"):
+        _refuse_momentum(optimizer.momentum)
+    shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
+    names = list(config.model.names) if names_fit(job, config) else None
+    return Layout.of(
+        shapes,
+        names=names,
+        dtype=[p.dtype or meant[p.element_bytes] for p in job.parameters],
+        gradient_dtype=_gradient_dtype(job, config.model),
+    )
+
+
+def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
+    """{bytes of an element: dtype}"""
+    stated = (model.dtype,) if model.dtype is not None else model.dtypes
+    told = " and ".join(map(str, sizes))
+    key, value = ("dtype", model.dtype) if model.dtype is not None else ("dtypes", model.dtypes)
+    wrong = [dtype for dtype in stated if ELEMENT_BYTES[dtype] not in sizes]
+    if wrong:
         raise StateError(
-            f"[model] dtype = {stated!r} has elements of {ELEMENT_BYTES[stated]} bytes, and those "
-            f"of the start-up broadcast have {element_bytes}: state the right one, or none"
+            f"[model] {key} = {value!r} has elements of {ELEMENT_BYTES[wrong[0]]} bytes, and those "
+            f"of the start-up broadcast have {told}: state the right one, or none"
         )
-    dtype = stated or (told.pop() if told else DTYPES.get(element_bytes))
-    if dtype is None:
+    meant = DTYPES | {ELEMENT_BYTES[dtype]: dtype for dtype in stated}
+    found = {size: dtype for size in sizes if (dtype := meant.get(size)) is not None}
+    if len(found) == len(sizes):
+        return found
+    if len(sizes) == 1:
         raise StateError(
             "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: "
             'state [model] dtype = "bfloat16" (or "float16")'
         )
-    shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
-    names = list(config.model.names) if names_fit(job, config) else None
-    return Layout.of(shapes, names=names, dtype=dtype)
+    others = "".join(f', "{found[size]}"' for size in sizes if size in found)
+    raise StateError(
+        f"parameters of several dtypes, of {told} bytes an element: those of 2 may be bfloat16 or "
+        "float16 and the wire does not tell: state "
+        f'[model] dtypes = ["bfloat16"{others}] (or "float16")'
+    )
+
+
+def _refuse_momentum(momentum: float) -> None:
+    """Seen with torch 2.13: twice the same steps, two momentum buffers."""
+    if momentum:
+        raise StateError(
+            "torch's fused SGD does not give the momentum of parameters of 2 bytes an element the "
+            'same bits twice on a CPU: train with foreach=True and state implementation = "foreach"'
+        )
+
+
+def _gradient_dtype(job: Job, model: ModelConfig) -> str | None:
+    """Of gradients as they are reduced; None: each has its parameter's."""
+    stated, size = model.gradient_dtype, job.gradient_element_bytes
+    if stated is None and size:
+        raise StateError(
+            f"gradients are reduced in {size} bytes an element, the parameters have others: into "
+            "which type a hook compresses them, the wire does not tell: state "
+            '[model] gradient_dtype = "float16" (fp16_compress_hook) or "bfloat16" '
+            "(bf16_compress_hook)"
+        )
+    if stated is not None and any(p.element_bytes != ELEMENT_BYTES[stated] for p in job.reduced):
+        own = " and ".join(map(str, sorted({p.element_bytes for p in job.reduced})))
+        raise StateError(
+            f"[model] gradient_dtype = {stated!r} has elements of {ELEMENT_BYTES[stated]} bytes, "
+            f"and those of the buckets have {own}: no hook compresses them so; state none"
+        )
+    return stated
 
 
 def names_fit(job: Job, config: JobConfig) -> bool:

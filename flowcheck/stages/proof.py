@@ -61,7 +61,7 @@ def consistent(job: Job) -> bool:
             for op in ops
             if op.role is Role.BUCKET and op.kind is Kind.ALL_REDUCE
         }
-        sizes = (sum(job.parameters[i].nbytes for i in bucket) for bucket in buckets)
+        sizes = (sum(job.reduced[i].nbytes for i in bucket) for bucket in buckets)
         if told != dict(enumerate(sizes)):
             return False
     return True

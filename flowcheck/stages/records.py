@@ -58,9 +58,9 @@ class Records:
         states: dict[str, str] = {}
         if self._digests:
             told = None if gradient is None else sha256(gradient)
-            parameters = sha256(replica.parameters())
-            sections = replica.sections()
-            states = {k: sha256(v) for k, v in sections.items() if k != optimizers.PARAMETERS}
+            sections = {k: _flat(k, v, replica) for k, v in replica.sections().items()}
+            parameters = sha256(sections.pop(optimizers.PARAMETERS))
+            states = {k: sha256(v) for k, v in sections.items()}
         return StepLine(
             step=replica.step,
             digest=replica.digest,
@@ -107,6 +107,12 @@ class Records:
 
     def close(self) -> None:
         self._trace.close()
+
+
+def _flat(name: str, section: np.ndarray, replica: Replica) -> np.ndarray:
+    """Of parameters or an optimizer state, in registration order."""
+    counters = name == optimizers.STEP_COUNT
+    return section if counters else replica.layout.registration_order(section)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -72,7 +72,7 @@ def compare_digests(
     not hold the same tensors.
     """
     own = [
-        (name, in_memory_order(value, p, layout.stored_as))
+        (name, in_memory_order(value, p, layout))
         for name, value, p in zip(
             template.names, template.parameters, layout.parameters, strict=True
         )
@@ -82,7 +82,7 @@ def compare_digests(
             for index, p in enumerate(layout.parameters):
                 value = state_of(template, index, kind)
                 named = f"{template.names[index]}/{kind}"
-                own.append((named, in_memory_order(value, p, layout.stored_as)))
+                own.append((named, in_memory_order(value, p, layout)))
         if optimizers.counts_steps(optimizer):
             own.append((optimizers.STEP_COUNT, step_counts(template)))
     found = tensor_digests([array for _, array in own])

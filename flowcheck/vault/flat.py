@@ -8,7 +8,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
-from flowcheck.replica.layout import Layout, Parameter
+from flowcheck.replica.layout import Layout, Parameter, size_of
 from flowcheck.vault.template import Template
 
 
@@ -20,17 +20,17 @@ def flat_state(
     Raises StateError where a tensor is missing, or of another shape or dtype.
     """
     flat = {
-        optimizers.PARAMETERS: np.concatenate(
+        optimizers.PARAMETERS: layout.assembled(
             [
-                in_memory_order(value, p, layout.stored_as)
+                in_memory_order(value, p, layout)
                 for value, p in zip(template.parameters, layout.parameters, strict=True)
             ]
         )
     }
     for kind in optimizers.state_names(optimizer):
-        flat[kind] = np.concatenate(
+        flat[kind] = layout.assembled(
             [
-                in_memory_order(state_of(template, index, kind), p, layout.stored_as)
+                in_memory_order(state_of(template, index, kind), p, layout)
                 for index, p in enumerate(layout.parameters)
             ]
         )
@@ -57,14 +57,15 @@ def step_counts(template: Template) -> np.ndarray:
     return np.array([float(state.get("step", 0.0)) for state in states], "<f4")
 
 
-def in_memory_order(tensor: torch.Tensor, parameter: Parameter, stored_as: str) -> np.ndarray:
-    """[elements] of one tensor as the replica keeps them. Raises StateError for another shape."""
+def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:
+    """[elements] of one tensor as the replica keeps them; its bytes where parameters are of several
+    dtypes. Raises StateError for another shape or dtype."""
     if tuple(tensor.shape) != tuple(parameter.shape):
         raise StateError(
             f"{parameter.name}: {list(tensor.shape)} in the file, {list(parameter.shape)} here"
         )
     flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
-    if raw.nbytes != parameter.elements * np.dtype(stored_as).itemsize:
+    if raw.nbytes != parameter.elements * size_of(layout.dtype_of(parameter)):
         raise StateError(f"{parameter.name}: {tensor.dtype} in the file, another dtype here")
-    return raw.view(stored_as)
+    return raw.view(layout.stored_as)

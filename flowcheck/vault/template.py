@@ -20,6 +20,8 @@ from flowcheck.vault.counters import find_counters, told_by_counters, untouched
 from flowcheck.vault.foreign import load_tree
 
 Path_ = tuple[str, ...]
+_Kind = tuple[torch.dtype, tuple[int, ...]]
+"""Of a tensor: dtype and shape."""
 
 
 @dataclass(slots=True)
@@ -130,9 +132,10 @@ def _parameters_in(
             return None
         chosen = [by_name[name] for name in names]
         return (node, chosen) if [tuple(v.shape) for _, v in chosen] == wanted else None
-    dtype = getattr(torch, layout.dtype)
-    fitting = [(n, v) for n, v in tensors if v.dtype == dtype]
-    ways = _embeddings([tuple(v.shape) for _, v in fitting], wanted)
+    dtypes = [getattr(torch, layout.dtype_of(p)) for p in layout.parameters]
+    fitting = [(n, v) for n, v in tensors if v.dtype in dtypes]
+    kinds = list(zip(dtypes, wanted, strict=True))
+    ways = _embeddings([(v.dtype, tuple(v.shape)) for _, v in fitting], kinds)
     if not ways:
         return None
     if len(ways) > 1:
@@ -143,9 +146,7 @@ def _parameters_in(
     return node, [fitting[i] for i in ways[0]]
 
 
-def _embeddings(
-    have: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]
-) -> list[list[int]]:
+def _embeddings(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[list[int]]:
     """Up to two ways to find `wanted` in `have` in order."""
     if len(have) < len(wanted):
         return []
@@ -156,12 +157,12 @@ def _embeddings(
     return [first] if first == backward else [first, backward]
 
 
-def _greedy(have: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> list[int] | None:
+def _greedy(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[int] | None:
     """The earliest way; the latest, of both reversed, is another one if there are several."""
     found: list[int] = []
     at = 0
-    for shape in wanted:
-        while at < len(have) and have[at] != shape:
+    for kind in wanted:
+        while at < len(have) and have[at] != kind:
             at += 1
         if at == len(have):
             return None

@@ -131,6 +131,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Iteration 0 and what follows it once, up to the first repeating collective."""
     each: tuple[Op, ...]
     """One later iteration; repeats for ever."""
+    gradient_element_bytes: int = 0
+    """Of the type that a hook compresses gradients into; 0: they are reduced as they are."""
     evidence: tuple[str, ...] = ()
     """What was read, one sentence each."""
     assumed: tuple[str, ...] = ()
@@ -141,6 +143,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def state_bytes(self) -> int:
         """Bytes of all parameters, flat in registration order."""
         return sum(parameter.nbytes for parameter in self.parameters)
+
+    @property
+    def reduced(self) -> tuple[Parameter, ...]:
+        """The parameters as gradient buckets hold them."""
+        return as_reduced(self.parameters, self.gradient_element_bytes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients as they are reduced, flat in registration order."""
+        return sum(parameter.nbytes for parameter in self.reduced)
+
+
+def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[Parameter, ...]:
+    """`parameters` in a type of `element_bytes`; 0: as they are."""
+    if not element_bytes:
+        return parameters
+    return tuple(
+        Parameter(sizes=parameter.sizes, strides=parameter.strides, element_bytes=element_bytes)
+        for parameter in parameters
+    )
 
 
 def encode_job(job: Job) -> bytes:

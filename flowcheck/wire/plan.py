@@ -93,8 +93,8 @@ class _Message:
 
 def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
     """One plan per mirrored flow of the job's edges, in edge, channel and turn order."""
-    first = [BucketLayout(job.parameters, bucket) for bucket in job.first_buckets]
-    later = [BucketLayout(job.parameters, bucket) for bucket in job.buckets]
+    first = [BucketLayout(job.reduced, bucket) for bucket in job.first_buckets]
+    later = [BucketLayout(job.reduced, bucket) for bucket in job.buckets]
     plans: list[FlowPlan] = []
     connections = 0
     for edge in job.edges:

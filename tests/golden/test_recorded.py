@@ -59,7 +59,7 @@ def test_analyze_finds_every_collective_with_its_hash(
     found, truth = analyzed(name, capsys), truth_of(name)["collectives"]
     assert [one["kind"] for one in found] == [one["kind"] for one in truth]
     for one, true in zip(found, truth, strict=True):
-        assert one["protocol"].upper() == true["protocol"]
+        assert (one["protocol"].upper(), one["channels"]) == (true["protocol"], true["channels"])
         each = true["ranks"] if true["kind"] == "all_gather" else 1
         if true["bytes"] * each > LINE_BYTES:
             assert (one["bytes"], one["sha256"]) == (true["bytes"] * each, true["sha256"])

@@ -139,7 +139,7 @@ OTHERS = [
     ("cnn_batchnorm.py mixed", MOMENTUM, NONE, DTYPES),
     ("unused_branch.py", ADAMW, NONE, "2 of the parameters took no part"),
     ("several_dtypes.py bfloat16", SGD, NONE, DTYPES),
-    ("variants.py fp16", ADAMW, NONE, "fp16_compress_hook"),
+    ("variants.py fp16", ADAMW, NONE, 'state [model] gradient_dtype = "float16"'),
     ("variants.py static", ADAMW, NONE, "static_graph=True"),
     ("variants.py unused", ADAMW, NONE, "find_unused_parameters=True"),
     ("variants.py tied", ADAMW, ALL, ""),
@@ -157,6 +157,12 @@ OTHERS = [
     ("tiny.py two", SGD, NONE, "nothing tells a model of it"),
     ("tiny.py numbers", SGD, NONE, "nothing tells a model of it"),
 ]
+STATED = [
+    ("variants.py fp16", ADAMW, 'gradient_dtype = "float16"'),
+    ("variants.py bf16", ADAMW, 'gradient_dtype = "bfloat16"'),
+    ("variants.py bfloat16", ADAMW, 'dtype = "bfloat16"'),
+]
+"""Followed once the job file says what the wire does not."""
 
 
 @pytest.mark.slow
@@ -181,3 +187,13 @@ def test_other_script_is_followed_exactly_or_refused_with_the_reason(
     test_script_is_followed_exactly_or_refused_with_the_reason(
         hosts, tmp_path, words, optimizer, steps, reason
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("words", "optimizer", "model"), STATED)
+def test_script_is_followed_exactly_once_its_types_are_stated(
+    hosts: cluster.Cluster, tmp_path: Path, words: str, optimizer: str, model: str
+) -> None:
+    outcome = run(hosts, tmp_path, optimizer, *words.split(), more=f"[model]\n{model}\n")
+    assert len(outcome.trainer) >= 5
+    assert outcome.replica == outcome.trainer and not outcome.why

@@ -40,27 +40,19 @@ class Trainer(Run):
         self.truth.collectives.append(("all_gather", block * self.job.ranks))
 
 
-class Compressed(Trainer):
-    """fp16_compress_hook."""
-
-    def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
-        half = [torch.frombuffer(bytearray(t), dtype=dtype).half() for t in tensors]
-        return super()._all_reduce([h.numpy().tobytes() for h in half], torch.float16)
-
-    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
-        local = [self._made_up(shape) for shape in self.job.shapes]
-        for bucket in buckets:
-            own = b"".join(local[i] for i in bucket)
-            self._all_reduce([own] * self.job.ranks, self.job.dtype)
-
-
-class PowerSgd(Compressed):
+class PowerSgd(Trainer):
     """Two low-rank factors of every bucket instead of it."""
 
     def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
         for size in (52, 72):
             Run._all_reduce(self, [tensor[:size] for tensor in tensors], dtype)
         return b""
+
+    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
+        local = [self._made_up(shape) for shape in self.job.shapes]
+        for bucket in buckets:
+            own = b"".join(local[i] for i in bucket)
+            self._all_reduce([own] * self.job.ranks, self.job.dtype)
 
 
 class Unused(Trainer):
@@ -172,7 +164,6 @@ def read(trainer: Run, folder: Path) -> Reading:
 @pytest.mark.parametrize(
     ("trainer", "words"),
     [
-        (Compressed, "in 2 bytes an element, the weights have 4: a communication hook"),
         (PowerSgd, "PowerSGD"),
         (Unused, "find_unused_parameters=True"),
         (Unused, "every parameter took part in all 5 iterations seen"),

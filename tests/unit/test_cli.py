@@ -9,7 +9,10 @@ import pytest
 
 from flowcheck.errors import FlowCheckError
 
-VERBS = ("analyze", "replay", "up", "status", "stage", "down", "doctor", "restore", "audit")
+VERBS = (
+    *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
+    *("restore", "audit"),
+)
 
 
 def flowcheck(*words: str | Path) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,15 @@ from flowcheck.ops.plan_traffic import Options, Planned, traffic_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 WIDE, DEEP = 40, 6
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors on a machine that others use."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def dense(**_: Any) -> torch.nn.Module:

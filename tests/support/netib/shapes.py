@@ -45,6 +45,13 @@ CASES: dict[str, Options] = {
     "r2-simple-230-fp64-slices": Options(
         protocol="Simple", shapes=TALL, version=(2, 30), dtype="float64", mtu=4096, steps=3
     ),
+    "r2-simple-230-fp16-hook": Options(
+        protocol="Simple", shapes=TALL, version=(2, 30), compress="float16", mtu=4096
+    ),
+    "r3-mixed-226-bf16-hook": Options(
+        ranks=3, protocol="Simple", mix=MIXED, shapes=SMALL, channels=2, version=(2, 26),
+        caps_bytes=(6000, 6000), compress="bfloat16",
+    ),
     "r16-ll-230-bf16": Options(
         ranks=16, shapes=SMALL, channels=16, version=(2, 30), dtype="bfloat16", steps=3
     ),

@@ -136,6 +136,8 @@ class Trainer:
         for bucket in buckets:
             elements = sum(prod(options.shapes[parameter]) for parameter in bucket)
             parts = [self.random(elements, 1 / options.ranks) for _ in range(options.ranks)]
+            if options.compress:
+                parts = [part.to(getattr(torch, options.compress)) for part in parts]
             reduces.append(all_reduce(options, parts))
             reduces[-1].about.gradient = True
         if options.find_unused:

@@ -39,8 +39,10 @@ def repeats(communicator: Communicator, collected: Found, before: job.Job, begin
         len(edge.streams) for edge in ring.edges
     ):
         return False
-    shapes = [(p.sizes, p.strides, p.element_bytes) for p in before.parameters]
-    if shapes != [(*shape, habits.element_bytes) for shape in habits.shapes[0].shapes]:
+    shapes = [((p.sizes, p.strides), p.element_bytes) for p in before.parameters]
+    if shapes != list(zip(habits.shapes[0].shapes, habits.each, strict=True)):
+        return False
+    if [p.element_bytes for p in before.reduced] != list(habits.reduced):
         return False
     if not _plan_agrees(before, communicator):
         return False

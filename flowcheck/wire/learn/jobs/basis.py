@@ -18,6 +18,10 @@ BUFFERS_KEPT = (
     "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
     "part of the replica, a restored state has those of its template"
 )
+COMPRESSED = (
+    "gradients are reduced in {} bytes an element, the parameters have {}: as torch's "
+    "fp16_compress_hook and bf16_compress_hook do, which divide before they reduce"
+)
 SAME_TYPE = (
     "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
     "bytes would not show"
@@ -36,6 +40,8 @@ def evidence(
         f"{buckets} buckets: {how}",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     ]
+    if habits.compressed:
+        told.insert(2, f"gradients of {habits.reduced[0]} bytes an element: size of iteration 0")
     if completions:
         told.append("point-to-point sends complete the all-reduces: exactly the size missing")
     return tuple(told)
@@ -50,7 +56,9 @@ def assumed(
     told = [] if habits.buckets else [FROM_BEFORE]
     if any(op.kind is Kind.BROADCAST for op in each):
         told.append(BUFFERS_KEPT)
-    if habits.element_bytes == 2:
+    if habits.compressed:
+        told.append(COMPRESSED.format(habits.reduced[0], habits.element_bytes))
+    elif habits.element_bytes == 2:
         told.append(SAME_TYPE)
     if len(set(sizes)) == 1:
         told.append(ALL_ALIKE)

@@ -15,6 +15,7 @@ from flowcheck.wire import ddp
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.types import is_of, undecided
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     COUNT_BYTES,
@@ -25,7 +26,7 @@ from flowcheck.wire.learn.trainer.habits import (
     content_of,
 )
 from flowcheck.wire.learn.trainer.iteration import extras_as_large
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
+from flowcheck.wire.terms import Kind
 
 MAP_BYTES = 4
 """Of each parameter in the map of those that took part in an iteration: one int32."""
@@ -41,8 +42,7 @@ TWIN = (
 )
 COMPRESSED = (
     "gradients are reduced in {} bytes an element, the weights have {}: a communication hook "
-    "compresses them (fp16_compress_hook or bf16_compress_hook), and into which type, the wire "
-    "does not tell; train without the hook, or with parameters of that type"
+    "sends another type than fp16_compress_hook and bf16_compress_hook do; train without it"
 )
 SEVERAL_DTYPES = (
     "parameters of several dtypes: buckets are reduced in {} bytes an element; one dtype per "
@@ -77,6 +77,8 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     other = _second_count(cuts, ring)
     if other:
         return TWO_MODELS.format(other, habits.parameters)
+    if told := undecided(habits, cuts):
+        return told
     extras, iterations = extras_as_large(cuts, len(habits.buckets))
     # In the first of them, or in the last, it may not have been seen.
     always = extras > 1 and extras >= iterations - 1
@@ -122,20 +124,14 @@ def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
     others = [cut for cut in reduces if cut.op.meaning != BUCKET]
     sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
     gradients = len(reduces) - len(others)
-    beside = any(_is(cut, size) for cut in others for size in sizes)
+    beside = any(is_of(cut, size) for cut in others for size in sizes)
     return gradients > 1 or (gradients == 1 and beside)
-
-
-def _is(cut: Cut, size: int) -> bool:
-    """On the wire it is as large as a tensor of `size` bytes."""
-    grain = GRAIN_BYTES[cut.op.protocol]
-    return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
 
 
 def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:
     """Of which size the elements are, those of the weights first; 0: of none."""
-    sizes = (habits.element_bytes, *ELEMENT_BYTES)
-    return next((size for size in sizes if _is(cut, elements * size)), 0)
+    sizes = (*(habits.reduced or habits.each)[:1], *ELEMENT_BYTES)
+    return next((size for size in sizes if is_of(cut, elements * size)), 0)
 
 
 def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
@@ -155,7 +151,7 @@ def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
         return ""
     if len(set(sizes)) > 1:
         return SEVERAL_DTYPES.format(" and ".join(map(str, sorted(set(sizes)))))
-    if sizes[0] != habits.element_bytes:
+    if sizes[0] != (habits.reduced or habits.each)[0]:
         return COMPRESSED.format(sizes[0], habits.element_bytes)
     return ""
 
@@ -167,14 +163,14 @@ def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> str:
     first = reduces[: len(sent)]
     sizes = sorted(cut.op.work_bytes for cut in first)
     pairs = zip(sorted(sent, key=lambda cut: cut.op.work_bytes), sizes, strict=False)
-    if len(first) < 2 or len(first) < len(sent) or not all(_is(*pair) for pair in pairs):
+    if len(first) < 2 or len(first) < len(sent) or not all(is_of(*pair) for pair in pairs):
         return ""
     return BROADCAST_APART.format(" and ".join(f"{cut.op.work_bytes:,}" for cut in first))
 
 
 def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
     """By iteration 0 alone, which has one bucket."""
-    own = habits.element_bytes
+    own = (habits.reduced or habits.each or (0,))[0]
     found = _element_bytes(habits, reduces[0], habits.elements) if reduces else 0
     return COMPRESSED.format(found, own) if found not in (0, own) else ""
 
@@ -182,13 +178,13 @@ def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
 def _by_map(habits: Habits, reduces: Sequence[Cut], ring: Ring, *, planned: bool) -> str:
     """By the map of the parameters that took part: before the first bucket, or behind all."""
     size = MAP_BYTES * habits.parameters
-    whole = habits.elements * habits.element_bytes
-    maps = [cut for cut in reduces if _is(cut, size)]
+    whole = habits.state_bytes
+    maps = [cut for cut in reduces if is_of(cut, size)]
     used = [_used(cut, habits.parameters, ring) for cut in maps]
     # A metric of as many bytes holds other numbers.
     if not maps or None in used:
         return ""
-    if maps[0] is reduces[0] and len(reduces) > 1 and _is(reduces[1], whole):
+    if maps[0] is reduces[0] and len(reduces) > 1 and is_of(reduces[1], whole):
         return STATIC.format(habits.parameters)
     spans = {tuple(cut.op.work_bytes for cut in span) for span in _spans(reduces, size)}
     if planned or len(maps) < 2 or len(spans) != 1:
@@ -212,7 +208,7 @@ def _spans(reduces: Sequence[Cut], size: int) -> Iterator[list[Cut]]:
     """What comes before each map of `size` bytes."""
     span: list[Cut] = []
     for cut in reduces:
-        if span and _is(cut, size):
+        if span and is_of(cut, size):
             yield span
             span = []
         else:

@@ -47,6 +47,7 @@ class _Plan:
     parameters: tuple[job.Parameter, ...]
     first_buckets: ddp.Buckets
     buckets: ddp.Buckets
+    gradient_element_bytes: int = 0
     first: list[job.Op] = field(default_factory=list)
     each: list[job.Op] = field(default_factory=list)
     start: Cut | None = None
@@ -63,7 +64,7 @@ def learn_job(
     the first iteration after the bucket plan is all there is. before: the job whose next
     incarnation this may be: iteration 0 is enough then."""
     for communicator, collected in zip(communicators, found, strict=True):
-        if communicator.habits.shapes and communicator.habits.element_bytes:
+        if communicator.habits.shapes and communicator.habits.each:
             if not collected.added_told:
                 return None, (NO_ADDED,)
             job, why_not = _of(communicator, collected, ended, before)
@@ -102,10 +103,11 @@ def _of(
         return None, (NO_RELEASE,)
     parameters = _parameters(habits)
     totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.meaning == BUCKET]
-    first_buckets = _first_buckets(parameters, totals)
+    typed = habits.reduced[0] if habits.compressed else 0
+    first_buckets = _first_buckets(parameters, typed, totals)
     if first_buckets is None:
         return None, (NO_FIRST,)
-    plan = _Plan(parameters, first_buckets, habits.buckets, start=cuts[begin])
+    plan = _Plan(parameters, first_buckets, habits.buckets, typed, start=cuts[begin])
     ring, completions = communicator.ring, collected.completions
     for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
         bucket = 0
@@ -127,27 +129,33 @@ def _release_open(communicator: Communicator) -> bool:
 
 def _as_before(before: job.Job, start: Cut) -> _Plan:
     first, each = list(before.first), list(before.each)
-    return _Plan(before.parameters, before.first_buckets, before.buckets, first, each, start)
+    typed = before.gradient_element_bytes
+    return _Plan(before.parameters, before.first_buckets, before.buckets, typed, first, each, start)
 
 
 def _sizes(plan: _Plan) -> list[int]:
     """[bucket] bytes."""
-    return [sum(plan.parameters[i].nbytes for i in bucket) for bucket in plan.buckets]
+    reduced = job.as_reduced(plan.parameters, plan.gradient_element_bytes)
+    return [sum(reduced[i].nbytes for i in bucket) for bucket in plan.buckets]
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
     return tuple(
-        job.Parameter(sizes=sizes, strides=strides, element_bytes=habits.element_bytes)
-        for sizes, strides in habits.shapes[0].shapes
+        job.Parameter(sizes=sizes, strides=strides, element_bytes=element_bytes)
+        for (sizes, strides), element_bytes in zip(
+            habits.shapes[0].shapes, habits.each, strict=True
+        )
     )
 
 
 def _first_buckets(
-    parameters: Sequence[job.Parameter], totals: Sequence[int]
+    parameters: tuple[job.Parameter, ...], typed: int, totals: Sequence[int]
 ) -> ddp.Buckets | None:
-    """Iteration 0's buckets, by the rule of torch that gives the sizes seen."""
+    """Iteration 0's buckets, by the rule of torch that gives the sizes seen. typed: bytes of an
+    element in them; 0: as the parameters are."""
+    reduced = job.as_reduced(parameters, typed)
     for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
-        sizes = [sum(parameters[i].nbytes for i in bucket) for bucket in buckets]
+        sizes = [sum(reduced[i].nbytes for i in bucket) for bucket in buckets]
         if sizes == list(totals):
             return buckets
     return None
@@ -233,6 +241,7 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         buckets=plan.buckets,
         first=tuple(plan.first),
         each=tuple(plan.each),
+        gradient_element_bytes=plan.gradient_element_bytes,
         evidence=evidence(communicator, len(plan.buckets), completions),
         assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
     )

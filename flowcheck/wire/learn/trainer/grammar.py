@@ -82,12 +82,12 @@ class Trainer:
         for kind, size, meaning in _expected(habits, from_start):
             op = _licensed(kind, size, meaning, protocol)
             if size > 0:
-                typed = habits.element_bytes if meaning == BUCKET else 0
+                typed = _type_bytes(habits, size) if meaning == BUCKET else 0
                 yield replace(op, type_bytes=typed)
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is None or (named == SIZES and habits.bucket_count):
             return
-        if habits.element_bytes and named in (WEIGHTS, BUFFERS):
+        if habits.each and named in (WEIGHTS, BUFFERS):
             yield from _of_all_ranks(ring, state, protocol)
         totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
         if named == SHAPES and protocol is Protocol.LL128:
@@ -135,16 +135,28 @@ def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
         return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]
-        if habits.element_bytes:
-            size = habits.elements * habits.element_bytes
-            return [(Kind.ALL_REDUCE, size, BUCKET)]
+        if habits.each:
+            return _first_buckets(habits)
         return [(Kind.BROADCAST, size, WEIGHTS) for size in sizes]
     if habits.stage is Stage.STEPPED:
-        size = habits.elements * habits.element_bytes
         order = (Kind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
-        return [order, (Kind.ALL_REDUCE, size, BUCKET)]
+        return [order, *_first_buckets(habits)]
     if habits.stage is Stage.ORDERED and habits.bucket_count:
         return [(Kind.BROADCAST, 4 * habits.bucket_count, SIZES)]
-    if habits.stage is Stage.PLANNED and habits.element_bytes:
+    if habits.stage is Stage.PLANNED and habits.each:
         return [(Kind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
     return []
+
+
+def _first_buckets(habits: Habits) -> list[tuple[Kind, int, str]]:
+    """The bucket of all gradients, in each type that it may have."""
+    everything = range(habits.parameters)
+    sizes = [habits.bytes_of(everything, each) for each in habits.reductions]
+    return [(Kind.ALL_REDUCE, size, BUCKET) for size in sizes]
+
+
+def _type_bytes(habits: Habits, size: int) -> int:
+    """Of an element of the bucket that is due."""
+    if habits.stage is not Stage.PLANNED:
+        return size // habits.elements
+    return (habits.reduced or habits.each)[habits.buckets[habits.next_bucket][0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -17,6 +18,8 @@ from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
+COMPRESSED_BYTES = 2
+"""Of an element in a bucket under torch's fp16_compress_hook and bf16_compress_hook."""
 SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
 """The wire may show up to so many more than were meant."""
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
@@ -46,8 +49,10 @@ class Habits:
     stage: Stage = Stage.NOTHING
     parameters: int = 0
     shapes: tuple[ddp.Shapes, ...] = ()
-    element_bytes: int = 0
-    """Of the parameters, from the size of the weights; 0: not told."""
+    each: tuple[int, ...] = ()
+    """[parameter] bytes of an element, from the size of the weights; (): not told."""
+    reduced: tuple[int, ...] = ()
+    """[parameter] the same of its gradient in a bucket, from the first bucket; (): not told."""
     weights_bytes: int = 0
     """Of the first broadcast of weights, buffers and line slack included."""
     order: tuple[int, ...] = ()
@@ -59,10 +64,36 @@ class Habits:
     def elements(self) -> int:
         return self.shapes[0].elements if self.shapes else 0
 
+    @property
+    def element_bytes(self) -> int:
+        """Of all parameters alike; 0: not told."""
+        return self.each[0] if self.each else 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Of all parameters; 0: not told."""
+        return self.bytes_of(range(len(self.each)), self.each)
+
+    @property
+    def compressed(self) -> bool:
+        """Gradients are reduced in another type than the parameters have."""
+        return bool(self.reduced) and self.reduced != self.each
+
+    @property
+    def reductions(self) -> tuple[tuple[int, ...], ...]:
+        """What `reduced` may be: as the parameters are, or compressed."""
+        if self.reduced or not self.each:
+            return (self.reduced,) if self.reduced else ()
+        return tuple(dict.fromkeys((self.each, (COMPRESSED_BYTES,) * len(self.each))))
+
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
-        counts = self.shapes[0].counts
-        return sum(counts[i] for i in self.buckets[bucket]) * self.element_bytes
+        return self.bytes_of(self.buckets[bucket], self.reduced or self.each)
+
+    def bytes_of(self, parameters: Sequence[int], each: Sequence[int]) -> int:
+        """Of `parameters` together; each: [parameter] bytes of an element."""
+        counts = self.shapes[0].counts if parameters else ()
+        return sum(counts[i] * each[i] for i in parameters)
 
 
 def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
@@ -86,6 +117,8 @@ def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
 def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     """What is known once `cut` is read too."""
     stage, op = habits.stage, cut.op
+    if op.meaning == BUCKET and not habits.reduced:
+        habits = _reduced(habits, op)
     off = replace(habits, stage=Stage.OFF)
     if stage is Stage.NOTHING:
         content = content_of(cut, ring) if op.meaning == COUNT else None
@@ -112,7 +145,7 @@ def _weighed(habits: Habits, op: Op) -> Habits:
     first broadcast holds without anything left over is the likelier."""
     if op.kind is Kind.ALL_REDUCE:
         return replace(habits, stage=Stage.STEPPED)
-    if op.kind is not Kind.BROADCAST or habits.element_bytes:
+    if op.kind is not Kind.BROADCAST or habits.each:
         return habits
     slack = SLACK_BYTES[op.protocol]
     fits = [
@@ -124,7 +157,15 @@ def _weighed(habits: Habits, op: Op) -> Habits:
         return habits
     _, _, best, size = min(fits)
     shapes = (habits.shapes[best], *habits.shapes[:best], *habits.shapes[best + 1 :])
-    return replace(habits, shapes=shapes, element_bytes=size, weights_bytes=op.work_bytes)
+    each = (size,) * habits.parameters
+    return replace(habits, shapes=shapes, each=each, weights_bytes=op.work_bytes)
+
+
+def _reduced(habits: Habits, op: Op) -> Habits:
+    """The first bucket holds all parameters."""
+    everything = range(habits.parameters)
+    fits = (r for r in habits.reductions if habits.bytes_of(everything, r) == op.work_bytes)
+    return replace(habits, reduced=next(fits, habits.each))
 
 
 def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:

@@ -10,8 +10,9 @@ import numpy as np
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.cuts.place import Canvas, paint, placements, ranges_of
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.reading import Collective, Placement
+from flowcheck.wire.learn.reading import Collective, LinkSeen, Placement, RingSeen
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, begins_here, counted
 from flowcheck.wire.learn.search.pairs import completions
@@ -125,7 +126,7 @@ def _collective(
         communicator=number,
         protocol=cut.op.protocol,
         ranks=ring.ranks,
-        channels=sum(bool(sends) for sends in cut.schedules[0]) or 1,
+        channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
         bytes=canvas.size_bytes,
         covered_bytes=int(canvas.covered.sum()),
         missing=canvas.missing(),
@@ -137,6 +138,26 @@ def _collective(
         placements=placements(cut, ring),
         meaning=cut.op.meaning,
         doubtful=bool(doubts),
+        ring=_ring(cut, ring),
+    )
+
+
+def _ring(cut: Cut, ring: Ring) -> RingSeen:
+    return RingSeen(
+        channels=ring.channels,
+        element_bytes=cut.op.element_bytes,
+        extra_sends=ring.extra_sends,
+        rules=cut.rules,
+        links=tuple(
+            LinkSeen(
+                sender=edge.sender,
+                channels=tuple(
+                    (name, stream.queue_pairs or (stream.key,))
+                    for name, stream in zip(names, edge.streams, strict=True)
+                ),
+            )
+            for edge, names in zip(ring.edges, cut.channels, strict=True)
+        ),
     )
 
 

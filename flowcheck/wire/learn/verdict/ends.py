@@ -78,8 +78,8 @@ def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = Fal
     grain = GRAIN_BYTES[protocol]
     tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
     if named:
-        counts = habits.shapes[0].counts
-        own = (of for of in tensors if sum(counts[i] for i in of) * habits.element_bytes == size)
+        types = {habits.each, habits.reduced} - {()}
+        own = (of for of in tensors if any(habits.bytes_of(of, each) == size for each in types))
         tensors = tuple(own) or tensors
     ends: set[int] = set()
     for cut in habits.shapes:

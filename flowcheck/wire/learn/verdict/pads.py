@@ -21,7 +21,7 @@ from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
 def hidden(communicator: Communicator) -> tuple[int, bool]:
     """(bytes behind the weights that may be a parameter's, whether they look like no padding)."""
     ring, cuts = communicator.ring, communicator.cuts.found
-    size = communicator.habits.elements * communicator.habits.element_bytes
+    size = communicator.habits.state_bytes
     sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
     ends = list(accumulate(cut.op.work_bytes for cut in sent))
     last = next((cut for cut, end in zip(sent, ends, strict=True) if end == size), None)

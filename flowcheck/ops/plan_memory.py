@@ -1,0 +1,78 @@
+"""Memory that the machine with FlowCheck needs for a planned job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
+from flowcheck.ops.plan_cost import Cost, total
+from flowcheck.ops.plan_model import Model
+
+STEP_COUNTER_BYTES = 4
+COPIES_LEAST = 2
+"""The newest step, and the one being made."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the account."""
+
+    what: str
+    bytes: int
+    why: str
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    parts: tuple[Part, ...]
+    staging_bytes: int
+    """What [staging] size_bytes must be at least."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+
+def memory_of(
+    model: Model,
+    optimizer: OptimizerConfig,
+    before_proof: Sequence[Cost],
+    ports: int,
+    keep_bytes: int = ReplicaConfig().keep_bytes,
+) -> Memory:
+    """before_proof: everything up to the first iteration that is like all later ones, which has to
+    wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
+    from flowcheck.plane.shard import GENERATIONS
+    from flowcheck.replica.header import COPIES_MAX
+    from flowcheck.replica.optimizers import counts_steps, state_names
+
+    trained = sum(tensor.wire.nbytes for tensor in model.trained)
+    names = state_names(optimizer)
+    states = len(names) * trained
+    states += STEP_COUNTER_BYTES * len(model.trained) if counts_steps(optimizer) else 0
+    copy = trained + states
+    kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
+    out, into = total(before_proof)
+    staging = out.bytes + into.bytes
+    ring = RingConfig()
+    told = ", ".join(names) or "none"
+    parts = (
+        Part(what="parameters", bytes=trained, why="the replica's newest step"),
+        Part(what="optimizer states", bytes=states, why=f"{optimizer.name}: {told}"),
+        Part(what="the step being made", bytes=copy, why="new state beside the old one"),
+        Part(
+            what="earlier steps",
+            bytes=kept * copy,
+            why=f"{kept} whole steps fit replica.keep_bytes of {keep_bytes:,}",
+        ),
+        Part(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
+        Part(what="staging", bytes=ports * staging, why="start-up and first iterations"),
+        Part(
+            what="rings",
+            bytes=ports * ring.slots * ring.slot_bytes,
+            why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
+        ),
+    )
+    return Memory(parts=parts, staging_bytes=staging)

@@ -1,0 +1,70 @@
+"""In which type gradients are reduced, as far as sizes tell: the parameters', or a hook's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, SIZES, WEIGHTS, Habits
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
+
+EITHER = (
+    "every iteration reduces as many elements in {} bytes each as in {}: which are the gradients "
+    "(fp16_compress_hook makes them smaller), nothing on the wire tells; leave the others out"
+)
+NEITHER = (
+    "the buckets are as large on the wire in {} bytes an element as in {}: whether a hook "
+    "(fp16_compress_hook) compresses them, nothing tells"
+)
+
+
+def is_of(cut: Cut, size: int) -> bool:
+    """On the wire it is as large as a tensor of `size` bytes."""
+    grain = GRAIN_BYTES[cut.op.protocol]
+    return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
+
+
+def undecided(habits: Habits, cuts: Sequence[Cut]) -> str:
+    """Why sizes do not tell the type of the gradients; empty: they do, or there are none."""
+    reduced = habits.reduced or habits.each
+    planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), len(cuts))
+    for each in {habits.each, (COMPRESSED_BYTES,) * habits.parameters} - {reduced, ()}:
+        types = f"{reduced[0]}", f"{each[0]}"
+        if _beside_all(habits, cuts[planned:], each):
+            return EITHER.format(*types)
+        if _as_large(habits, cuts, planned, each):
+            return NEITHER.format(*types)
+    return ""
+
+
+def _beside_all(habits: Habits, cuts: Sequence[Cut], each: Sequence[int]) -> bool:
+    """Beside every bucket of every iteration something is reduced that is as large as the bucket
+    would be with elements of `each`."""
+    reduces = [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    others = [cut for cut in reduces if cut.op.meaning != BUCKET]
+    iterations = (len(reduces) - len(others)) // max(1, len(habits.buckets))
+    # In the first of them, or in the last, it may not have been seen.
+    least = max(1, iterations - 1)
+    sizes = [habits.bytes_of(bucket, each) for bucket in habits.buckets]
+    return bool(sizes) and all(sum(is_of(cut, size) for cut in others) >= least for size in sizes)
+
+
+def _as_large(habits: Habits, cuts: Sequence[Cut], planned: int, each: Sequence[int]) -> bool:
+    """Every bucket seen would be as large with elements of `each`. Of weights in one line nothing
+    is told at all, which is said elsewhere."""
+    lines = (cut.op.protocol for cut in cuts if cut.op.meaning == WEIGHTS)
+    if habits.state_bytes <= max(map(GRAIN_BYTES.__getitem__, lines), default=0):
+        return False
+    pairs = list(_with_sizes(habits, cuts, planned, each))
+    return bool(pairs) and all(is_of(cut, size) for cut, size in pairs)
+
+
+def _with_sizes(
+    habits: Habits, cuts: Sequence[Cut], planned: int, each: Sequence[int]
+) -> Iterator[tuple[Cut, int]]:
+    """(bucket, its bytes with elements of `each`), of iteration 0 and of those of the plan."""
+    first = [cut for cut in cuts[:planned] if cut.op.meaning == BUCKET]
+    later = [cut for cut in cuts[planned:] if cut.op.meaning == BUCKET]
+    yield from ((cut, habits.bytes_of(range(habits.parameters), each)) for cut in first)
+    sizes = [habits.bytes_of(bucket, each) for bucket in habits.buckets]
+    yield from zip(later, sizes * len(later), strict=False)

@@ -1,0 +1,125 @@
+"""What `analyze` explains of a communicator, against jobs whose traffic is made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.learned import read
+
+from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.ops.communicators import Communicator, communicators_of
+from flowcheck.ops.explain import explain, ring_order
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Collective, Reading, read_stream
+
+RANKS = 4
+SHAPES = ((300, 40), (40,), (700, 40))
+
+
+@pytest.fixture(scope="module")
+def traffic() -> Traffic:
+    return make(SyntheticJob(ranks=RANKS, shapes=SHAPES, steps=3, channels=2, version="2.23"))
+
+
+def only(reading: Reading) -> Communicator:
+    (found,) = communicators_of(reading)
+    return found
+
+
+def largest(reading: Reading) -> Collective:
+    return max((c for c in reading.collectives if c.kind == "all_reduce"), key=lambda c: c.bytes)
+
+
+def seen_by(traffic: Traffic, folder: Path, *ports: tuple[int, str]) -> Reading:
+    """Several mirror points of one job."""
+    files = []
+    for rank, direction in ports:
+        files.append(folder / f"{rank}-{direction}.pcap")
+        write_pcap(files[-1], traffic.seen_at(rank, direction))
+    tape = read_tape(files)
+    return read_stream(tape.flows, tape.messages)
+
+
+@pytest.mark.parametrize("direction", ["rx", "tx"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_direction_lacks_what_is_said_and_the_other_one_adds_it(
+    rank: int, direction: str, traffic: Traffic, tmp_path: Path
+) -> None:
+    both = ((rank, "rx"), (rank, "tx"))
+    reading = seen_by(traffic, tmp_path, *both)
+    whole = only(reading)
+    assert whole.coverage is not None and len(whole.links) == 2
+    assert whole.coverage.once_bytes == whole.coverage.bytes == largest(reading).covered_bytes
+    sender = rank if direction == "tx" else (rank - 1) % RANKS
+    link = next(link for link in whole.links if link.sender == sender)
+    one, _ = read(traffic, rank, direction, tmp_path)
+    told = only(one)
+    assert told.coverage is not None
+    # Nothing tells one direction which ring index it is, nor sometimes how long the ring is.
+    if told.ranks == RANKS and told.links[0].sender == sender:
+        assert told.coverage.once_bytes == largest(one).covered_bytes
+        assert told.coverage.missing_chunks == ((sender + 1) % RANKS,)
+        adds = {gain.adds_bytes for gain in told.coverage.gains}
+        assert adds == {told.coverage.bytes - told.coverage.once_bytes}
+        assert told.links[0].connections[0].messages == link.connections[0].messages
+
+
+def test_a_third_link_makes_everything_seen_twice(traffic: Traffic, tmp_path: Path) -> None:
+    two = only(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx")))
+    assert two.coverage is not None
+    assert two.coverage.twice_bytes < two.coverage.bytes
+    (gain,) = two.coverage.gains
+    assert (gain.links, gain.adds_bytes) == ((1, 2), 0)
+    assert gain.twice_bytes == two.coverage.bytes
+    three = only(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"), (1, "tx")))
+    assert three.coverage is not None and len(three.links) == 3
+    assert three.coverage.twice_bytes == three.coverage.bytes
+
+
+def test_connections_hold_what_the_flows_do(traffic: Traffic, tmp_path: Path) -> None:
+    reading = seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))
+    of_flow = {flow.seen.key.dest_qp: flow for flow in reading.flows if flow.role == "data"}
+    connections = [c for link in only(reading).links for c in link.connections]
+    assert sorted(c.queue_pairs[0] for c in connections) == sorted(of_flow)
+    for connection in connections:
+        flow = of_flow[connection.queue_pairs[0]]
+        assert (connection.messages, connection.bytes) == (flow.messages, flow.bytes)
+        assert connection.protocols == ("LL",)
+    assert {c.channel for c in connections} == {0, 1}
+
+
+def test_the_words_say_ring_mix_and_what_to_mirror(traffic: Traffic, tmp_path: Path) -> None:
+    lines = explain(communicators_of(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))))
+    assert lines[0].startswith("Communicator 0: a ring of 4 ranks, 2 channels, NCCL 2.23")
+    text = "\n".join(lines)
+    assert "ring    0 fe80::a00:1 -> 1 fe80::a00:2 -> 2 ? -> 3 fe80::a00:4 -> 0" in text
+    assert "carry everything, 50 % of it once only" in text
+    assert "1 -> 2 (out of fe80::a00:2) or 2 -> 3 (into fe80::a00:4): everything is seen" in text
+
+
+def test_a_point_to_point_send_is_of_no_ring(tmp_path: Path) -> None:
+    job = SyntheticJob(ranks=2, steps=2, point_to_point=True)
+    found = communicators_of(read(make(job), 0, "tx", tmp_path)[0])
+    assert [one.ring for one in found] == [True, False]
+    assert found[1].coverage is None
+    assert any("point-to-point" in line for line in explain(found))
+
+
+def test_a_long_ring_names_only_whom_a_mirror_saw() -> None:
+    import msgspec
+
+    values: dict[str, Any] = {
+        "number": 0,
+        "ranks": 512,
+        "ring": True,
+        "channels": 1,
+        "rules": [],
+        "assumed": [],
+        "links": [{"sender": 7, "receiver": 8, "connections": []}],
+        "protocols": {},
+        "kinds": {},
+    }
+    order = ring_order(msgspec.convert(values, Communicator))
+    assert order == "(7 not seen) -> 7 ? -> 8 ? -> (503 not seen) -> 0"

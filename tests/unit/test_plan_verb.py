@@ -1,0 +1,234 @@
+"""The verb `plan`: what it says of rings and memory, and how it holds a plan against captures."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flowcheck.cli import app
+from flowcheck.ops.plan_check import Found, check
+from flowcheck.ops.plan_cost import Wire, cost_of
+from flowcheck.ops.plan_match import Stated
+from flowcheck.ops.plan_memory import memory_of
+from flowcheck.ops.plan_model import Model, Tensor
+from flowcheck.ops.plan_traffic import Options, Planned, traffic_of
+from flowcheck.optimizer import OptimizerConfig
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.learn import Collective
+from flowcheck.wire.terms import Kind, Protocol, Rule, round_up
+
+RANKS = 4
+STATED = Stated(ranks=RANKS)
+
+
+def tensor(name: str, size: int) -> Tensor:
+    wire = Parameter(sizes=(size,), strides=(1,), element_bytes=4, dtype="float32")
+    return Tensor(name=name, wire=wire)
+
+
+MODEL = Model(
+    name="Net",
+    tensors=tuple(tensor(f"p{n}", 1000 + n) for n in range(6)),
+    buffers=(tensor("mean", 300),),
+    ready=(5, 4, 3, 2, 1, 0),
+)
+OPTIONS = Options(cap_bytes=8_000)
+
+
+def captured(
+    planned: list[Planned], *, protocol: Protocol = Protocol.LL, communicator: int = 0
+) -> list[Collective]:
+    """A capture of just these, as `read_stream` tells it."""
+    numbers = count()
+    return [collective(next(numbers), one, protocol, communicator) for one in planned]
+
+
+def collective(
+    index: int, planned: Planned, protocol: Protocol, communicator: int = 0
+) -> Collective:
+    grain = {Protocol.LL: 8, Protocol.LL128: 1920, Protocol.SIMPLE: 1}[protocol]
+    blocks = RANKS if planned.kind is Kind.ALL_GATHER else 1
+    size = round_up(planned.work_bytes, grain) * blocks
+    result = np.zeros(size, np.uint8)
+    said = np.array(planned.values, "<i8" if planned.value_bytes == 8 else "<i4")
+    result[: said.nbytes] = said.view(np.uint8)
+    return Collective(
+        index=index,
+        kind=str(planned.kind),
+        communicator=communicator,
+        protocol=protocol,
+        ranks=RANKS,
+        channels=1,
+        bytes=size,
+        covered_bytes=size,
+        missing=(),
+        result=result,
+        conflicts=0,
+        sources=(),
+        assumed=(),
+        first_ns=index,
+        placements=(),
+    )
+
+
+def own(size: int) -> Planned:
+    """A metric of the script's."""
+    return Planned(kind=Kind.ALL_REDUCE, work_bytes=size, what="metric")
+
+
+def all_of(iterations: int) -> list[Planned]:
+    traffic = traffic_of(MODEL, OPTIONS)
+    rounds = [*traffic.first, *[traffic.each] * iterations][:iterations]
+    return [*traffic.start_up, *(one for part in rounds for one in part)]
+
+
+def held(planned: list[Planned], **words: Any) -> Found:
+    return check(traffic_of(MODEL, OPTIONS), STATED, captured(planned, **words))
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_a_capture_of_the_plan_is_as_planned(protocol: Protocol) -> None:
+    found = held(all_of(5), protocol=protocol)
+    assert (found.difference, found.iterations, found.beside) == ("", 5, ())
+
+
+def test_what_the_script_itself_reduces_is_told_apart() -> None:
+    """A barrier before all, a metric amid an iteration, one as large as a bucket behind another."""
+    planned = all_of(5)
+    at = len(all_of(3))
+    bucket = planned[-1]
+    planned[at + 2 : at + 2] = [own(24)]
+    planned.insert(len(planned) - 1, own(bucket.work_bytes + 800))
+    found = held([own(1), *planned, own(1)])
+    assert (found.difference, found.iterations) == ("", 5)
+    assert sum(times for _, times in found.beside) == 4
+
+
+def test_a_second_communicator_is_left_alone() -> None:
+    other = captured([own(100_000)] * 9, communicator=1)
+    found = check(traffic_of(MODEL, OPTIONS), STATED, [*other, *captured(all_of(3))])
+    assert (found.difference, found.iterations) == ("", 3)
+
+
+def test_a_capture_that_begins_later_is_held_against_iterations_alone() -> None:
+    for begin in range(len(all_of(2)), len(all_of(3))):
+        found = held(all_of(6)[begin:])
+        assert (found.difference, found.from_start) == ("", False)
+
+
+def test_one_bucket_more_or_less_or_of_another_size_differs() -> None:
+    whole, at = all_of(6), len(all_of(4))
+    assert "planned in iteration 4: buffers" in held(whole[:at] + whole[at + 2 :]).difference
+    resized = [*whole]
+    resized[at + 1 :] = [own(one.work_bytes + 320) for one in whole[at + 1 :]]
+    found = held(resized)
+    assert "planned in iteration 4" in found.difference
+    assert found.index == at + 1
+    assert found.held == at + 1
+
+
+def test_in_the_start_up_nothing_may_come_between() -> None:
+    planned = all_of(4)
+    found = held([*planned[:2], own(8), *planned[2:]])
+    assert "planned in the start-up: initial weights" in found.difference
+    assert found.index == 2
+
+
+def test_no_all_reduce_is_a_difference() -> None:
+    assert held(list(traffic_of(MODEL, OPTIONS).start_up)).difference
+
+
+def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
+    planned = all_of(3)
+    at = next(n for n, one in enumerate(planned) if one.what == "bucket order")
+    seen = captured(planned)
+    seen[at].result[0] ^= 1
+    found = check(traffic_of(MODEL, OPTIONS), STATED, seen)
+    assert "it says 4 at place 0, not 5" in found.difference
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_bytes_of_a_ring_all_reduce(ranks: int, protocol: Protocol) -> None:
+    """2 (R - 1) / R of the tensor in each direction, times what flags take."""
+    planned = own(ranks * 1920 * 64)
+    cost = cost_of(planned, Wire(ranks=ranks, protocol=protocol, channels=1))
+    data = planned.work_bytes * 2 * (ranks - 1) // ranks
+    factor = {Protocol.LL: (2, 1), Protocol.LL128: (16, 15), Protocol.SIMPLE: (1, 1)}[protocol]
+    assert cost.out.bytes == cost.into.bytes == data * factor[0] // factor[1]
+    assert cost.out.messages == 2 * (ranks - 1) * cost.loops * cost.slices
+
+
+def test_the_worked_example_of_the_wire_format() -> None:
+    """25 MiB of float32 on 4 ranks and 2 channels: 24 messages and 2 loops a channel."""
+    planned = Planned(kind=Kind.ALL_REDUCE, work_bytes=25 << 20, what="bucket 0", element_bytes=4)
+    wire = Wire(ranks=4, channels=2, protocol=Protocol.SIMPLE, rule=Rule.V2_29)
+    cost = cost_of(planned, wire)
+    assert (cost.channels, cost.loops, cost.slices) == (2, 2, 2)
+    assert (cost.out.messages, cost.out.bytes) == (48, 39_321_600)
+    assert cost.chunk_bytes == 2_097_152
+    assert cost.out.frames == 39_321_600 // 4096
+
+
+def test_memory_is_counted_by_parameter() -> None:
+    adam = OptimizerConfig(name="adamw", learning_rate=0.1)
+    traffic = traffic_of(MODEL, OPTIONS)
+    costs = [cost_of(one, Wire(ranks=2)) for one in traffic.start_up]
+    parts = {part.what: part.bytes for part in memory_of(MODEL, adam, costs, 2).parts}
+    size = 4 * sum(1000 + n for n in range(6))
+    assert parts["parameters"] == size
+    assert parts["optimizer states"] == 2 * size + 4 * 6
+    assert parts["the step being made"] == 3 * size + 4 * 6
+    assert parts["gradients"] == 2 * size
+    assert parts["staging"] == 2 * sum(cost.out.bytes + cost.into.bytes for cost in costs)
+
+
+def test_the_replica_takes_the_memory_that_is_said(tmp_path: Path) -> None:
+    from flowcheck.replica.layout import Layout
+    from flowcheck.replica.replica import Replica
+
+    adam = OptimizerConfig(name="adamw", learning_rate=0.1)
+    keep = 1 << 20
+    said = {p.what: p.bytes for p in memory_of(MODEL, adam, [], 1, keep_bytes=keep).parts}
+    layout = Layout.of_shapes([one.wire.sizes for one in MODEL.trained])
+    weights = np.zeros(layout.elements, "<f4")
+    replica = Replica.create(tmp_path / "replica", layout, adam, weights, keep_bytes=keep)
+    replica.close()
+    kinds = ("parameters", "optimizer states", "the step being made", "earlier steps")
+    due = sum(said[kind] for kind in kinds)
+    assert due <= (tmp_path / "replica").stat().st_size <= due * 1.1 + (1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--world", "1"], "a ring needs 2 ranks"),
+        (["--protocol", "LL64"], "is one of LL, LL128, Simple"),
+        (["--nccl", "3"], 'state it as "2.21"'),
+        (["--hook", "int8"], "is one of bf16, fp16"),
+        (["--check"], "goes with captures"),
+        (["--ring-index", "2"], "is 0 to 1"),
+        (["--optimizer", "lion"], "is one of sgd, adam, adamw"),
+        (["--optimizer", "adam", "--momentum", "0.9"], "adam has none"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(app, ["plan", "torch.nn:Linear", *words])
+    assert sentence in str(done.exception)
+
+
+def test_the_table_and_the_json_say_the_same() -> None:
+    words = ["plan", "torch.nn:Linear", "--set", "in_features=300", "--set", "out_features=200"]
+    words += ["--world", "4", "--channels", "2"]
+    table = CliRunner().invoke(app, words).stdout
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert f"{told['memory']['bytes']:,}" in table
+    assert f"{told['each'][0]['planned']['work_bytes']:,}" in table
+    assert all(sentence in table for sentence in told["assumed"])
+    assert told["step"]["out"]["bytes"] == sum(cost["out"]["bytes"] for cost in told["each"])
