@@ -47,6 +47,8 @@ class Planned:
         """[ring] flows that appeared after the job was learned: they stay staged."""
         self._extractors = extractors
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
+        self._waiting: list[list[int]] = [[] for _ in extractors]
+        """[ring] flows without a plan of which no message came: the other directions of theirs."""
         self._looked = [0] * len(extractors)
         self._clock = clock
         self._heads = [(-1, clock()) for _ in extractors]
@@ -69,12 +71,17 @@ class Planned:
         for number, extractor in enumerate(self._extractors):
             keys = extractor.keys()
             beside = self._beside(extractor) if self._fresh else set()
-            for index in range(self._looked[number], len(keys)):
+            wrote = extractor.flows.flows()["write_packets"] > 0
+            new = [*self._waiting[number], *range(self._looked[number], len(keys))]
+            self._waiting[number] = []
+            for index in new:
                 if extractor.staging.plans()["state"][index] != PLAN_UNKNOWN:
                     continue
                 key = keys[index]
                 plan = self._plans.get(key)
-                if plan is None and index not in beside:
+                if plan is None and not wrote[index]:
+                    self._waiting[number].append(index)
+                elif plan is None and index not in beside:
                     self.late[number].add(index)
                 elif plan is None or lost:
                     extractor.ignore(index)

@@ -18,6 +18,9 @@ from flowcheck.stages.living import die_with_parent
 IDLE_MAX_MS = 20
 """Longest wait of an idle stage: what a lost nudge costs."""
 MESSAGES_PER_TURN = 64
+ORPHAN_S = 10
+"""A stage whose supervisor is gone ends its turn within so many seconds, or is killed: what it
+leaves behind is all in files and shared memory anyway."""
 
 
 class Service(Protocol):
@@ -58,7 +61,9 @@ class Signals:
     A terminal that goes away ends a chain like Ctrl-C, unless nohup has said otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int | None = None) -> None:
+        """parent: the process this one is to end with."""
+        self._parent = parent
         self.received = 0
         self.hard = False
         self._before: list[dict[int, Any]] = []
@@ -77,6 +82,8 @@ class Signals:
     def _note(self, number: int, _: FrameType | None) -> None:
         self.hard = bool(self.received)
         self.received = number
+        if self._parent is not None and os.getppid() != self._parent:
+            signal.setitimer(signal.ITIMER_REAL, ORPHAN_S)  # SIGALRM ends it
 
 
 def run(service: Service, links: Links, *, parent: int | None = None) -> int:
@@ -101,7 +108,7 @@ def drive(
     parent: pid to end with; until_drained: leave as soon as the service says so. Whatever the
     service raises is reported as its Fault before it is raised again.
     """
-    with signals or Signals() as heard:
+    with signals or Signals(parent) as heard:
         try:
             if parent is not None and not die_with_parent(parent):
                 return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from flowcheck.wire.fit import EdgeSizes, Setting, Sizes, range_of_totals, totals_fitting
 from flowcheck.wire.job import Job
 from flowcheck.wire.schedule import Kind, Protocol, Tuning
+from flowcheck.wire.terms import pieces
 
 LaneSizes = tuple[tuple[int, ...], ...]
 """[lane][message] wire bytes; a lane is a mirrored flow of the communicator."""
@@ -19,6 +20,8 @@ LOOPS_MAX = 4
 """Rounds of the ring in a collective that is recognized."""
 TOTALS_MAX = 64
 """Tensor sizes tried at one place; more of them means that too much was lost to tell."""
+SENDS_MAX = 1 << 20
+"""Sends laid out in one reading, some seconds: the stage must not stall."""
 _Edges = tuple[tuple[int, EdgeSizes], ...]
 
 
@@ -40,6 +43,12 @@ class Extras:
         self._lanes, self._guess = lanes, guess
         self._known = [sizes for sizes in known if any(sizes)]
         self._fits: dict[tuple[Kind, int, _Edges], tuple[LaneSizes, ...]] = {}
+        self._pieces = max(job.edges[edge].pieces for edge, _ in lanes) if lanes else 1
+        self._sends_left = SENDS_MAX
+
+    def begin(self) -> None:
+        """Another reading."""
+        self._sends_left = SENDS_MAX
 
     def at(self, at: tuple[int, ...], size: Size) -> Iterator[LaneSizes]:
         """Collectives that may begin with the messages numbered `at`, each size once."""
@@ -79,7 +88,7 @@ class Extras:
             after = (self._job.edges[edge].sender + 1) % self._communicator.ranks
             silent = channel >= used or (kind is Kind.BROADCAST and after == root)
             count = 0 if silent else messages
-            sizes = tuple(size(number, at[number] + n) for n in range(count))
+            sizes = tuple(self._whole(size, number, at[number], n) for n in range(count))
             if ABSENT in sizes:
                 return None
             by_edge.setdefault(edge, []).append(sizes)
@@ -89,6 +98,14 @@ class Extras:
             (edge, EdgeSizes(sender=self._job.edges[edge].sender, flows=tuple(flows)))
             for edge, flows in by_edge.items()
         )
+
+    def _whole(self, size: Size, lane: int, at: int, send: int) -> int | None:
+        """Wire bytes of a send; of one that queue pairs split, of all its pieces."""
+        sizes = [size(lane, at + send * self._pieces + n) for n in range(self._pieces)]
+        if ABSENT in sizes:
+            return ABSENT
+        known = [one for one in sizes if one is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
     def _fitting(self, kind: Kind, root: int, edges: _Edges) -> tuple[LaneSizes, ...]:
         """Collectives of this kind that give exactly these sizes, the smallest by protocol."""
@@ -120,12 +137,17 @@ class Extras:
         if protocol is Protocol.LL128:
             # Groups hardly tell the size, and of all that give the same sizes one is enough.
             totals = totals[:: max(1, -(-len(totals) // TOTALS_MAX))]
-        if len(totals) > TOTALS_MAX:
+        self._sends_left -= len(totals) * sum(len(own) for edge in seen for own in edge.flows)
+        if len(totals) > TOTALS_MAX or self._sends_left < 0:
             return None
         for fit in totals_fitting(seen, setting, rules=(self._job.rule,), totals=totals):
             at = {edge: schedule for (edge, _), schedule in zip(edges, fit.schedules, strict=True)}
             return tuple(
-                tuple(send.wire_bytes for send in at[edge][channel])
+                tuple(
+                    stop - start
+                    for send in at[edge][channel]
+                    for start, stop in pieces(send.wire_bytes, self._pieces)
+                )
                 for edge, channel in self._lanes
             )
         return None

@@ -17,7 +17,7 @@ from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
 from flowcheck.wire.schedule import Protocol, Tuning, collective
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, round_up
+from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, SPLIT_BYTES, pieces
 
 SEND = np.dtype(
     [
@@ -42,8 +42,6 @@ class SendKind(IntEnum):
     """Result bytes: placed by its segments."""
 
 
-SPLIT_BYTES = 128
-"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
 LL128_GROUP_BYTES = 16 * SPLIT_BYTES
 PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
 """NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
@@ -142,18 +140,12 @@ def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Messag
 
 
 def _pieces(message: _Message, count: int) -> Iterator[_Message]:
-    """What each queue pair carries of a message they split, empty pieces too.
-
-    NCCL src/transport/net_ib.cc, ncclIbMultiSend: pieces of whole 128 bytes.
-    """
+    """What each queue pair carries of a message they split, empty pieces too."""
     if count == 1:
         yield message
         return
-    whole = message.wire_bytes
-    size = round_up(-(-whole // count), SPLIT_BYTES)
-    for start in (min(n * size, whole) for n in range(count)):
-        stop, skip = min(start + size, whole), 0
-        begin, end = start, stop
+    for start, stop in pieces(message.wire_bytes, count):
+        begin, end, skip = start, stop, 0
         if message.protocol is Protocol.LL:
             begin, end = start // 2, stop // 2
         elif message.protocol is Protocol.LL128:

@@ -85,9 +85,7 @@ class Reader:
         ignored = [op for op in (*own, *job.first) if op.role is Role.IGNORED]
         known = (self._lane_sizes(op) for op in ignored if op.communicator == communicator)
         places = [(lane.edge, lane.channel) for lane in self.lanes]
-        # The pieces of a send that queue pairs split say little of a size nobody announced.
-        split = any(job.edges[edge].split for edge, _ in places)
-        guess = any(op.kind is not None for op in own) and not split
+        guess = any(op.kind is not None for op in own)
         self._extras = Extras(job, communicator, places, tuple(dict.fromkeys(known)), guess=guess)
 
     def _lane_sizes(self, op: Op) -> LaneSizes:
@@ -101,6 +99,7 @@ class Reader:
 
         at_once: nothing more comes; what has come must do.
         """
+        self._extras.begin()
         sizes = [self.each[n] for n in self.buckets]
         target = steps * len(sizes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +22,10 @@ GRAIN_BYTES = {
     Protocol.SIMPLE: 1,
 }
 """Totals that differ by less may have the same sizes on the wire."""
+
+
+SPLIT_BYTES = 128
+"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
 
 
 class Rule(StrEnum):
@@ -69,6 +74,15 @@ DEFAULT_TUNING = Tuning()
 
 def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
+
+
+def pieces(wire_bytes: int, count: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) of what each of `count` queue pairs carries of a message they split; the last
+    ones may have nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
+    size = round_up(-(-wire_bytes // count), SPLIT_BYTES)
+    for n in range(count):
+        start = min(n * size, wire_bytes)
+        yield start, min(start + size, wire_bytes)
 
 
 def wire_bytes(protocol: Protocol, data_bytes: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.links import Links
+from flowcheck.stages.living import identity
 from flowcheck.stages.service import IDLE_MAX_MS, Idle, Signals, drive, run
 
 
@@ -196,3 +197,34 @@ def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert done.returncode == 10
+
+
+def test_a_stage_amid_a_long_turn_does_not_outlive_its_parent() -> None:
+    """It cannot look at a flag; nor is anybody left to kill it."""
+    stage = (
+        "import os, sys, time\n"
+        "sys.path.insert(0, 'tests')\n"
+        "from unit.test_service import FakeLinks, FakeService\n"
+        "from flowcheck.stages import service\n"
+        "service.ORPHAN_S = 0.2\n"
+        "def work(self):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    while True: pass\n"
+        "FakeService.work = work\n"
+        "service.run(FakeService(), FakeLinks([]), parent=int(sys.argv[1]))\n"
+    )
+    parent = (
+        "import os, subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, stage], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as one:
+        assert one.stdout is not None
+        pid = int(one.stdout.readline())
+        one.kill()
+        one.wait(10)
+        # The pipe ends when the last one that holds it has ended.
+        assert one.stdout.read() == b""
+    assert identity(pid) == "0 0"
