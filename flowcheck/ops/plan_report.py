@@ -101,7 +101,7 @@ def _model(model: Model) -> str:
 def _traffic(plan: Plan) -> Table:
     wire = plan.wire
     table = Table(
-        title=f"On the port of ring index {wire.ring_index} of {wire.ranks} ranks (/2: in 2 messages)",
+        title=f"On the port of ring index {wire.ring_index} of {wire.ranks} ranks (/2: 2 messages)",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
