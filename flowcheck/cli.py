@@ -12,7 +12,7 @@ import typer
 from flowcheck import __version__, cli_plan, cli_steps
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
-from flowcheck.options import DEFAULT_RUN, Files, Json, Run
+from flowcheck.options import DEFAULT_RUN, Files, Json, Run, Svg
 
 OPERATOR_ERROR = 2
 
@@ -48,14 +48,16 @@ app.add_typer(lab_cli.app, name="lab")
 
 
 @app.command()
-def analyze(files: Files, as_json: Json = False) -> None:
+def analyze(files: Files, svg: Svg = None, as_json: Json = False) -> None:
     """Tell what captures hold: frames, flows, collectives in order, initial weights.
 
-    No job file is needed; what could not be contradicted by any frame is marked `assumed`.
+    Each communicator is explained: its ring, protocols, what the mirrors cover of it and what
+    another mirrored port or direction would add; --svg draws that. No job file is needed; what
+    could not be contradicted by any frame is marked `assumed`.
     """
     from flowcheck.ops import analyze as verb
 
-    raise typer.Exit(verb.run(files, as_json=as_json))
+    raise typer.Exit(verb.run(files, svg=svg, as_json=as_json))
 
 
 @app.command()
@@ -130,14 +132,16 @@ def up(
 
 
 @app.command()
-def status(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
+def status(run: Run = DEFAULT_RUN, svg: Svg = None, as_json: Json = False) -> None:
     """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss.
+
+    --svg draws the job that was learned: its rings, the mirrored links, what they cover.
 
     Exit code 0: every stage runs; 1: one is gone; 2: there is no chain.
     """
     from flowcheck.ops import status as verb
 
-    raise typer.Exit(verb.run(run, as_json=as_json))
+    raise typer.Exit(verb.run(run, svg=svg, as_json=as_json))
 
 
 @app.command()

@@ -16,5 +16,9 @@ Files = Annotated[
         show_default=False,
     ),
 ]
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Draw the communicators: rings, links, coverage."),
+]
 Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
 DEFAULT_RUN = Path("/run/flowcheck/job")

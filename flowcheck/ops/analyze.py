@@ -10,20 +10,27 @@ from typing import Any
 
 import msgspec
 
+from flowcheck.errors import naming
 from flowcheck.ops.communicators import communicators_of
+from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
 
 
-def run(files: Sequence[Path], *, as_json: bool = False) -> int:
+def run(files: Sequence[Path], *, svg: Path | None = None, as_json: bool = False) -> int:
     """Read `files` as mirror points of one job and print what they hold; the exit code. What
-    does not belong to the result, like a file cut by a snap length, goes to stderr as well."""
+    does not belong to the result, like a file cut by a snap length, goes to stderr as well. svg:
+    a picture of the communicators is written there."""
     tape = read_tape(files)
     reading = read_stream(tape.flows, tape.messages)
     notes = _notes(tape)
     for note in notes:
         print(note, file=sys.stderr)
+    if svg is not None:
+        title = f"What {', '.join(path.name for path in files)} holds"
+        with naming(svg):
+            svg.write_text(svg_of(communicators_of(reading), title))
     if as_json:
         json.dump(as_dict(tape.frames, reading, notes), sys.stdout, indent=1)
         sys.stdout.write("\n")

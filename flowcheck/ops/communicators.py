@@ -22,8 +22,9 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     destination: str
     protocols: tuple[str, ...]
-    messages: int
-    bytes: int
+    messages: int | None = None
+    bytes: int | None = None
+    """Seen so far; None: they were not counted."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):

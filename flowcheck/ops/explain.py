@@ -72,6 +72,8 @@ def _way(one: Communicator, link: Link, connection: Connection) -> str:
 
 def _carried(connection: Connection) -> str:
     told = "/".join(connection.protocols) or "nothing read"
+    if connection.messages is None:
+        return told
     return f"{told}, {connection.messages:,} messages, {connection.bytes:,} bytes"
 
 

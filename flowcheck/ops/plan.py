@@ -118,7 +118,8 @@ def planned(request: Request, model: Model, wire: Wire, traffic: Traffic) -> Pla
         each=each,
         iterations_per_step=request.options.iterations_per_step,
         memory=memory,
-        assumed=(*traffic.assumed, *_assumed(request), *_advice(memory)),
+        assumed=(*traffic.assumed, *_assumed(request)),
+        advice=_advice(memory),
     )
 
 
@@ -131,11 +132,11 @@ def _assumed(request: Request) -> list[str]:
     return told
 
 
-def _advice(memory: Memory) -> list[str]:
-    have = StagingConfig().size_bytes
-    if memory.staging_bytes <= have:
-        return []
-    return [f"the job file states [staging] size_bytes = {memory.staging_bytes}, not {have}"]
+def _advice(memory: Memory) -> tuple[str, ...]:
+    have, need = StagingConfig().size_bytes, memory.staging_bytes
+    if need <= have:
+        return ()
+    return (f"state [staging] size_bytes = {need} in the job file: by default it is {have}",)
 
 
 def collectives_of(captures: Sequence[Path]) -> tuple[Collective, ...]:

@@ -19,6 +19,10 @@ from flowcheck.ops.plan_model import Model
 MOST_ROWS = 12
 """Collectives of one part that are listed; more of them are added up."""
 
+WIDTH_LEAST = 100
+"""Columns: a number cut short is worse than a line that wraps."""
+MESSAGES_WIDTH = 9
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `flowcheck plan` says."""
@@ -32,6 +36,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     iterations_per_step: int
     memory: Memory
     assumed: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+    """What the job file must state for it."""
 
     @property
     def parts(self) -> Iterator[tuple[str, tuple[Cost, ...]]]:
@@ -65,12 +71,16 @@ def _direction(one: Direction) -> dict[str, int]:
 def print_plan(plan: Plan, found: Found | None, console: Console | None = None) -> None:
     """Model, collectives, totals, memory; what is assumed; what the captures say to it."""
     out = console or Console(highlight=False)
+    if console is None:
+        out.width = max(out.width, WIDTH_LEAST)
     out.print(f"[bold]{escape(plan.model.name)}[/]: {_model(plan.model)}", soft_wrap=True)
     out.print(_traffic(plan))
     out.print(_step(plan), soft_wrap=True)
     out.print(_memory(plan.memory))
     for sentence in plan.assumed:
         out.print(f"- assumed: {escape(sentence)}", soft_wrap=True)
+    for sentence in plan.advice:
+        out.print(f"- {escape(sentence)}", soft_wrap=True)
     if found is not None:
         for sentence in verdict(found):
             out.print(sentence, soft_wrap=True, markup=False)
@@ -91,7 +101,7 @@ def _model(model: Model) -> str:
 def _traffic(plan: Plan) -> Table:
     wire = plan.wire
     table = Table(
-        title=f"On the port of ring index {wire.ring_index} of {wire.ranks} ranks",
+        title=f"On the port of ring index {wire.ring_index} of {wire.ranks} ranks (/2: 2 messages)",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -120,7 +130,7 @@ def _traffic(plan: Plan) -> Table:
 
 def _row(cost: Cost) -> Sequence[str]:
     planned = cost.planned
-    slices = "" if cost.slices == 1 else f" in {cost.slices}"
+    slices = "" if cost.slices == 1 else f" /{cost.slices}"
     return (
         f"  {planned.what}",
         f"{planned.work_bytes:,}",
@@ -142,9 +152,10 @@ def human(size: int) -> str:
 
 
 def _messages(out: Direction, into: Direction) -> str:
-    if out.messages == into.messages:
-        return f"{out.messages:,}"
-    return f"{out.messages:,}/{into.messages:,}"
+    """Of both directions, where these differ and there is room."""
+    both = f"{out.messages:,}/{into.messages:,}"
+    alike = out.messages == into.messages or len(both) > MESSAGES_WIDTH
+    return f"{max(out.messages, into.messages):,}" if alike else both
 
 
 def _step(plan: Plan) -> str:

@@ -11,9 +11,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, naming
 from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
+from flowcheck.ops.diagram import svg_of
+from flowcheck.ops.learned import communicators_of_job
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -21,10 +23,12 @@ from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import incarnation_of
 from flowcheck.stages.unlearned import reasons
+from flowcheck.wire.job import decode_job
 
 
-def run(root: Path, *, as_json: bool) -> int:
-    """Prints the state of the chain in `root`. Raises ConfigError where there is none."""
+def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
+    """Prints the state of the chain in `root`; svg: a picture of the job it learned is written
+    there. Raises ConfigError where there is no chain, or no job to draw."""
     where = RunDir(root)
     try:
         _refuse_ended(where)
@@ -32,6 +36,8 @@ def run(root: Path, *, as_json: bool) -> int:
         if as_json:
             print(json.dumps({"run": str(root), "error": error.right}))
         raise
+    if svg is not None:
+        _draw(where, svg)
     others = [one for one in leftovers.find() if one.run != root.resolve()]
     state = read(where) | {"leftovers": [one.sentence for one in others]}
     if as_json:
@@ -39,6 +45,14 @@ def run(root: Path, *, as_json: bool) -> int:
     else:
         _print(state)
     return 0 if all(stage["alive"] for stage in state["stages"]) else 1
+
+
+def _draw(where: RunDir, svg: Path) -> None:
+    if not where.learned_job.exists():
+        raise ConfigError("--svg", str(svg), "the job is not learned yet: there is nothing to draw")
+    job = decode_job(where.learned_job.read_bytes())
+    with naming(svg):
+        svg.write_text(svg_of(communicators_of_job(job), f"The job followed in {where.root}"))
 
 
 def _refuse_ended(where: RunDir) -> None:
