@@ -58,14 +58,19 @@ def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "settings", "script"),
     [
-        (["--protocol", "Simple"], {"QPS_PER_CONNECTION": "4"}),
-        (["--hosts", "3", "--protocol", "LL128"], {"QPS_PER_CONNECTION": "2"}),
-        (["--nccl", "2.19"], {"QPS_PER_CONNECTION": "3"}),
+        (
+            ["--protocol", "Simple"],
+            {"QPS_PER_CONNECTION": "4"},
+            ["--metric-every", "3"],
+        ),
+        (["--hosts", "3", "--protocol", "LL128"], {"QPS_PER_CONNECTION": "2"}, ["--clip", "1"]),
+        (["--nccl", "2.19"], {"QPS_PER_CONNECTION": "3"}, ["--metric-every", "3"]),
         (
             ["--protocol", "LL128"],
-            {"QPS_PER_CONNECTION": "2", "SPLIT_DATA_ON_QPS": "1", "ADAPTIVE_ROUTING": "1"},
+            {"QPS_PER_CONNECTION": "2", "SPLIT_DATA_ON_QPS": "1"},
+            ["--clip", "1"],
         ),
     ],
     ids=["turns-simple", "turns-ll128", "split", "split-ll128"],
@@ -73,6 +78,7 @@ def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
 def test_connections_of_several_queue_pairs(
     options: list[str],
     settings: dict[str, str],
+    script: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -82,7 +88,7 @@ def test_connections_of_several_queue_pairs(
         tmp_path / "out",
         f"t{os.getpid()}",
         [*options, "--steps", "10", "--kill-at", "5", "--no-control"],
-        ["--clip", "1", "--metric-every", "3"],
+        script,
     )
     assert found["comparison"]["missing"] == found["comparison"]["different"] == []
     assert all(one["holds"] for one in found["statements"])
