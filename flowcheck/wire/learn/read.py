@@ -21,6 +21,7 @@ from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.ends import end_open
+from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.learn.verdict.pads import hidden
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
@@ -112,6 +113,7 @@ def read_stream(
         weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
+        others=others(communicators, p2p_streams, before),
     )
 
 
