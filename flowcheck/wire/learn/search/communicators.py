@@ -125,7 +125,11 @@ def read_group(
         return None
     amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
     hasty.sort(key=plain_score)
-    best = sorted([*hasty[:FINALISTS], *amid], key=score_of)
+    # Few large all-reduces of many ranks cost less than many small ones: content must decide.
+    hinted = min(hasty, key=lambda cuts: (cuts.unread, cuts.ring.penalty))
+    finalists = hasty[:FINALISTS]
+    finalists += [] if hinted in finalists else [hinted]
+    best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
     won = _by_copies(_fewest_ranks(best[0], [*best, *hasty]), purse)

@@ -134,8 +134,8 @@ class _Search:
 
 def _in_step(found: Sequence[Communicator]) -> bool:
     """Nearly every all-reduce of one of them began while another one made one: they are rather
-    channels of one communicator."""
-    spans = [_spans(communicator) for communicator in found]
+    channels of one communicator, unless a trainer's plan says how large its tensors are."""
+    spans = [_spans(communicator) for communicator in found if not communicator.habits.shapes]
     for i, own in enumerate(spans):
         for others in spans[:i]:
             fewer, more = sorted((own, others), key=len)
