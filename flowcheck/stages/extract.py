@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note
-from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
@@ -105,6 +105,9 @@ class ExtractService:
             self._adopt(proof.job, None, fresh=True)
             self._unlearned.over()
             return 1
+        if left := self._learner.left_out():
+            self._note(f"{left} flows are of no data-parallel job: they are counted and not kept")
+            return 1 + place_staged(self._extractors, {})
         if self._learner.busy:
             return 0
         why_not = self._learner.why_not

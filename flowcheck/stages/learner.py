@@ -13,6 +13,7 @@ import numpy as np
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
+from flowcheck.stages.left import leave_out
 from flowcheck.stages.proof import Proof
 from flowcheck.stages.readings import ReadingProcess, Terms
 from flowcheck.stages.rundir import RunDir
@@ -53,6 +54,7 @@ class Learner:
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
+        self._left_out = 0
 
     @property
     def busy(self) -> bool:
@@ -113,6 +115,7 @@ class Learner:
         self._not_before_s = self._clock() + PAUSE * took_s
         if found.job is None or found.weights is None:
             self.why_not = found.why_not or ("the stream does not tell a training job yet",)
+            self._left_out += leave_out(extractors, reading.seen.names, found.others)
             return None
         self.forget()
         return Proof(
@@ -129,6 +132,11 @@ class Learner:
         self._read_quiet = False
         self._tell(unread=False)
         self.close()
+
+    def left_out(self) -> int:
+        """Flows found since the last call to be of no job, of which nothing more is kept."""
+        left, self._left_out = self._left_out, 0
+        return left
 
     def close(self) -> None:
         """No reading goes on."""

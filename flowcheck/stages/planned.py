@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from flowcheck.plane.carrying import staged_unnumbered
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, PLAN_UNKNOWN, Extractor
+from flowcheck.plane.extractor import (
+    PLAN_ACTIVE,
+    PLAN_IGNORE,
+    PLAN_SUSPENDED,
+    PLAN_UNKNOWN,
+    Extractor,
+)
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
 from flowcheck.stages.gaps import explain
@@ -128,6 +134,12 @@ class Planned:
             for index in late:
                 extractor.ignore(index)
             late.clear()
+
+    def forget_ignored(self) -> None:
+        """Later flows of which nothing is kept are none to look at."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            states = extractor.staging.plans()["state"]
+            late -= {index for index in late if states[index] == PLAN_IGNORE}
 
     def ignore_planned(self) -> None:
         """The job is over: nothing more of it is placed, nor of what else there was by now."""

@@ -24,7 +24,7 @@ from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
 from flowcheck.wire.quiet import up_to_quiet
-from flowcheck.wire.seen import FlowSeen
+from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.terms import Rule
 
 YIELDS = 5
@@ -40,6 +40,8 @@ class Outcome:
     weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     numbers: dict[Named, int] = field(default_factory=dict, repr=False)
     why_not: tuple[str, ...] = ()
+    others: tuple[FlowKey, ...] = ()
+    """As of `Reading`."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -159,11 +161,11 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
 def outcome_of(reading: Reading) -> Outcome:
     """What a stage needs of a reading. A job without its initial weights starts no replica."""
     if reading.job is None:
-        return Outcome(why_not=reading.why_not)
+        return Outcome(why_not=reading.why_not, others=reading.others)
     if reading.weights is None or not reading.weights.complete:
         told = reading.weights.why_not if reading.weights is not None else ""
         unseen = "the initial weights were not seen whole, so no replica can start"
-        return Outcome(why_not=(told or unseen,))
+        return Outcome(why_not=(told or unseen,), others=reading.others)
     if not consistent(reading.job):
         return Outcome(why_not=("the collectives read so far are not those of the bucket plan",))
     # Of connections of several queue pairs the flows' own counts alone tell, from their start on.

@@ -146,6 +146,10 @@ class Succession:
             only=planned.late,
             wait_s=0.05 if at_once else 0.0,
         )
+        if left := self._learner.left_out():
+            self._note(f"{left} flows that appeared later are of no job: they are not kept")
+            planned.forget_ignored()
+            return 1
         if proof is None and at_once and not self._learner.busy:
             self._leave_out(planned, "; ".join(self._learner.why_not))
             return 1

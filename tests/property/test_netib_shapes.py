@@ -71,6 +71,7 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
     certain = told["weights"] and not told["weights"]["assumed"]
     if certain and told_weights not in (None, hashlib.sha256(truth.weights).hexdigest()):
         wrong.append("weights are false")
+    wrong += mixed(truth, told)
     # Nothing on the wire tells the order of channels whose numbers have none.
     if options.lose or (options.random_qpns and options.channels > 1):
         return wrong
@@ -84,6 +85,18 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
         else:
             wrong.append(f"gradient {number} of {len(expected)} (step {each.step}) not found")
     return wrong
+
+
+def mixed(truth: Truth, told: dict[str, Any]) -> list[str]:
+    """Communicators of the answer that hold results of several of the job's."""
+    homes: dict[str, set[str]] = {}
+    for each in truth.collectives:
+        homes.setdefault(each.sha256, set()).add(each.communicator)
+    found: dict[int, set[str]] = {}
+    for each in told["collectives"]:
+        if len(home := homes.get(each["sha256"], set())) == 1:
+            found.setdefault(each["communicator"], set()).update(home)
+    return [f"communicator {n} is {sorted(of)}" for n, of in found.items() if len(of) > 1]
 
 
 def check(

@@ -14,17 +14,14 @@ from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.job import NOT_YET, learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
-from flowcheck.wire.learn.search.communicators import (
-    Communicator,
-    find_communicators,
-    ring_and_p2p,
-    rules_told,
-)
+from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
+from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.ends import end_open
+from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.learn.verdict.pads import hidden
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
@@ -116,6 +113,7 @@ def read_stream(
         weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
+        others=others(communicators, p2p_streams, before),
     )
 
 

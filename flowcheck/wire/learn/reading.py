@@ -143,3 +143,5 @@ class Reading:
     job: Job | None
     why_not: tuple[str, ...]
     """Why there is no job, or why something stayed unread; one sentence each."""
+    others: tuple[FlowKey, ...] = ()
+    """Flows of connections that are of no job which could be learned."""

@@ -12,6 +12,8 @@ from support.netib.transport import Connection, QueuePair
 
 PIPELINE_RANK = 200
 """Stands for the neighbour in the second communicator."""
+TENSOR_RANK = 199
+"""Stands for the rank that shares layers with the mirrored one."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,24 @@ class Fabric:
         self.next_qpn: dict[int, int] = {}
         self.group: list[Operation] = []
         self.connections: dict[tuple[str, int, int], Connection] = {}
-        for rank in options.mirrored:
-            before = (rank - 1) % options.ranks
-            for sender in (before, rank):
-                receiver = (sender + 1) % options.ranks
-                for channel in range(options.channels):
-                    if ("dp", sender, channel) not in self.connections:
-                        self.connect("dp", sender, channel, sender, receiver)
+        self.members = members_of(options)
+        for communicator in sorted(self.members, reverse=options.beside_first):
+            self.join(communicator)
         if options.pipeline_bytes:
             ours = options.mirrored[0]
             for channel in range(2):
                 self.connect("pp", 0, channel, ours, PIPELINE_RANK)
                 self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+
+    def join(self, communicator: str) -> None:
+        """The connections of its ring that touch a mirrored rank."""
+        hosts = self.members[communicator]
+        for rank in (at for at, host in enumerate(hosts) if host in self.options.mirrored):
+            for sender in ((rank - 1) % len(hosts), rank):
+                source, target = hosts[sender], hosts[(sender + 1) % len(hosts)]
+                for channel in range(self.options.channels):
+                    if (communicator, sender, channel) not in self.connections:
+                        self.connect(communicator, sender, channel, source, target)
 
     def connect(
         self, communicator: str, sender: int, channel: int, source: int, target: int
@@ -86,7 +94,7 @@ class Fabric:
 
     def run(self, operations: list[Operation], background: list[Operation]) -> None:
         """Operations in order on the ring, each begun as soon as its ranks may; p2p meanwhile."""
-        self.group = operations
+        self.group = [*operations, *background]
         for operation in [*operations, *background]:
             for sender, channel in operation.loads:
                 key = (operation.about.communicator, sender, channel)
@@ -112,7 +120,8 @@ class Fabric:
         for earlier in self.group:
             if earlier is operation:
                 break
-            if not self.finished(rank, earlier):
+            same = earlier.about.communicator == connection.communicator
+            if same and not self.finished(rank, earlier):
                 return False
         return self.fed(rank, channel, operation, message + 1)
 
@@ -125,17 +134,19 @@ class Fabric:
     def received(self, rank: int, channel: int, operation: Operation, number: int) -> bool:
         if number <= 0:
             return True
-        before = (rank - 1) % self.options.ranks
-        source = self.connections.get(("dp", before, channel))
+        communicator = operation.about.communicator
+        before = (rank - 1) % len(self.members[communicator])
+        source = self.connections.get((communicator, before, channel))
         if source is None:
             return self.fed(before, channel, operation, number)
         return source.done[id(operation)] >= number
 
     def finished(self, rank: int, operation: Operation) -> bool:
         """Whether a rank's kernel has ended: everything sent, everything received."""
-        before = (rank - 1) % self.options.ranks
+        communicator = operation.about.communicator
+        before = (rank - 1) % len(self.members[communicator])
         for channel in operation.channels:
-            own = self.connections.get(("dp", rank, channel))
+            own = self.connections.get((communicator, rank, channel))
             sends = len(operation.loads.get((rank, channel), ()))
             if own is not None and sends and own.done[id(operation)] < sends:
                 return False
@@ -143,3 +154,15 @@ class Fabric:
             if not self.received(rank, channel, operation, number):
                 return False
         return True
+
+
+def members_of(options: Options) -> dict[str, tuple[int, ...]]:
+    """{communicator of a ring: its ranks' hosts, in ring order}."""
+    found = {"dp": tuple(range(options.ranks))}
+    ours = options.mirrored[0]
+    if options.tensor_layers:
+        near = (ours + 1) % options.ranks
+        found["tp"] = (ours, near if options.tensor_near else TENSOR_RANK)
+    if options.metrics_group:
+        found["metrics"] = tuple(range(options.ranks))
+    return found

@@ -34,6 +34,15 @@ class Options:
     find_unused: bool = False
     pipeline_bytes: int = 0
     """Bytes sent and received per step in a second communicator; 0: there is none."""
+    tensor_layers: int = 0
+    """Layers whose activations two ranks, one of them mirrored, all-reduce in a communicator of
+    their own, forward and backward; 0: there is none."""
+    tensor_near: bool = False
+    """The other of the two is the mirrored rank's neighbour in the data-parallel ring."""
+    metrics_group: bool = False
+    """Metrics are reduced in a second communicator of the same ranks."""
+    beside_first: bool = False
+    """The other communicators are connected before the data-parallel one."""
 
     ipv6: bool = False
     mtu: int = 1024

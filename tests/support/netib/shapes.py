@@ -136,6 +136,28 @@ CASES: dict[str, Options] = {
     "r3-rank1-rx": Options(
         ranks=3, shapes=SMALL, channels=2, version=(2, 30), mirrored=(1,), directions="rx"
     ),
+    "r2-ll-230-tensor": Options(shapes=SMALL, version=(2, 30), tensor_layers=2),
+    "r4-simple-223-tensor-near-first": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 23), tensor_layers=2,
+        tensor_near=True, beside_first=True, mirrored=(1,), steps=3,
+    ),
+    "r2-simple-230-tensor-near-pipeline": Options(
+        protocol="Simple", shapes=SMALL, channels=2, version=(2, 30), tensor_layers=2,
+        tensor_near=True, pipeline_bytes=5000, steps=3,
+    ),
+    "r3-ll-221-metrics-group": Options(
+        ranks=3, shapes=SMALL, channels=2, version=(2, 21), metrics_group=True, mirrored=(1,)
+    ),
+    "r2-ll-219-metrics-group-first": Options(
+        shapes=SMALL, channels=2, metrics_group=True, beside_first=True
+    ),
+    "r4-ll-226-all-beside": Options(
+        ranks=4, shapes=SMALL, channels=3, version=(2, 26), metrics_group=True, tensor_layers=3,
+        pipeline_bytes=5000, steps=3, mirrored=(2,),
+    ),
+    "r2-ll-230-tensor-near-random-qpns": Options(
+        shapes=SMALL, version=(2, 30), tensor_layers=2, tensor_near=True, random_qpns=True
+    ),
     "r4-simple-230-loss": Options(
         ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), lose=3, mirrored=(1,)
     ),
@@ -191,4 +213,8 @@ def drawn(seed: int) -> Options:
         lose=one(0, 0, 0, 0, 2),
         duplicates=one(0, 0, 5),
         retransmits=one(0, 0, 4),
+        tensor_layers=one(0, 0, 2),
+        tensor_near=one(False, True),
+        metrics_group=one(False, False, True),
+        beside_first=one(False, True),
     )

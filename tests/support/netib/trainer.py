@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -126,6 +126,15 @@ class Trainer:
             self.run_counters()
         if options.pipeline_bytes:
             self.run(background=(self.transfer(1), self.transfer(0)), gap_us=500)
+        for _ in range(2 * options.tensor_layers):
+            self.run(self.shared(), gap_us=100)
+
+    def shared(self) -> Operation:
+        """The activations of a layer that two ranks share."""
+        options = replace(self.options, ranks=2)
+        made = all_reduce(options, [self.random(16 * options.shapes[0][0], 1) for _ in range(2)])
+        made.about.communicator = "tp"
+        return made
 
     def transfer(self, sender: int) -> Operation:
         return transfer(self.rng.bytes(self.options.pipeline_bytes), sender)
@@ -146,6 +155,7 @@ class Trainer:
         background: tuple[Operation, ...] = ()
         if options.pipeline_bytes:
             background = (self.transfer(0), self.transfer(1))
+        background += tuple(self.shared() for _ in range(2 * options.tensor_layers))
         # Half of the jobs launch all buckets at once, the others one after the other.
         if self.rng.random() < 0.5:
             self.run(*reduces, background=background, gap_us=2000)
@@ -155,3 +165,8 @@ class Trainer:
         if options.metric_every and (self.step + 1) % options.metric_every == 0:
             values = [torch.rand(2) for _ in range(options.ranks)]
             self.run(all_reduce(options, values), gap_us=1500)
+        if options.metrics_group:
+            # As large as a bucket: only whose connections they are tells the two apart.
+            metric = all_reduce(options, [self.random(elements, 1) for _ in range(options.ranks)])
+            metric.about.communicator = "metrics"
+            self.run(metric, gap_us=800)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
@@ -14,6 +15,9 @@ from flowcheck.wire.terms import Protocol, Rule
 
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
+MOST_TRIES = 1_000
+"""Channels given to a connection while one edge's are looked for: where some have no connection,
+the ways grow with every channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +140,35 @@ def _edge_assignments(
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
     missing = len(schedule) - len(edge.streams)
-    ways = _choose(edge, at, tuple(names), schedule, wanted, missing, protocol)
+
+    @cache
+    def fits(i: int, channel: int) -> bool:
+        return agreeing(edge.streams[i], at[i], schedule[channel], protocol) is not None
+
+    tries = iter(range(MOST_TRIES))
+    ways = _choose(tuple(names), wanted, missing, fits, tries)
     yield from islice(ways, MOST_ASSIGNMENTS)
 
 
 def _choose(
-    edge: Edge,
-    at: Sequence[int],
     names: tuple[int | None, ...],
-    schedule: Schedule,
     wanted: Sequence[int],
     missing: int,
-    protocol: Protocol,
+    fits: Callable[[int, int], bool],
+    tries: Iterator[int],
 ) -> Iterator[tuple[int | None, ...]]:
     if not wanted:
         yield names
         return
+    if next(tries, None) is None:
+        return
     channel, rest = wanted[0], wanted[1:]
-    for i, stream in enumerate(edge.streams):
-        if names[i] is None and agreeing(stream, at[i], schedule[channel], protocol) is not None:
+    for i, name in enumerate(names):
+        if name is None and fits(i, channel):
             taken = (*names[:i], channel, *names[i + 1 :])
-            yield from _choose(edge, at, taken, schedule, rest, missing, protocol)
+            yield from _choose(taken, rest, missing, fits, tries)
     if missing > 0:
-        yield from _choose(edge, at, names, schedule, rest, missing - 1, protocol)
+        yield from _choose(names, rest, missing - 1, fits, tries)
 
 
 def beyond_end(ring: Ring, cut: Cut) -> int:

@@ -95,6 +95,13 @@ def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[t
         yield tuple(_group([s], grants, own, 2) for s in streams)
 
 
+def alone(streams: Sequence[Stream], grants: Sequence[Grants]) -> Group:
+    """These as one communicator, each address a host of its own."""
+    ends = [(s.key.source, s.key.destination) for s in streams]
+    ends += [(g.flow.key.source, g.flow.key.destination) for g in grants]
+    return _group(streams, grants, {end: end for pair in ends for end in pair}, 0)
+
+
 def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
     """Rings this group may be, most plausible first."""
     path = _path(group)

@@ -1,4 +1,4 @@
-"""Find the communicators of a capture and the best reading of each."""
+"""The best reading of the connections that are taken for one communicator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.place import contradictions
-from flowcheck.wire.learn.flows.rings import Group, Ring, groupings, rings
-from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Grants, Sorted
+from flowcheck.wire.learn.flows.rings import Group, Ring, rings
+from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.evidence import copies_bear_out
@@ -97,26 +97,6 @@ def rules_told(sorted_flows: Sorted, stated: Rule | None = None) -> tuple[Rule, 
     return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
 
 
-def find_communicators(
-    streams: Sequence[Stream],
-    grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
-    purse: Purse | None = None,
-) -> list[Communicator]:
-    """The coarsest grouping that leaves nothing unread, else the one that leaves least."""
-    best: tuple[float, list[Communicator]] | None = None
-    for groups in groupings(streams, grants) if streams else ():
-        found = [c for group in groups if (c := read_group(group, rules, purse)) is not None]
-        if len(found) < len(groups):
-            continue
-        score = sum(score_of(c.cuts) for c in found)
-        if best is None or score < best[0]:
-            best = (score, found)
-        if all(not c.cuts.unread and c.ring.penalty < 2 for c in found):
-            break
-    return best[1] if best else []
-
-
 def plain_score(cuts: Cuts) -> float:
     """What speaks against a reading, by sizes and hints alone."""
     return UNREAD_COST * cuts.unread + cuts.cost + PENALTY_COST * cuts.ring.penalty
@@ -145,7 +125,11 @@ def read_group(
         return None
     amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
     hasty.sort(key=plain_score)
-    best = sorted([*hasty[:FINALISTS], *amid], key=score_of)
+    # Few large all-reduces of many ranks cost less than many small ones: content must decide.
+    hinted = min(hasty, key=lambda cuts: (cuts.unread, cuts.ring.penalty))
+    finalists = hasty[:FINALISTS]
+    finalists += [] if hinted in finalists else [hinted]
+    best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
     won = _by_copies(_fewest_ranks(best[0], [*best, *hasty]), purse)

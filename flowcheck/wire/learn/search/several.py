@@ -1,0 +1,165 @@
+"""Find the communicators of a capture: several may share ports, hosts and even all their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.flows.rings import alone, groupings
+from flowcheck.wire.learn.flows.roles import Grants
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.communicators import Communicator, read_group, score_of
+from flowcheck.wire.terms import Kind, Rule
+
+DEPTH = 2
+"""How often a row is parted again."""
+IN_STEP = 0.9
+"""Share of the all-reduces of two communicators that no chance lets begin together."""
+ROW_PURSE = (1_000, 20)
+"""Steps of the search in one row, and for each of its sends: a row that is one fits at once."""
+
+
+def find_communicators(
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    purse: Purse,
+) -> list[Communicator]:
+    """By the rows that connections were made in, or by when they were used, if that leaves nothing
+    unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
+    Order: by when each was first used."""
+    return sorted(_found(streams, grants, rules, purse), key=_began)
+
+
+def _began(communicator: Communicator) -> int:
+    return min(s.flow.first_ns for edge in communicator.ring.edges for s in edge.streams)
+
+
+def _found(
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    purse: Purse,
+) -> list[Communicator]:
+    search = _Search(streams, grants, rules)
+    best: tuple[float, list[Communicator]] | None = None
+    made = rows(streams)
+    # Rows that touch nowhere may be ports of one host.
+    if len(made) == 1 or _share_hosts(made):
+        known = [search.of(row, DEPTH) for row in made]
+        found = [c for own in known for c in own]
+        if all(map(_whole, known)):
+            return found
+        if all(known) and len(made) > 1:
+            best = _better(None, found)
+        for way in used_together(streams):
+            if found := search.all_of(way, 1):
+                return found
+    for groups in groupings(streams, grants) if streams else ():
+        found = [c for group in groups if (c := read_group(group, rules, purse)) is not None]
+        if len(found) < len(groups):
+            continue
+        if _whole(found):
+            return found
+        best = _better(best, found)
+    return best[1] if best else []
+
+
+def _better(
+    best: tuple[float, list[Communicator]] | None, found: list[Communicator]
+) -> tuple[float, list[Communicator]]:
+    score = sum(score_of(c.cuts) for c in found)
+    return best if best is not None and best[0] <= score else (score, found)
+
+
+def _whole(found: Sequence[Communicator]) -> bool:
+    """Nothing of it is unread, and no hint of hosts or tags is left aside."""
+    return bool(found) and all(not c.cuts.unread and c.ring.penalty < 2 for c in found)
+
+
+def _share_hosts(made: Sequence[Row]) -> bool:
+    """Two rows touch one address: they are no ports of one communicator."""
+    ends = [{end for s in row for end in (s.key.source, s.key.destination)} for row in made]
+    return any(a & b for i, a in enumerate(ends) for b in ends[:i])
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What rows are read with."""
+
+    streams: Sequence[Stream]
+    grants: Sequence[Grants]
+    rules: tuple[Rule, ...]
+
+    def of(self, row: Row, depth: int) -> list[Communicator]:
+        """The row as one communicator, or as several if only these leave nothing unread; empty
+        where it forms no ring."""
+        sends = sum(len(stream.sends) for stream in row)
+        purse = Purse(ROW_PURSE[0] + ROW_PURSE[1] * sends)
+        found = read_group(alone(row, self._unpaired(row)), self.rules, purse)
+        one = [] if found is None else [found]
+        if _whole(one) or not (several := self.parted(row, depth)):
+            return one
+        return several
+
+    def parted(self, row: Row, depth: int) -> list[Communicator]:
+        """The row as several communicators of the same ranks; empty unless these leave nothing
+        unread. Where sends were lost, what is left fits too much to tell."""
+        if not depth or any(len(s.sends) < s.stop or not s.from_start for s in row):
+            return []
+        return next((found for way in parts(row) if (found := self.all_of(way, depth - 1))), [])
+
+    def all_of(self, way: Sequence[Row], depth: int) -> list[Communicator]:
+        """Rows that only numbers or times hold apart; empty unless sizes bear that out."""
+        found: list[Communicator] = []
+        for row in way:
+            read = self.of(row, depth)
+            if not _whole(read) or not all(map(_tells, read)):
+                return []
+            found += read
+        return [] if _in_step(found) else found
+
+    def _unpaired(self, row: Row) -> list[Grants]:
+        """Clear-to-send messages of connections whose data was not mirrored, if they can be of
+        this row alone: the same two hosts, or no other row is there."""
+        paired = {stream.peer for stream in self.streams}
+        left = [grant for grant in self.grants if grant.flow.key not in paired]
+        if len(row) == len(self.streams):
+            return left
+        ends = [{s.key.source, s.key.destination} for s in row]
+        return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
+
+
+def _in_step(found: Sequence[Communicator]) -> bool:
+    """Nearly every all-reduce of one of them began while another one made one: they are rather
+    channels of one communicator, unless a trainer's plan says how large its tensors are."""
+    spans = [_spans(communicator) for communicator in found if not communicator.habits.shapes]
+    for i, own in enumerate(spans):
+        for others in spans[:i]:
+            fewer, more = sorted((own, others), key=len)
+            beside = sum(any(a <= begin <= b for a, b in more) for begin, _ in fewer)
+            if fewer and beside >= IN_STEP * len(fewer):
+                return True
+    return False
+
+
+def _spans(communicator: Communicator) -> list[tuple[int, int]]:
+    """(first, last time) of every all-reduce."""
+    found = []
+    for cut in communicator.cuts.found:
+        if cut.op.kind is Kind.ALL_REDUCE:
+            sends = cut.sends(communicator.ring)
+            seen = [s.message.first_ns for of, n, _ in sends if (s := of.sends.get(n)) is not None]
+            found += [(min(seen), max(seen))] if seen else []
+    return found
+
+
+def _tells(communicator: Communicator) -> bool:
+    """Both directions were seen, and something in it is no single broadcast: few sizes on one
+    connection alone may be anything."""
+    reduces = any(
+        cut.op.licensed or cut.op.kind is not Kind.BROADCAST for cut in communicator.cuts.found
+    )
+    return reduces and len(communicator.ring.edges) > 1
