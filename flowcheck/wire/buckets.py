@@ -100,8 +100,10 @@ def assign_buckets(
 
 
 def first_buckets(parameters: Sequence[Parameter]) -> Buckets:
-    """Iteration 0 without find_unused_parameters: one bucket per dtype, registration order."""
-    return assign_buckets([p.nbytes for p in parameters], [1 << 62], groups=_groups(parameters))
+    """Iteration 0 without find_unused_parameters: one bucket per dtype, registration order; DDP
+    hands the list of buckets over reversed."""
+    sizes = [p.nbytes for p in parameters]
+    return assign_buckets(sizes, [1 << 62], groups=_groups(parameters))[::-1]
 
 
 def rebuilt_buckets(

@@ -127,18 +127,17 @@ def run(
 
 
 ALL, NONE = "every step", "no step"
-DTYPES = "parameters of several dtypes"
 QUICK = [
     ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
     ("variants.py view", ADAMW, ALL, ""),
     ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
-    ("several_dtypes.py float64", SGD, NONE, DTYPES),
+    ("several_dtypes.py float64", SGD, ALL, ""),
 ]
 OTHERS = [
     ("cnn_batchnorm.py unused", MOMENTUM, NONE, "every parameter took part in all 5 iterations"),
-    ("cnn_batchnorm.py mixed", MOMENTUM, NONE, DTYPES),
+    ("cnn_batchnorm.py mixed", MOMENTUM, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
     ("unused_branch.py", ADAMW, NONE, "2 of the parameters took no part"),
-    ("several_dtypes.py bfloat16", SGD, NONE, DTYPES),
+    ("several_dtypes.py bfloat16", SGD, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
     ("variants.py fp16", ADAMW, NONE, 'state [model] gradient_dtype = "float16"'),
     ("variants.py static", ADAMW, NONE, "static_graph=True"),
     ("variants.py unused", ADAMW, NONE, "find_unused_parameters=True"),
@@ -161,6 +160,9 @@ STATED = [
     ("variants.py fp16", ADAMW, 'gradient_dtype = "float16"'),
     ("variants.py bf16", ADAMW, 'gradient_dtype = "bfloat16"'),
     ("variants.py bfloat16", ADAMW, 'dtype = "bfloat16"'),
+    ("several_dtypes.py bfloat16", SGD, 'dtypes = ["bfloat16", "float32"]'),
+    ("several_dtypes.py float16", SGD, 'dtypes = ["float16", "float32"]'),
+    ("cnn_batchnorm.py mixed", MOMENTUM, 'dtypes = ["bfloat16", "float32"]'),
 ]
 """Followed once the job file says what the wire does not."""
 

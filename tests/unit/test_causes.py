@@ -83,16 +83,12 @@ class Static(Trainer):
         super()._step(buckets)
 
 
-class SeveralDtypes(Trainer):
-    """The second layer is of another type: broadcasts and buckets of its own."""
-
-    planned = True
+class SeveralWithoutPlan(Trainer):
+    """The second layer is of another type: broadcasts and buckets of its own, but no plan."""
 
     def all(self) -> Traffic:
         self._start_up()
-        for step in range(self.job.steps):
-            if step == 1 and self.planned:
-                self.plan(BUCKETS)
+        for _ in range(self.job.steps):
             self._step(BUCKETS)
         self.truth.frames = self.fabric.frames
         return self.truth
@@ -116,10 +112,6 @@ class SeveralDtypes(Trainer):
             super()._all_reduce(list(map(_narrow, tensors)), torch.bfloat16)
             return tensors[0]
         return super()._all_reduce(tensors, dtype)
-
-
-class SeveralWithoutPlan(SeveralDtypes):
-    planned = False
 
 
 class TwoModels(Trainer):
@@ -169,7 +161,6 @@ def read(trainer: Run, folder: Path) -> Reading:
         (Unused, "every parameter took part in all 5 iterations seen"),
         (SomeUnused, "2 of the parameters took no part in some of the 5"),
         (Static, "static_graph=True"),
-        (SeveralDtypes, "several dtypes: buckets are reduced in 2 and 4 bytes an element"),
         (SeveralWithoutPlan, "several dtypes: iteration 0 reduced buckets of 1,240 and 4,920"),
         (TwoModels, "a second model was wrapped on the same connections (2 parameters"),
     ],

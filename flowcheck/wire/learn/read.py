@@ -17,7 +17,8 @@ from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.several import find_communicators
-from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS
+from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
+from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.ends import end_open
@@ -146,6 +147,9 @@ def _beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tu
     for communicator, collected in zip(communicators, found, strict=True):
         size = communicator.habits.state_bytes
         sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        if communicator.habits.types is not None and size:
+            rest = apart.beside(communicator.habits, sent, LL_LINE_DATA_BYTES)
+            return (rest, True) if rest else hidden(communicator)
         held = at = 0
         while at < len(sent) and held < size:
             held, at = held + sent[at].bytes, at + 1
@@ -174,6 +178,8 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
         size = habits.state_bytes
         if not parts or not size:
             continue
+        if habits.types is not None:
+            return _apart(habits, parts)
         result = np.concatenate([part.result for part in parts])[:size]
         missing = []
         at = 0
@@ -202,3 +208,16 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             assumed=tuple(dict.fromkeys(s for part in parts for s in part.assumed)),
         )
     return None
+
+
+def _apart(habits: Habits, parts: Sequence[Collective]) -> Weights:
+    """Weights of several dtypes."""
+    result, missing = apart.in_registration_order(habits, parts)
+    assumed = dict.fromkeys(s for part in parts[: len(habits.pieces)] for s in part.assumed)
+    return Weights(
+        shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
+        result=result,
+        missing=missing,
+        complete=not missing and apart.whole(habits, parts),
+        assumed=tuple(assumed),
+    )

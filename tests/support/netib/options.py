@@ -20,6 +20,8 @@ class Options:
     mix: tuple[tuple[int, str], ...] = ()
     """(bytes, protocol) in rising order: collectives of at most so many bytes use that one."""
     dtype: str = "float32"
+    dtypes: tuple[str, ...] = ()
+    """Of each parameter; empty: all are of `dtype`."""
     compress: str = ""
     """The type a hook reduces gradients in; empty: there is none."""
     shapes: tuple[tuple[int, ...], ...] = ((64, 100), (64,), (10, 64), (10,))

@@ -74,8 +74,11 @@ class Trainer:
 
     def train(self) -> None:
         options = self.options
-        self.start()
         everything = list(range(len(options.shapes)))
+        if options.dtypes:
+            self.train_apart(everything)
+            return
+        self.start()
         each = self.dtype.itemsize
         buckets = [everything]
         if options.find_unused:
@@ -88,13 +91,62 @@ class Trainer:
             self.backward(buckets)
         self.truth.buckets = buckets
 
-    def start(self) -> None:
-        """The checks of DDP's constructor, then the state of rank 0."""
+    def train_apart(self, everything: list[int]) -> None:
+        """Parameters of several dtypes: broadcasts and buckets of each on their own."""
+        of = self.options.dtypes
+        alone = [[i for i in everything if of[i] == dtype] for dtype in dict.fromkeys(of)]
+        self.start_parameters()
+        state = [self.random(prod(s), 0.1).to(getattr(torch, d)) for s, d in self.kinds()]
+        self.truth.weights = b"".join(map(octets, state))
+        for group in alone:
+            own = b"".join(octets(state[index]) for index in group)
+            extra = (
+                octets(self.random(self.options.buffers, 1)) if of[group[0]] == "float32" else b""
+            )
+            self.run(broadcast(self.options, own + extra))
+        self.run_counters()
+        buckets = alone[::-1]
+        for step in range(self.options.steps):
+            self.step = step
+            self.fabric.wait(5000)
+            if step == 1:
+                buckets = self.planned([list(reversed(group)) for group in alone])
+            self.forward()
+            self.backward(buckets)
+        self.truth.buckets = buckets
+
+    def kinds(self) -> list[tuple[tuple[int, ...], str]]:
+        options = self.options
+        return list(zip(options.shapes, options.dtypes, strict=True))
+
+    def planned(self, groups: list[list[int]]) -> list[list[int]]:
+        """Each dtype's parameters in buckets of their own, told to all by rank 0."""
+        buckets: list[list[int]] = []
+        for group in groups:
+            each = getattr(torch, self.options.dtypes[group[0]]).itemsize
+            buckets += bucketed(self.options, group, each)
+        self.tell(buckets)
+        return buckets
+
+    def tell(self, buckets: list[list[int]]) -> None:
+        order = [index for bucket in buckets for index in bucket]
+        indices = struct.pack(f"<{len(order) + 1}i", *order, len(buckets))
+        sizes = struct.pack(f"<{len(buckets)}i", *map(len, buckets))
+        self.run(broadcast(self.options, indices))
+        self.run(broadcast(self.options, sizes), gap_us=50)
+
+    def start_parameters(self) -> None:
+        """What DDP's constructor checks of all ranks."""
         options = self.options
         parameters = struct.pack("<q", len(options.shapes))
         self.run(all_gather(options, [parameters] * options.ranks))
         facts = [number for shape in options.shapes for number in (*shape, *strides(shape))]
         self.run(broadcast(options, struct.pack(f"<{len(facts)}q", *facts)))
+
+    def start(self) -> None:
+        """The checks of DDP's constructor, then the state of rank 0."""
+        options = self.options
+        self.start_parameters()
         weights = self.random(sum(prod(shape) for shape in options.shapes), 0.1)
         self.truth.weights = octets(weights)
         self.run(broadcast(options, self.truth.weights + octets(self.random(options.buffers, 1))))
@@ -113,10 +165,7 @@ class Trainer:
             if self.rng.random() < 0.5:
                 order[at], order[at + 1] = order[at + 1], order[at]
         buckets = bucketed(self.options, order, self.dtype.itemsize)
-        indices = struct.pack(f"<{len(order) + 1}i", *order, len(buckets))
-        sizes = struct.pack(f"<{len(buckets)}i", *map(len, buckets))
-        self.run(broadcast(self.options, indices))
-        self.run(broadcast(self.options, sizes), gap_us=50)
+        self.tell(buckets)
         return buckets
 
     def forward(self) -> None:
@@ -145,6 +194,8 @@ class Trainer:
         for bucket in buckets:
             elements = sum(prod(options.shapes[parameter]) for parameter in bucket)
             parts = [self.random(elements, 1 / options.ranks) for _ in range(options.ranks)]
+            if options.dtypes:
+                parts = [part.to(getattr(torch, options.dtypes[bucket[0]])) for part in parts]
             if options.compress:
                 parts = [part.to(getattr(torch, options.compress)) for part in parts]
             reduces.append(all_reduce(options, parts))

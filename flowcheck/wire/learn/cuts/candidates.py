@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
@@ -23,6 +23,8 @@ BROADCAST_SIMPLE_CHUNK_BYTES = 524_288
 LL_SLACK = (0, 4, 2, 6, 1, 3, 5, 7)
 """Data bytes the last LL line may lack; four-byte elements are the common case."""
 MOST_OPTIONS = 16
+OTHER_TYPES = (2, 8)
+"""Bytes of an element, beside the usual four."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,20 @@ def _generated(
             if op.work_bytes > 0 and op not in seen:
                 seen.add(op)
                 yield op
+                yield from _of_other_types(op, ring)
+
+
+def _of_other_types(op: Op, ring: Ring) -> Iterator[Op]:
+    """The same tensor in types whose slices part elsewhere."""
+    if op.protocol is not Protocol.SIMPLE or op.kind is not Kind.ALL_REDUCE:
+        return
+    told = {schedules_of(op, rule, ring) for rule in ring.rules}
+    for type_bytes in OTHER_TYPES:
+        other = replace(op, type_bytes=type_bytes)
+        if not op.work_bytes % type_bytes:
+            sizes = {schedules_of(other, rule, ring) for rule in ring.rules}
+            if sizes != told:
+                yield other
 
 
 def totals_of(

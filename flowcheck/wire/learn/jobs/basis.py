@@ -34,9 +34,10 @@ def evidence(
     """What was read."""
     ring, habits = communicator.ring, communicator.habits
     how = f"the {ORDER} and {SIZES} broadcasts" if habits.buckets else "the incarnation before"
+    types = map(str, sorted(set(habits.each)))
     told = [
         f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
-        f"{habits.element_bytes} bytes an element: size of the initial weights",
+        f"{' and '.join(types)} bytes an element: size of the initial weights",
         f"{buckets} buckets: {how}",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     ]

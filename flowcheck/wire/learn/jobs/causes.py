@@ -45,13 +45,13 @@ COMPRESSED = (
     "sends another type than fp16_compress_hook and bf16_compress_hook do; train without it"
 )
 SEVERAL_DTYPES = (
-    "parameters of several dtypes: buckets are reduced in {} bytes an element; one dtype per "
-    "replica is supported; convert the model to one"
+    "parameters of several dtypes: buckets are reduced in {} bytes an element; which parameters "
+    "have which, sizes do not tell here; convert the model to one"
 )
 BROADCAST_APART = (
     "parameters of several dtypes: iteration 0 reduced buckets of {} bytes, and the start-up "
-    "broadcast weights in just such parts, one for each dtype; one dtype per replica is "
-    "supported; convert the model to one"
+    "broadcast weights in just such parts, one for each dtype; which parameters have which, a "
+    "bucket plan would tell, and none was seen"
 )
 OTHER_HOOK = (
     "no size of an element makes the all-reduces seen of the buckets that were planned ({} "
@@ -118,14 +118,15 @@ def _second_count(cuts: Sequence[Cut], ring: Ring) -> int:
 
 
 def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
-    """Beside its own bucket it reduced something as large as a bucket of the plan."""
+    """Beside its own buckets it reduced something as large as a bucket of the plan."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), 0)
     reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
     others = [cut for cut in reduces if cut.op.meaning != BUCKET]
     sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
     gradients = len(reduces) - len(others)
     beside = any(is_of(cut, size) for cut in others for size in sizes)
-    return gradients > 1 or (gradients == 1 and beside)
+    own = len(habits.first_buckets)
+    return gradients > own or (gradients == own and beside)
 
 
 def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:

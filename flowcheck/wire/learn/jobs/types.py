@@ -65,6 +65,7 @@ def _with_sizes(
     """(bucket, its bytes with elements of `each`), of iteration 0 and of those of the plan."""
     first = [cut for cut in cuts[:planned] if cut.op.meaning == BUCKET]
     later = [cut for cut in cuts[planned:] if cut.op.meaning == BUCKET]
-    yield from ((cut, habits.bytes_of(range(habits.parameters), each)) for cut in first)
+    alone = [habits.bytes_of(bucket, each) for bucket in habits.first_buckets]
+    yield from zip(first, alone * len(first), strict=False)
     sizes = [habits.bytes_of(bucket, each) for bucket in habits.buckets]
     yield from zip(later, sizes * len(later), strict=False)

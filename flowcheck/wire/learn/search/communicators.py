@@ -12,6 +12,7 @@ from flowcheck.wire.learn.flows.rings import Group, Ring, rings
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
+from flowcheck.wire.learn.search.dtypes import told_types
 from flowcheck.wire.learn.search.evidence import copies_bear_out
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.tighten import tightened
@@ -138,7 +139,13 @@ def read_group(
         for c in [*best, *hasty]
         if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
     )
-    return Communicator(tightened(won), Trainer().habits(won.ring, won.found), rivals)
+    habits = Trainer().habits(won.ring, won.found)
+    types = told_types(won, habits)
+    if types is not None:
+        again = cut_stream(won.ring, Trainer(types), purse=purse)
+        if again.unread <= won.unread:
+            won, habits = again, Trainer(types).habits(again.ring, again.found)
+    return Communicator(tightened(won), habits, rivals)
 
 
 def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:

@@ -24,6 +24,7 @@ from flowcheck.wire.learn.trainer.habits import (
     WEIGHTS,
     Habits,
     Stage,
+    Types,
     after,
     content_of,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Habits",
     "Stage",
     "Trainer",
+    "Types",
 ]
 
 _OPEN_BROADCASTS = {
@@ -57,8 +59,8 @@ MOST_UNLICENSED = 4
 class Trainer:
     """The expectations of one search; remembers what each prefix of cuts told."""
 
-    def __init__(self) -> None:
-        self._told: list[tuple[Cut | None, Habits]] = [(None, Habits())]
+    def __init__(self, types: Types | None = None) -> None:
+        self._told: list[tuple[Cut | None, Habits]] = [(None, Habits(types=types))]
 
     def habits(self, ring: Ring, path: Sequence[Cut]) -> Habits:
         """What the collectives in `path` told."""
@@ -87,7 +89,7 @@ class Trainer:
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is None or (named == SIZES and habits.bucket_count):
             return
-        if habits.each and named in (WEIGHTS, BUFFERS):
+        if habits.each and named in (WEIGHTS, BUFFERS) and not _weights_left(habits):
             yield from _of_all_ranks(ring, state, protocol)
         totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
         if named == SHAPES and protocol is Protocol.LL128:
@@ -135,6 +137,8 @@ def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
         return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]
+        if _weights_left(habits):
+            return [(Kind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
         if habits.each:
             return _first_buckets(habits)
         return [(Kind.BROADCAST, size, WEIGHTS) for size in sizes]
@@ -148,15 +152,22 @@ def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
     return []
 
 
+def _weights_left(habits: Habits) -> bool:
+    """A broadcast of weights that are known to be of several dtypes is to come."""
+    due = habits.types is not None and habits.stage is Stage.SHAPED
+    return due and habits.sent < len(habits.pieces)
+
+
 def _first_buckets(habits: Habits) -> list[tuple[Kind, int, str]]:
-    """The bucket of all gradients, in each type that it may have."""
-    everything = range(habits.parameters)
-    sizes = [habits.bytes_of(everything, each) for each in habits.reductions]
+    """The bucket of all gradients of a dtype, in each type that it may have."""
+    own = habits.first_buckets[habits.next_bucket] if habits.each else ()
+    sizes = [habits.bytes_of(own, each) for each in habits.reductions]
     return [(Kind.ALL_REDUCE, size, BUCKET) for size in sizes]
 
 
 def _type_bytes(habits: Habits, size: int) -> int:
     """Of an element of the bucket that is due."""
     if habits.stage is not Stage.PLANNED:
-        return size // habits.elements
+        own = habits.first_buckets[habits.next_bucket]
+        return size // sum(habits.shapes[0].counts[i] for i in own)
     return (habits.reduced or habits.each)[habits.buckets[habits.next_bucket][0]]

@@ -43,10 +43,21 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Types:
+    """Which parameters have elements of which size, where there are several."""
+
+    shapes: ddp.Shapes
+    each: tuple[int, ...]
+    """[parameter] bytes of an element."""
+
+
+@dataclass(frozen=True, slots=True)
 class Habits:
     """What the start-up said so far."""
 
     stage: Stage = Stage.NOTHING
+    types: Types | None = None
+    """Told beforehand, by all of the stream."""
     parameters: int = 0
     shapes: tuple[ddp.Shapes, ...] = ()
     each: tuple[int, ...] = ()
@@ -55,6 +66,8 @@ class Habits:
     """[parameter] the same of its gradient in a bucket, from the first bucket; (): not told."""
     weights_bytes: int = 0
     """Of the first broadcast of weights, buffers and line slack included."""
+    sent: int = 0
+    """Start-up broadcasts of weights and buffers so far, where `types` are told."""
     order: tuple[int, ...] = ()
     bucket_count: int = 0
     buckets: ddp.Buckets = ()
@@ -85,6 +98,20 @@ class Habits:
         if self.reduced or not self.each:
             return (self.reduced,) if self.reduced else ()
         return tuple(dict.fromkeys((self.each, (COMPRESSED_BYTES,) * len(self.each))))
+
+    @property
+    def pieces(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """(parameters, their bytes) of each start-up broadcast of weights."""
+        counts = self.shapes[0].counts if self.each else ()
+        sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
+        return ddp.weight_broadcasts(sizes, self.each)
+
+    @property
+    def first_buckets(self) -> ddp.Buckets:
+        """Iteration 0: a bucket of each dtype, the last one that came first."""
+        groups = dict.fromkeys(self.each)
+        every = range(self.parameters)
+        return tuple(tuple(i for i in every if self.each[i] == g) for g in reversed(groups))
 
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
@@ -128,6 +155,8 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
         content = content_of(cut, ring) if op.kind is Kind.BROADCAST else None
         values = None if content is None else ddp.parse_shape_values(content)
         shapes = () if values is None else ddp.parse_shapes(values, habits.parameters)
+        if shapes and habits.types is not None:
+            return _typed(habits, habits.types)
         return replace(habits, stage=Stage.SHAPED, shapes=shapes) if shapes else off
     if stage is Stage.SHAPED:
         return _weighed(habits, op)
@@ -135,6 +164,8 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
         return _ordered(habits, content_of(cut, ring))
     if stage is Stage.ORDERED:
         return _planned(habits, cut, ring)
+    if stage is Stage.STEPPED and op.meaning == BUCKET:
+        return replace(habits, next_bucket=(habits.next_bucket + 1) % len(habits.first_buckets))
     if stage is Stage.PLANNED and op.meaning == BUCKET:
         return replace(habits, next_bucket=(habits.next_bucket + 1) % len(habits.buckets))
     return habits
@@ -144,9 +175,11 @@ def _weighed(habits: Habits, op: Op) -> Habits:
     """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
     first broadcast holds without anything left over is the likelier."""
     if op.kind is Kind.ALL_REDUCE:
-        return replace(habits, stage=Stage.STEPPED)
+        done = int(op.meaning == BUCKET) % max(1, len(habits.first_buckets))
+        return replace(habits, stage=Stage.STEPPED, next_bucket=done)
     if op.kind is not Kind.BROADCAST or habits.each:
-        return habits
+        sent = habits.sent + (op.meaning == WEIGHTS)
+        return replace(habits, sent=sent)
     slack = SLACK_BYTES[op.protocol]
     fits = [
         (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
@@ -161,10 +194,16 @@ def _weighed(habits: Habits, op: Op) -> Habits:
     return replace(habits, shapes=shapes, each=each, weights_bytes=op.work_bytes)
 
 
+def _typed(habits: Habits, types: Types) -> Habits:
+    """Weights of several dtypes are broadcast."""
+    told = replace(habits, stage=Stage.SHAPED, shapes=(types.shapes,), each=types.each)
+    return replace(told, weights_bytes=told.state_bytes)
+
+
 def _reduced(habits: Habits, op: Op) -> Habits:
-    """The first bucket holds all parameters."""
-    everything = range(habits.parameters)
-    fits = (r for r in habits.reductions if habits.bytes_of(everything, r) == op.work_bytes)
+    """The first bucket holds all parameters of its dtype."""
+    own = habits.first_buckets[0]
+    fits = (r for r in habits.reductions if habits.bytes_of(own, r) == op.work_bytes)
     return replace(habits, reduced=next(fits, habits.each))
 
 

@@ -7,30 +7,35 @@ sender's plan and its weights are padded alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES, WEIGHTS
+from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES, WEIGHTS, Habits
 from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
 
 
 def hidden(communicator: Communicator) -> tuple[int, bool]:
     """(bytes behind the weights that may be a parameter's, whether they look like no padding)."""
     ring, cuts = communicator.ring, communicator.cuts.found
-    size = communicator.habits.state_bytes
     sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
-    ends = list(accumulate(cut.op.work_bytes for cut in sent))
-    last = next((cut for cut, end in zip(sent, ends, strict=True) if end == size), None)
-    own = {pad for pad in _pads(last, ring) if any(pad)} if last is not None else set()
+    own = {pad for cut in _last(communicator.habits, sent) for pad in _pads(cut, ring) if any(pad)}
     plan = {pad for cut in cuts if cut.op.meaning in (ORDER, SIZES) for pad in _pads(cut, ring)}
     usual = {byte for pad in plan for byte in pad}
     if not own or all(set(pad) == usual for pad in own):
         return 0, False
     return max(map(len, own)), len(usual) == 1
+
+
+def _last(habits: Habits, sent: Sequence[Cut]) -> list[Cut]:
+    """The broadcasts with which weights end, those of each dtype."""
+    if habits.types is not None:
+        return list(sent[: len(habits.pieces)])
+    ends = accumulate(cut.op.work_bytes for cut in sent)
+    return [cut for cut, end in zip(sent, ends, strict=True) if end == habits.state_bytes][:1]
 
 
 def _pads(cut: Cut, ring: Ring) -> Iterator[bytes]:

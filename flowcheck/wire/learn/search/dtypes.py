@@ -1,0 +1,115 @@
+"""Parameters of several dtypes: which have elements of which size, by all that was sent.
+
+A bucket never holds two dtypes, the start-up broadcasts weights by dtype, and iteration 0 reduces
+one bucket of each. What these sizes leave open is not told.
+
+Sources: torch/csrc/distributed/c10d/reducer.cpp (compute_bucket_assignment_by_size),
+torch/nn/parallel/distributed.py (_sync_module_states, _ddp_init_helper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from flowcheck.wire.learn.cuts.cut import Cut, Cuts
+from flowcheck.wire.learn.trainer.grammar import BUCKET, ORDER, SIZES, WEIGHTS, Habits, Types
+from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES, Stage
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
+
+TYPE_BYTES = (4, 2, 8)
+"""Of the types that parameters with gradients have."""
+MOST_WAYS = 4096
+"""Of giving sizes to buckets; more are as good as none told."""
+
+
+def told_types(cuts: Cuts, habits: Habits) -> Types | None:
+    """The only sizes of elements that explain broadcasts, iteration 0 and the plan's buckets;
+    None where all parameters may be alike, or where several ways, or none, explain them."""
+    found = cuts.found
+    if habits.stage is not Stage.PLANNED or any(cut.lost for cut in found):
+        return None
+    planned = next(i for i, cut in enumerate(found) if cut.op.meaning == SIZES)
+    begin = next((i for i, cut in enumerate(found) if cut.op.kind is Kind.ALL_REDUCE), planned)
+    later = _reduces(found[planned:])[: len(habits.buckets)]
+    alike = len(later) == len(habits.buckets) and all(c.op.meaning == BUCKET for c in later)
+    if alike or len(later) < len(habits.buckets) or begin >= planned:
+        return None
+    sent = [cut for cut in found[:begin] if cut.op.meaning == WEIGHTS]
+    first = _reduces(found[begin:planned])
+    least = min(shapes.cost for shapes in habits.shapes)
+    # As for weights of one dtype: those without buffers behind them come first.
+    for holds in (_is, _holds):
+        told = {}
+        for shapes in (one for one in habits.shapes if one.cost == least):
+            for each in _ways(replace(habits, shapes=(shapes,)), later):
+                typed = replace(habits, shapes=(shapes,), each=each, reduced=())
+                if _broadcast(typed, sent, holds) and _reduced(typed, first, later):
+                    told[shapes.counts, each] = Types(shapes, each)
+        if told:
+            break
+    alone = next(iter(told.values())) if len(told) == 1 else None
+    return alone if alone is not None and len(set(alone.each)) > 1 else None
+
+
+def _reduces(cuts: Sequence[Cut]) -> list[Cut]:
+    return [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning != ORDER]
+
+
+def _ways(habits: Habits, later: Sequence[Cut]) -> Iterator[tuple[int, ...]]:
+    """[parameter] bytes of an element, for every way to give each bucket one type; first those
+    that its size on the wire allows, then, if all may be compressed, all."""
+    counts = habits.shapes[0].counts
+    elements = [sum(counts[i] for i in bucket) for bucket in habits.buckets]
+    fits = [
+        [size for size in TYPE_BYTES if _is(cut, count * size)]
+        for cut, count in zip(later, elements, strict=True)
+    ]
+    ways = [fits]
+    if all(COMPRESSED_BYTES in sizes for sizes in fits):
+        ways.append([list(TYPE_BYTES)] * len(fits))
+    for choices in ways:
+        if prod(map(len, choices)) > MOST_WAYS:
+            continue
+        for chosen in product(*choices):
+            each = [0] * habits.parameters
+            for bucket, size in zip(habits.buckets, chosen, strict=True):
+                for index in bucket:
+                    each[index] = size
+            yield tuple(each)
+
+
+def _broadcast(habits: Habits, sent: Sequence[Cut], holds: Callable[[Cut, int], bool]) -> bool:
+    """The start-up broadcasts hold the weights."""
+    pieces = [size for _, size in habits.pieces]
+    return len(sent) >= len(pieces) and all(map(holds, sent, pieces))
+
+
+def _reduced(habits: Habits, first: Sequence[Cut], later: Sequence[Cut]) -> bool:
+    """The first buckets of iteration 0 and of the plan hold the gradients."""
+    if len(first) < len(habits.first_buckets):
+        return False
+    return any(
+        all(
+            _is(cut, habits.bytes_of(bucket, each))
+            for cut, bucket in (
+                *zip(first, habits.first_buckets, strict=False),
+                *zip(later, habits.buckets, strict=True),
+            )
+        )
+        for each in habits.reductions
+    )
+
+
+def _holds(cut: Cut, size: int) -> bool:
+    """It is as large as a tensor of `size` bytes, or larger by what follows: buffers."""
+    grain = GRAIN_BYTES[cut.op.protocol]
+    return round_up(cut.op.work_bytes, grain) >= round_up(size, grain)
+
+
+def _is(cut: Cut, size: int) -> bool:
+    """On the wire it is as large as a tensor of `size` bytes."""
+    grain = GRAIN_BYTES[cut.op.protocol]
+    return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
