@@ -71,7 +71,8 @@ class _Sequence:
         for part in traffic.first:
             self.begins.append(self.begins[-1] + len(part))
         self.period = len(self._each)
-        self._large = [one for one in self._each if one.work_bytes >= TELLING_BYTES]
+        every = {one.work_bytes: one for one in (*self._once, *self._each) if _reduces(one)}
+        self._large = [one for size, one in every.items() if size >= TELLING_BYTES]
         self.round_bytes = sum(one.work_bytes for one in self._each)
 
     def __getitem__(self, at: int) -> Planned:
@@ -109,6 +110,10 @@ def check(traffic: Traffic, stated: Stated, collectives: Sequence[Collective]) -
     before = tuple(range(first or 0))
     states = [_State(began=at, at=at, own=before) for at in dict.fromkeys(begins)]
     return _followed(plan, stated, own, states, first or 0)
+
+
+def _reduces(planned: Planned) -> bool:
+    return planned.kind is Kind.ALL_REDUCE
 
 
 def order_said(traffic: Traffic, collectives: Sequence[Collective]) -> tuple[int, ...] | None:

@@ -82,8 +82,8 @@ def own(size: int) -> Planned:
     return Planned(kind=Kind.ALL_REDUCE, work_bytes=size, what="metric")
 
 
-def all_of(iterations: int) -> list[Planned]:
-    traffic = traffic_of(MODEL, OPTIONS)
+def all_of(iterations: int, options: Options = OPTIONS) -> list[Planned]:
+    traffic = traffic_of(MODEL, options)
     rounds = [*traffic.first, *[traffic.each] * iterations][:iterations]
     return [*traffic.start_up, *(one for part in rounds for one in part)]
 
@@ -138,6 +138,23 @@ def test_in_the_start_up_nothing_may_come_between() -> None:
     found = held([*planned[:2], own(8), *planned[2:]])
     assert "planned in the start-up: initial weights" in found.difference
     assert found.index == 2
+
+
+WAYS = {
+    "default": OPTIONS,
+    "capped otherwise": Options(cap_bytes=4_000),
+    "unused": Options(cap_bytes=8_000, find_unused_parameters=True),
+    "static": Options(cap_bytes=8_000, static_graph=True),
+    "no buffers": Options(cap_bytes=8_000, broadcast_buffers=False),
+    "hook": Options(cap_bytes=8_000, hook="fp16"),
+}
+
+
+@pytest.mark.parametrize("made", WAYS)
+@pytest.mark.parametrize("planned", WAYS)
+def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str) -> None:
+    found = check(traffic_of(MODEL, WAYS[planned]), STATED, captured(all_of(6, WAYS[made])))
+    assert (found.difference == "") is (planned == made), found
 
 
 def test_no_all_reduce_is_a_difference() -> None:
