@@ -61,7 +61,7 @@ class Checkpoint:
     """A checkpoint in memory; tensors have the trainer's strides.
 
     states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
-    none (before the first step, or SGD without momentum).
+    none (before its first step, or SGD without momentum).
     """
 
     manifest: Manifest

@@ -26,6 +26,12 @@ PARAMETERS = "parameters"
 STEP_COUNT = "step"
 """Adam's per-parameter counters: one float32 each, as torch keeps them (optimizer.py,
 _get_scalar_dtype)."""
+STEPPED = "stepped"
+"""Where a step may leave parameters out and torch counts none: one float32 each, 1 once it was
+stepped. A parameter that never was has no state, as torch makes it in its first step."""
+
+Used = np.ndarray | None
+"""[parameters] bool: those that have a gradient in a step; None: all."""
 
 Tensors = list[torch.Tensor]
 
@@ -137,28 +143,44 @@ def flat_gradient(values: Flat, layout: Layout) -> torch.Tensor:
     return flat
 
 
+def have_state(
+    config: OptimizerConfig, sections: Mapping[str, np.ndarray], parameters: int, *, stepped: bool
+) -> np.ndarray:
+    """[parameters] bool: were they ever stepped? stepped: a step was taken at all."""
+    if not stepped:
+        return np.zeros(parameters, np.bool_)
+    if counts_steps(config):
+        return sections[STEP_COUNT] > 0
+    if STEPPED in sections:
+        return sections[STEPPED] > 0
+    return np.ones(parameters, np.bool_)
+
+
 def named_tensors(sections: Mapping[str, np.ndarray], layout: Layout) -> list[Named]:
-    """Every tensor of a copy: "weight", "weight/exp_avg", ...; the step counters are one."""
+    """Every tensor of a copy: "weight", "weight/exp_avg", ...; the step counters are one, and so
+    is what was stepped."""
     values = [
         (p.name if section == PARAMETERS else f"{p.name}/{section}", array[p.start : p.stop])
         for section, array in sections.items()
-        if section != STEP_COUNT
+        if section not in (STEP_COUNT, STEPPED)
         for p in layout.parameters
     ]
-    return values + [(STEP_COUNT, array) for s, array in sections.items() if s == STEP_COUNT]
+    counts = [(s, array) for s, array in sections.items() if s in (STEP_COUNT, STEPPED)]
+    return values + counts
 
 
 class BoundOptimizer:
     """torch's optimizer over the parameters and states of one copy of the replica.
 
     sections: flat arrays of the copy by name; `parameters`, torch's state names, and `step` as
-    float32 [parameters] where the optimizer counts.
+    float32 [parameters] where the optimizer counts, else `stepped` where some may be left out.
     """
 
     def __init__(
         self, config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray]
     ) -> None:
         self._config, self._layout = config, layout
+        self._sections = sections
         self.parameters = views(flat_tensor(sections[PARAMETERS], layout), layout)
         self.states = {
             name: views(flat_tensor(sections[name], layout), layout) for name in state_names(config)
@@ -168,26 +190,34 @@ class BoundOptimizer:
             self.states[STEP_COUNT] = [counters[i] for i in range(len(self.parameters))]
         self._optimizer = build(config, self.parameters)
 
-    def step(self, gradient: torch.Tensor, has_state: bool, learning_rate: float) -> None:
+    def step(
+        self, gradient: torch.Tensor, has_state: bool, learning_rate: float, used: Used = None
+    ) -> None:
         """One optimizer step in place. gradient: flat, [layout.elements], already the mean.
 
         has_state: False for the very first step, where torch has no state yet and does things it
-        does only once (SGD's momentum starts as the gradient, without dampening).
+        does only once (SGD's momentum starts as the gradient, without dampening). used: torch
+        leaves out what has no gradient: no decay, no count.
         """
         if writes_gradient(self._config):
             gradient = gradient.clone()
-        for parameter, grad in zip(self.parameters, views(gradient, self._layout), strict=True):
-            parameter.grad = grad
+        used = np.ones(len(self.parameters), np.bool_) if used is None else used
+        gradients = views(gradient, self._layout)
+        for parameter, grad, taken in zip(self.parameters, gradients, used, strict=True):
+            parameter.grad = grad if taken else None
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._clip()
-        lazy = self._config.name == "sgd" and not has_state
+        held = have_state(self._config, self._sections, len(used), stepped=has_state)
         for index, parameter in enumerate(self.parameters):
+            lazy = self._config.name == "sgd" and not held[index]
             self._optimizer.state[parameter] = (
                 {} if lazy else {name: tensors[index] for name, tensors in self.states.items()}
             )
         self._optimizer.step()
-        self._bring_home()
+        self._bring_home(used)
+        if STEPPED in self._sections:
+            self._sections[STEPPED][used] = 1
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -202,9 +232,11 @@ class BoundOptimizer:
         finally:
             torch.set_num_threads(threads)
 
-    def _bring_home(self) -> None:
+    def _bring_home(self, used: np.ndarray) -> None:
         """Copies into our memory whatever torch put elsewhere."""
         for index, parameter in enumerate(self.parameters):
+            if not used[index]:
+                continue
             made = self._optimizer.state[parameter]
             if made.keys() != self.states.keys():
                 raise AssertionError(f"torch keeps {sorted(made)}, not {sorted(self.states)}")

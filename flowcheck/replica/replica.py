@@ -18,6 +18,7 @@ from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.schedule import Rate, rate_of
+from flowcheck.replica.sections import sections_of
 from flowcheck.replica.state import StateFile, place_sections
 
 
@@ -53,14 +54,16 @@ class Replica:
         weights: Flat,
         *,
         keep_bytes: int = 0,
+        leaves_out: bool = False,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
-        keep_bytes: for steps that stay whole beside the newest and the one being made.
+        keep_bytes: for steps kept beside the newest and the one being made; leaves_out: steps may
+        leave out parameters that have no gradient.
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
-        sections = place_sections(_wanted(layout, optimizer))
+        sections = place_sections(sections_of(layout, optimizer, leaves_out))
         values = elements_of(weights, layout, "weights")
         arrays = {s.name: np.zeros(s.elements, s.dtype) for s in sections}
         arrays[optimizers.PARAMETERS] = values
@@ -84,7 +87,9 @@ class Replica:
         state = StateFile.open(path)
         try:
             expected = optimizers.fingerprint(optimizer)
-            wanted = place_sections(_wanted(state.description.layout, optimizer))
+            leaves_out = any(s.name == optimizers.STEPPED for s in state.description.sections)
+            layout = state.description.layout
+            wanted = place_sections(sections_of(layout, optimizer, leaves_out))
             if state.commit.fingerprint != expected or wanted != state.description.sections:
                 raise StateError(
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
@@ -138,16 +143,22 @@ class Replica:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
         place with the trainer's strides. Not to be written."""
-        bound = self._bound[self._open.commit.copy]
-        states = bound.states if self.has_optimizer_state else {}
+        bound, held = self._bound[self._open.commit.copy], self.have_state()
         return {
-            p.name: {"value": bound.parameters[i]} | {n: t[i] for n, t in states.items()}
+            p.name: {"value": bound.parameters[i]}
+            | {n: t[i] for n, t in bound.states.items() if held[i]}
             for i, p in enumerate(self.layout.parameters)
         }
 
-    def apply(self, step: int, gradient: Flat) -> None:
+    def have_state(self) -> np.ndarray:
+        """[parameters] bool: those that were ever stepped; torch has no state of the others."""
+        sections, count = self._open.sections(self._open.commit.copy), len(self.layout.parameters)
+        stepped = self.has_optimizer_state
+        return optimizers.have_state(self.optimizer, sections, count, stepped=stepped)
+
+    def apply(self, step: int, gradient: Flat, used: optimizers.Used = None) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
-        the mean as it was reduced, never written.
+        the mean as it was reduced, never written; used: [parameters] bool, those that have one.
 
         Raises StateError for any other step (a step that a restarted caller brings again is told
         by `self.step`) and for a gradient of another size; nothing has changed then.
@@ -163,6 +174,7 @@ class Replica:
             values,
             state.commit.has_optimizer_state,
             self._rate(step - 1),
+            used,
         )
         whole, self.tensor_digests = self._digest_of(other)
         state.publish(step, other, whole)
@@ -230,15 +242,6 @@ class Replica:
         named = optimizers.named_tensors(self._open.sections(copy), self.layout)
         digests = tensor_digests((array for _, array in named), self._pool)
         return state_digest(named, digests), digests
-
-
-def _wanted(layout: Layout, optimizer: OptimizerConfig) -> list[tuple[str, str, int]]:
-    """(name, numpy dtype, elements) of every section of a copy."""
-    names = (optimizers.PARAMETERS, *optimizers.state_names(optimizer))
-    wanted = [(name, layout.stored_as, layout.elements) for name in names]
-    if optimizers.counts_steps(optimizer):
-        wanted.append((optimizers.STEP_COUNT, "<f4", len(layout.parameters)))
-    return wanted
 
 
 assert DIGEST_BYTES == 16  # the commit slot holds 16

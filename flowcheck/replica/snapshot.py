@@ -29,7 +29,7 @@ class Snapshot:
     """One step of a replica in memory; tensors have the trainer's strides.
 
     states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
-    none (before the first step, or SGD without momentum).
+    none (before its first step, or SGD without momentum).
     """
 
     step: int
@@ -78,14 +78,18 @@ def _assembled(
     def tensors(name: str) -> list[torch.Tensor]:
         return optimizers.views(optimizers.flat_tensor(sections[name], layout), layout)
 
+    held = optimizers.have_state(
+        optimizer, sections, len(layout.parameters), stepped=commit.has_optimizer_state
+    )
     states: list[dict[str, torch.Tensor]] = [{} for _ in layout.parameters]
-    if commit.has_optimizer_state:
-        for name in optimizers.state_names(optimizer):
-            for state, tensor in zip(states, tensors(name), strict=True):
-                state[name] = tensor
-        if optimizers.counts_steps(optimizer):
-            for state, count in zip(states, sections[optimizers.STEP_COUNT], strict=True):
-                state[optimizers.STEP_COUNT] = torch.tensor(float(count))
+    for name in optimizers.state_names(optimizer):
+        for index, tensor in enumerate(tensors(name)):
+            if held[index]:
+                states[index][name] = tensor
+    if optimizers.counts_steps(optimizer):
+        for index, count in enumerate(sections[optimizers.STEP_COUNT]):
+            if held[index]:
+                states[index][optimizers.STEP_COUNT] = torch.tensor(float(count))
     values = tensors(optimizers.PARAMETERS)
     named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
     return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states))

@@ -58,9 +58,8 @@ class Records:
         states: dict[str, str] = {}
         if self._digests:
             told = None if gradient is None else sha256(gradient)
-            sections = {k: _flat(k, v, replica) for k, v in replica.sections().items()}
-            parameters = sha256(sections.pop(optimizers.PARAMETERS))
-            states = {k: sha256(v) for k, v in sections.items()}
+            parameters = sha256(replica.layout.registration_order(replica.parameters()))
+            states = _states(replica)
         return StepLine(
             step=replica.step,
             digest=replica.digest,
@@ -109,10 +108,23 @@ class Records:
         self._trace.close()
 
 
-def _flat(name: str, section: np.ndarray, replica: Replica) -> np.ndarray:
-    """Of parameters or an optimizer state, in registration order."""
-    counters = name == optimizers.STEP_COUNT
-    return section if counters else replica.layout.registration_order(section)
+def _states(replica: Replica) -> dict[str, str]:
+    """Of what torch keeps: a parameter that was never stepped has no state."""
+    held, sections, layout = replica.have_state(), replica.sections(), replica.layout
+    found: dict[str, str] = {}
+    for name in (*optimizers.state_names(replica.optimizer), optimizers.STEP_COUNT):
+        own = sections.get(name)
+        if own is None or not held.any():
+            continue
+        if name == optimizers.STEP_COUNT:
+            own = own[held]
+        elif held.all():
+            own = layout.registration_order(own)
+        else:
+            kept = [p for p, there in zip(layout.parameters, held, strict=True) if there]
+            own = np.concatenate([own[p.start : p.stop] for p in kept])
+        found[name] = sha256(np.ascontiguousarray(own))
+    return found
 
 
 def _replace(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from flowcheck.replica import optimizers
 from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.snapshot import Snapshot
-from flowcheck.vault.flat import in_memory_order, state_of, step_counts
+from flowcheck.vault.flat import in_memory_order, state_of, step_counts, were_stepped
 from flowcheck.vault.template import Template
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (2, 4, 8)}
@@ -85,6 +85,8 @@ def compare_digests(
                 own.append((named, in_memory_order(value, p, layout)))
         if optimizers.counts_steps(optimizer):
             own.append((optimizers.STEP_COUNT, step_counts(template)))
+        elif optimizers.state_names(optimizer) and len(digests) > len(own):
+            own.append((optimizers.STEPPED, were_stepped(template, optimizer)))
     found = tensor_digests([array for _, array in own])
     differ = [
         Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b

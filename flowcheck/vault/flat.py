@@ -13,9 +13,9 @@ from flowcheck.vault.template import Template
 
 
 def flat_state(
-    template: Template, layout: Layout, optimizer: OptimizerConfig
+    template: Template, layout: Layout, optimizer: OptimizerConfig, *, leaves_out: bool = False
 ) -> dict[str, np.ndarray]:
-    """{section: flat array} as `Replica.sections` has them.
+    """{section: flat array} as `Replica.sections` has them; leaves_out: see `Replica.create`.
 
     Raises StateError where a tensor is missing, or of another shape or dtype.
     """
@@ -36,13 +36,19 @@ def flat_state(
         )
     if optimizers.counts_steps(optimizer):
         flat[optimizers.STEP_COUNT] = step_counts(template)
+    elif leaves_out:
+        flat[optimizers.STEPPED] = were_stepped(template, optimizer)
     return flat
 
 
 def state_of(template: Template, index: int, kind: str) -> torch.Tensor:
-    """One optimizer state of one parameter; zeros before the first step. Raises StateError."""
-    value = template.states(index).get(kind)
-    if value is None and template.step == 0:
+    """One optimizer state of one parameter; zeros before its first step. Raises StateError."""
+    own = template.states(index)
+    value = own.get(kind)
+    never = template.step == 0 or (
+        all(state is None for state in own.values()) and _kept(template, kind)
+    )
+    if value is None and never:
         return torch.zeros_like(template.parameters[index])
     if value is None:
         raise StateError(
@@ -51,10 +57,23 @@ def state_of(template: Template, index: int, kind: str) -> torch.Tensor:
     return value
 
 
+def _kept(template: Template, kind: str) -> bool:
+    """Some parameter has such a state."""
+    own = (template.states(index) for index in range(len(template.names)))
+    return any(states.get(kind) is not None for states in own)
+
+
 def step_counts(template: Template) -> np.ndarray:
     """[parameters] float32: how often each was stepped."""
     states = (template.states(index) for index in range(len(template.names)))
     return np.array([float(state.get("step", 0.0)) for state in states], "<f4")
+
+
+def were_stepped(template: Template, optimizer: OptimizerConfig) -> np.ndarray:
+    """[parameters] float32: 1 where torch keeps a state. Without one nothing tells, nor matters."""
+    kinds = optimizers.state_names(optimizer)
+    own = (template.states(index) for index in range(len(template.names)))
+    return np.array([all(s.get(k) is not None for k in kinds) for s in own], "<f4")
 
 
 def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:

@@ -107,6 +107,8 @@ def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
                 f"{name}: the trainer's optimizer keeps {sorted(own)}, the replica's "
                 f"{sorted(wanted)}: the job file states another optimizer"
             )
+        if not new:  # never stepped: torch has no entry of it
+            del state[template.order[index]]
         for kind in (kind for kind in ordered if kind in new):
             value = new[kind]
             if own.get(kind) is None:
@@ -114,8 +116,6 @@ def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
             else:
                 _same_kind(f"{name}/{kind}", own[kind], value)
                 own[kind].copy_(value)
-    if not any(snapshot.states):
-        state.clear()
     for group in template.optimizer["param_groups"]:
         group["lr"] = _like(group["lr"], rate(snapshot.step))
     return f"optimizer state ({', '.join(sorted(wanted)) or 'none'}), learning rate"

@@ -92,12 +92,14 @@ def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) ->
     )
     optimizer = _optimizer_of(tree, what)
     order = _order_of(optimizer, layout, what) if optimizer is not None else ()
-    step = _step_of(optimizer, what)
+    step = _step_of(optimizer)
     template = Template(tree, found_names, parameters, others, optimizer, order, step)
     skipped = {id(model), id(optimizer)}
     find_counters(template, tree, (), skipped)
     if template.step < 0:
         template.step = told_by_counters(template, what)
+    elif _counts_differ(optimizer) and (template.counters or template.schedulers):
+        template.step = max(template.step, told_by_counters(template, what))
     template.untouched = untouched(template, model)
     return template
 
@@ -203,11 +205,18 @@ def _order_of(optimizer: dict[str, Any], layout: Layout, what: str) -> tuple[int
     return tuple(numbers)
 
 
-def _step_of(optimizer: dict[str, Any] | None, what: str) -> int:
+def _step_of(optimizer: dict[str, Any] | None) -> int:
     """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
     if optimizer is None or not optimizer["state"]:
         return 0 if optimizer is not None else -1
-    counts = {int(s["step"]) for s in optimizer["state"].values() if "step" in s}
-    if len(counts) > 1:
-        raise StateError(f"{what}: its parameters have taken different numbers of steps")
-    return counts.pop() if counts else -1
+    return max(_counts(optimizer), default=-1)
+
+
+def _counts(optimizer: dict[str, Any] | None) -> set[int]:
+    states = optimizer["state"].values() if optimizer is not None else ()
+    return {int(state["step"]) for state in states if "step" in state}
+
+
+def _counts_differ(optimizer: dict[str, Any] | None) -> bool:
+    """Some parameters took no part in some steps: the most is no more than likely all."""
+    return len(_counts(optimizer)) > 1
