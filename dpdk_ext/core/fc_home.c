@@ -104,11 +104,12 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 	}
 	if (nth < plan->first_sends) {
 		d->send = plan->first_at + nth;
-		d->step = plan->first_step;
+		d->step = plan->first_step + (nth >= plan->second_at);
 	} else if (plan->each_sends) {
 		nth -= plan->first_sends;
 		d->send = plan->each_at + nth % plan->each_sends;
-		d->step = plan->first_step + 1 + nth / plan->each_sends;
+		d->step = plan->first_step + (plan->second_at == UINT64_MAX ? 1 : 2) +
+			  nth / plan->each_sends;
 	} else {
 		d->kind = FC_HOME_IGNORED;
 		return;

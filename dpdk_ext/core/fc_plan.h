@@ -53,10 +53,11 @@ struct fc_cut {
 	uint64_t from, resume, skipped;
 };
 
-/* Message `first_number` is the first send of step `first_step`. That step's
- * table lists `first_sends`; every later step repeats `each_sends`. The queue pairs
- * of one connection take its messages by turns and have one plan: all numbers in
- * it are of the connection, of which a flow's message n is n * stride + phase. */
+/* Message `first_number` is the first send of step `first_step`. A table lists
+ * `first_sends`, of that step and, from `second_at` on, of the next one. Every later step
+ * repeats `each_sends`. The queue pairs of one connection take its messages by turns and
+ * have one plan: all numbers in it are of the connection, of which a flow's message n is
+ * n * stride + phase. */
 struct fc_flow_plan {
 	uint64_t state; /* enum fc_plan_state; written last */
 	uint64_t first_number, first_step;
@@ -69,7 +70,7 @@ struct fc_flow_plan {
 	uint64_t cuts_used;         /* ever; cut `n` lies at n % FC_FLOW_CUTS, ascending */
 	uint64_t frontier;          /* which of the shard's it moves; FC_NO_FRONTIER: none */
 	uint64_t stride, phase;     /* queue pairs of the connection, and whose turn this flow is */
-	uint64_t spare[1];
+	uint64_t second_at;         /* into the first sends; UINT64_MAX: they are one step's */
 	struct fc_cut cuts[FC_FLOW_CUTS];
 };
 

@@ -65,6 +65,10 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	if (plan->phase >= plan->stride)
 		return fc_fail(EINVAL, "the plan of flow %u has turn %llu of %llu", flow,
 			       (unsigned long long)plan->phase, (unsigned long long)plan->stride);
+	if (plan->second_at != UINT64_MAX && plan->second_at > plan->first_sends)
+		return fc_fail(EINVAL,
+			       "the plan of flow %u has its second step behind its first sends",
+			       flow);
 	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
 		return fc_fail(EINVAL, "the plan of flow %u names a frontier that is not there",
 			       flow);
@@ -101,6 +105,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->frontier, plan->frontier);
 	fc_set(x, &kept->stride, plan->stride);
 	fc_set(x, &kept->phase, plan->phase);
+	fc_set(x, &kept->second_at, plan->second_at);
 	fc_set(x, &kept->state, plan->state);
 	fc_change_end(x);
 	return 0;

@@ -26,6 +26,8 @@ PLAN_SUSPENDED = int(lib.FC_PLAN_SUSPENDED)
 
 NO_FRONTIER = 2**64 - 1
 """FC_NO_FRONTIER: messages get homes in any order."""
+ONE_STEP = 2**64 - 1
+"""Of struct fc_flow_plan's second_at."""
 FLAG_UNKNOWN = (1 << 64) - 1
 FIRST_FLAG = 1
 """LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
@@ -135,7 +137,7 @@ class Extractor(Closing):
     def install(self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER) -> bool:
         """Sets the plan of one flow; False while this ring has not seen the flow.
 
-        first_step: the step `plan.first` fills; frontier: which of the shard's, one and the
+        first_step: the step `plan.first` fills first; frontier: which of the shard's, one and the
         same for a flow on all rings. Raises RingError where the tables contradict each other
         or the shard, or do not fit.
         """
@@ -157,6 +159,7 @@ class Extractor(Closing):
             "frontier": frontier,
             "stride": plan.stride,
             "phase": plan.phase,
+            "second_at": ONE_STEP if plan.second_at is None else plan.second_at,
         }
         code = lib.fc_plan_install(
             self.handle,

@@ -132,9 +132,17 @@ class LaneView:
     def _period(self, lane: int) -> int:
         return len(self._plans[lane].each.sends)
 
+    @property
+    def first_steps(self) -> int:
+        """How many the plan's `first` holds."""
+        return max((plan.first_steps for plan in self._plans), default=1)
+
     def _step(self, lane: int, nth: int) -> int:
         beyond = nth - self._first(lane)
-        return 1 if beyond < 0 else 2 + beyond // max(1, self._period(lane))
+        if beyond < 0:
+            second = self._plans[lane].second_at
+            return 1 if second is None or nth < second else 2
+        return self.first_steps + 1 + beyond // max(1, self._period(lane))
 
     def _within(self, lane: int, nth: int) -> int:
         return (nth - self._first(lane)) % max(1, self._period(lane))
@@ -166,10 +174,10 @@ class LaneView:
         return base
 
     def after_step(self, step: int) -> At:
-        """[lane] number after the last bucket of `step`; after all of iteration 0 for step 1."""
+        """[lane] number after the last bucket of `step`; after all of `first` for its steps."""
         ends = [self._first(lane) for lane in range(len(self._own))]
-        if step >= 2:
-            laps = step - 2
+        if step > self.first_steps:
+            laps = step - self.first_steps - 1
             ends = [
                 end + laps * self._period(lane) + self._last_end(lane)
                 for lane, end in enumerate(ends)
@@ -177,7 +185,7 @@ class LaneView:
         return self._after(ends)
 
     def after_first_buckets(self) -> At:
-        """[lane] number after the last bucket of iteration 0, before what follows it once."""
+        """[lane] number after the last bucket of `first`, before what follows it once."""
         return self._after(self._reader.first_end)
 
     def _after(self, ends: Iterable[int]) -> At:
@@ -191,7 +199,8 @@ class LaneView:
     def due(self, lane: int, step: int, bucket: int) -> int:
         """Place in the plan of a bucket's first message."""
         offset = self._offsets[lane][self._reader.buckets[bucket]]
-        return self._first(lane) + (step - 2) * self._period(lane) + offset
+        laps = step - self.first_steps - 1
+        return self._first(lane) + laps * self._period(lane) + offset
 
     def number_of_due(self, lane: int, step: int, bucket: int) -> int:
         """The number it would have had without any cut."""

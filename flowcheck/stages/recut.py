@@ -164,8 +164,9 @@ class Recuts:
         made = [recut for recut in self._made if recut.communicator == number]
         if made and made[-1].step >= step - 1:
             return Bucket(made[-1].step + 1, 0, made[-1].at)
-        if step < 2:
-            return Bucket(2, 0, view.after_first_buckets()) if trailing else None
+        if step <= view.first_steps:
+            start = Bucket(view.first_steps + 1, 0, view.after_first_buckets())
+            return start if trailing else None
         return Bucket(step, 0, view.after_step(step - 1))
 
     def _cuts(

@@ -6,6 +6,7 @@ Written once it is proved, because the start-up messages it came from never come
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from math import prod
 
 import msgspec
@@ -133,6 +134,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One later iteration; repeats for ever."""
     gradient_element_bytes: int = 0
     """Of the type that a hook compresses gradients into; 0: they are reduced as they are."""
+    mapped: bool = False
+    """Every iteration ends with the map of how many ranks used each parameter; both lists of
+    buckets have it as their last one, which is `map_index` alone."""
+    never_used: tuple[int, ...] = ()
+    """Parameters that no rank ever uses, by the one map of a static graph."""
     evidence: tuple[str, ...] = ()
     """What was read, one sentence each."""
     assumed: tuple[str, ...] = ()
@@ -146,13 +152,32 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reduced(self) -> tuple[Parameter, ...]:
-        """The parameters as gradient buckets hold them."""
-        return as_reduced(self.parameters, self.gradient_element_bytes)
+        """The parameters as gradient buckets hold them, and behind them the map, if there is."""
+        own = as_reduced(self.parameters, self.gradient_element_bytes)
+        used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
+        return (*own, used) if self.mapped else own
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients as they are reduced, flat in registration order."""
+        """Bytes of all gradients as they are reduced, flat in registration order, and of the map
+        behind them."""
         return sum(parameter.nbytes for parameter in self.reduced)
+
+    @property
+    def map_index(self) -> int:
+        """Of the map among `reduced`."""
+        return len(self.parameters)
+
+    @property
+    def first_iterations(self) -> tuple[tuple[Op, ...], ...]:
+        """`first` by iterations: a static graph has two before its bucket plan."""
+        starts = [
+            i
+            for i, op in enumerate(self.first)
+            if op.role is Role.BUCKET and op.kind is not None and not op.bucket
+        ]
+        bounds = [0, *starts[1:], len(self.first)]
+        return tuple(self.first[a:b] for a, b in pairwise(bounds))
 
 
 def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[Parameter, ...]:

@@ -77,6 +77,13 @@ class FlowPlan:
         """In the plan, of message `own` of this flow."""
         return own * self.stride + self.phase
 
+    second_at: int | None = None
+    """Into the sends of `first`, where those of the second step begin; None: it is one step."""
+
+    @property
+    def first_steps(self) -> int:
+        return 1 if self.second_at is None else 2
+
 
 @dataclass(frozen=True, slots=True)
 class _Message:
@@ -97,6 +104,8 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
     connections = 0
     for edge in job.edges:
         before = _edge_messages(job, edge, job.first)
+        two = len(job.first_iterations) > 1
+        opening = _edge_messages(job, edge, job.first_iterations[0])
         repeated = _edge_messages(job, edge, job.each)
         for channel in range(len(edge.flows)):
             turns = edge.turns(channel)
@@ -114,6 +123,7 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
                         connection=connections,
                         stride=len(turns),
                         phase=phase,
+                        second_at=len(opening[channel]) if two else None,
                     )
                 )
             connections += 1
