@@ -80,6 +80,8 @@ def _print(found: audit.Audit, file: Path) -> None:
     kinds = "parameters and optimizer tensors" if found.optimizer else "parameters"
     left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
     left_out = left if found.others else ""
+    if not found.optimizer:
+        left_out += "; the file holds no optimizer state, so that of the replica was not compared"
     if found.passed:
         say(
             f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"

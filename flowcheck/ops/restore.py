@@ -9,6 +9,7 @@ from rich.console import Console
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops import steps
+from flowcheck.ops.chain import last_audit
 from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
@@ -28,6 +29,8 @@ def run(
     else:
         found = steps.newest(RunDir(root), settle=True)
     filled = give_back(found, template, out)
+    audit = last_audit(RunDir(root)) if checkpoint is None else None
+    audited = audit.step if audit is not None and audit.passed else None
     if as_json:
         result = {
             "step": filled.step,
@@ -37,6 +40,7 @@ def run(
             "replaced": filled.replaced,
             "kept": filled.kept,
             "assumed": (*found.assumed, *filled.assumed),
+            "audited": audited,
         }
         print(json.dumps(result))
         return 0
@@ -48,6 +52,8 @@ def run(
         say(f"  as the template has it: {part}")
     for sentence in (*found.assumed, *filled.assumed):
         say(f"  assumed: {sentence}")
+    if checkpoint is None and audited is None:
+        say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
     return 0
 
 

@@ -48,7 +48,14 @@ def _factor_of(
     try:
         factory = getattr(_module(place), name)
         factor: object = factory(**arguments)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except SystemExit as error:
+        raise ConfigError(
+            "optimizer.schedule",
+            where,
+            f"ended with {error.code} when it was imported: put what it runs as a program behind "
+            'if __name__ == "__main__"',
+        ) from error
+    except Exception as error:  # the user's code may raise anything
         raise ConfigError(
             "optimizer.schedule", where, f"{type(error).__name__}: {error}"
         ) from error
@@ -68,9 +75,11 @@ def _module(place: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    arguments, sys.argv = sys.argv, [str(path)]  # ours are none of a training script's
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     finally:
+        sys.argv = arguments
         sys.path.remove(str(path.parent))
     return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from flowcheck.errors import StateError
@@ -25,9 +26,21 @@ class Counted(Protocol):
     counters: list[tuple[dict[str, Any], str, Path_]]
 
 
+def inside(node: Any) -> Iterator[tuple[Any, Any]]:
+    """(key or place, value) of what a dictionary, list or tuple holds."""
+    if isinstance(node, dict):
+        yield from node.items()
+    elif isinstance(node, list | tuple):
+        yield from enumerate(node)
+
+
 def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) -> None:
     """Schedulers and step counters, wherever the trainer keeps them."""
-    if not isinstance(node, dict) or id(node) in skipped:
+    if id(node) in skipped:
+        return
+    if not isinstance(node, dict):
+        for place, value in inside(node):
+            find_counters(template, value, (*path, str(place)), skipped)
         return
     if isinstance(node.get("last_epoch"), int):
         if "_step_count" not in node or "_schedulers" in node or "num_bad_epochs" in node:
@@ -55,7 +68,7 @@ def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
     def holds(node: Any) -> bool:
         if id(node) in filled or id(node) in inner:
             return True
-        return isinstance(node, dict) and any(map(holds, node.values()))
+        return any(holds(value) for _, value in inside(node))
 
     return tuple(str(k) for k, v in template.tree.items() if k not in own and not holds(v))
 

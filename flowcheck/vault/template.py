@@ -16,7 +16,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
-from flowcheck.vault.counters import find_counters, told_by_counters, untouched
+from flowcheck.vault.counters import find_counters, inside, told_by_counters, untouched
 from flowcheck.vault.foreign import load_tree
 
 Path_ = tuple[str, ...]
@@ -106,11 +106,9 @@ def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) ->
 
 def _dicts(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
     """Every dictionary of the tree that has text for keys."""
-    if not isinstance(node, dict):
-        return
-    if node and all(isinstance(key, str) for key in node):
+    if isinstance(node, dict) and node and all(isinstance(key, str) for key in node):
         yield path, node
-    for key, value in node.items():
+    for key, value in inside(node):
         yield from _dicts(value, (*path, str(key)))
 
 

@@ -46,6 +46,7 @@ def test_buffers_are_not_among_what_is_equal(
     buffers = sum(1 for _ in net.buffers())
     told = f"{buffers} tensors of the file (buffers) are no part of the replica"
     assert (told in said) == bool(buffers)
+    assert ("holds no optimizer state" in said) != keeps_optimizer
 
     template.parameters[0][0, 0] += 1
     verb._print(audit.compare(template, snapshot), Path("a.pt"))

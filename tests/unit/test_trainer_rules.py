@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,26 @@ def test_a_schedule_that_cannot_be_had_is_refused_with_what_is_wrong(tmp_path: P
         config = OptimizerConfig(name="sgd", learning_rate=0.1, schedule=schedule)
         with pytest.raises(ConfigError, match=reason):
             rate_of(config)
+
+
+def test_a_schedule_beside_a_program_reads_no_arguments_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training script that parses its arguments as it is imported."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--width', type=int, default=3)\n"
+        "given = parser.parse_args()\n"
+        "def half(): return lambda step: given.width / 6\n"
+        "def stop(): raise SystemExit(2)\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["flowcheck", "up", "job.toml"])
+    config = OptimizerConfig(name="sgd", learning_rate=0.1, schedule=f"{script}:half")
+    assert rate_of(config)(0) == 0.05
+    assert sys.argv == ["flowcheck", "up", "job.toml"]
+    assert capsys.readouterr().err == ""
+    script.write_text("raise SystemExit(2)\n")
+    with pytest.raises(ConfigError, match="ended with 2 when it was imported: put what it runs"):
+        rate_of(OptimizerConfig(name="sgd", learning_rate=0.1, schedule=f"{script}:half"))

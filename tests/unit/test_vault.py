@@ -81,18 +81,33 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def listed(tree: Any) -> Any:
+    """As a trainer of several optimizers would keep its one: optimizer and scheduler in lists."""
+    return tree | {"optimizer": [tree["optimizer"]], "scheduler": (tree["scheduler"],)}
+
+
+@pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("template_step", [0, 2, 4])
 def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
-    trained: Any, template_step: int, tmp_path: Path
+    trained: Any, template_step: int, lists: bool, tmp_path: Path
 ) -> None:
     out, optimizer = trained
     wanted = load(out / "step-4.pt")
-    template = load_template(out / f"step-{template_step}.pt", layout_of(wanted))
+    pattern = out / f"step-{template_step}.pt"
+    if lists:
+        pattern = tmp_path / "pattern.pt"
+        torch.save(listed(load(out / f"step-{template_step}.pt")), pattern)
+    template = load_template(pattern, layout_of(wanted))
     assert template.step == template_step
     rate = wanted["optimizer"]["param_groups"][0]["lr"]
     restore.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
     restore.write(template.tree, tmp_path / "restored.pt")
     restored = load(tmp_path / "restored.pt")
+    if lists:
+        [restored["optimizer"]], [restored["scheduler"]] = (
+            restored["optimizer"],
+            restored["scheduler"],
+        )
     assert restored["model"]["head.weight"].data_ptr() == (
         restored["model"]["tokens.weight"].data_ptr()
     )
@@ -107,6 +122,13 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
         assert all(same(value, ours[kind]) for kind, value in state.items())
     for key in ("scheduler", "step", "arguments"):
         assert same(wanted[key], restored[key]), key
+
+
+def test_a_file_of_two_optimizers_is_refused(trained: Any, tmp_path: Path) -> None:
+    tree = load(trained[0] / "step-2.pt")
+    torch.save(tree | {"optimizer": [tree["optimizer"]] * 2}, tmp_path / "two.pt")
+    with pytest.raises(StateError, match="2 optimizers; one replica follows one"):
+        load_template(tmp_path / "two.pt", layout_of(tree))
 
 
 def test_a_trainer_that_saved_its_parameters_themselves_gets_them_back(tmp_path: Path) -> None:

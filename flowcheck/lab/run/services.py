@@ -47,7 +47,9 @@ class Services:
         deadline_s = time.monotonic() + START_LIMIT_S
         while LISTENING not in self.said():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise FlowCheckError(f"the services did not come up:\n{self.said()}")
+                said = self.said().strip() or "they said nothing"
+                within = f"within {START_LIMIT_S:.0f} s ({self.log})"
+                raise FlowCheckError(f"the services did not come up {within}:\n{said}")
             Event().wait(LOOK_S)
         for pid in self.run.stage_pids().values():
             with suppress(OSError):  # a kernel without autogroups
