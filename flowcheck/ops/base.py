@@ -20,6 +20,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import incarnation_of
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.template import Template, load_template
+from flowcheck.wire.job import decode_job
 
 TAKEN_LIMIT_S = 60.0
 LOOK_S = 0.05
@@ -57,7 +58,9 @@ def give(where: RunDir, config: JobConfig, file: Path) -> Template:
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
     template = load_template(file, layout, stated_names(layout))
-    sections = flat_state(template, layout, config.optimizer)
+    job = decode_job(where.learned_job.read_bytes())
+    leaves_out = job.mapped or bool(job.never_used)
+    sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
     began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
     mine = sections[optimizers.PARAMETERS]
     for p in layout.parameters:

@@ -9,10 +9,11 @@ from operator import attrgetter
 import msgspec
 
 from flowcheck.ops.plan_match import Stated, opens, said, unlike
-from flowcheck.ops.plan_traffic import ORDER, Planned, Traffic
+from flowcheck.ops.plan_traffic import MAP_BYTES, ORDER, USED_MAP, Planned, Traffic
 from flowcheck.wire.learn import Collective
-from flowcheck.wire.terms import GRAIN_BYTES, Kind
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
+AS_MAP = "as large as the map that find_unused_parameters or static_graph sends"
 LEFT_BYTES = 64
 """A barrier or a metric behind the last iteration; more is rather a part of one that differs."""
 TELLING_BYTES = 4096
@@ -72,6 +73,8 @@ class _Sequence:
             self.begins.append(self.begins[-1] + len(part))
         self.period = len(self._each)
         every = {one.work_bytes: one for one in (*self._once, *self._each) if _reduces(one)}
+        maps = any(one.what == USED_MAP for one in self._once + list(self._each))
+        self._map_bytes = 0 if maps else MAP_BYTES * traffic.start_up[0].values[0]
         self._large = [one for size, one in every.items() if size >= TELLING_BYTES]
         self.round_bytes = sum(one.work_bytes for one in self._each)
 
@@ -82,6 +85,13 @@ class _Sequence:
     def holds_as_large(self, stated: Stated, seen: Collective) -> bool:
         """It would do for a bucket: once more than planned."""
         return any(not unlike(one, stated, seen) for one in self._large)
+
+    def named(self, seen: Collective) -> str:
+        """What is none of the plan's, with what it may be a sign of."""
+        told = f"{seen.kind} of {seen.bytes:,} bytes"
+        size = round_up(self._map_bytes, GRAIN_BYTES[seen.protocol])
+        alike = seen.kind == Kind.ALL_REDUCE and seen.bytes == size
+        return f"{told}, {AS_MAP}" if alike and self._map_bytes > LEFT_BYTES // 4 else told
 
     def iteration(self, at: int) -> int | None:
         """Which one the place is in; None: the start-up."""
@@ -199,7 +209,7 @@ def _found(
     difference: str = "",
     index: int | None = None,
 ) -> Found:
-    beside = Counter(f"{own[n].kind} of {own[n].bytes:,} bytes" for n in state.own)
+    beside = Counter(plan.named(own[n]) for n in state.own)
     last = plan.iteration(state.at) or 0
     return Found(
         held=state.held,

@@ -20,7 +20,7 @@ from flowcheck.wire.terms import Kind
 
 MAP_BYTES = 4
 """int32 for each parameter: how many ranks used it."""
-ORDER = "bucket order"
+ORDER, USED_MAP = "bucket order", "map of used parameters"
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
 """Bytes of an element that torch's compression hooks send."""
 REVERSE = (
@@ -109,7 +109,7 @@ def traffic_of(model: Model, options: Options) -> Traffic:
         kind=Kind.ALL_REDUCE,
         work_bytes=MAP_BYTES * count,
         element_bytes=MAP_BYTES,
-        what="map of used parameters",
+        what=USED_MAP,
     )
     whole = _reduces(model, options, ddp.unused_buckets(trained, (sys.maxsize,)))
     if options.find_unused_parameters and not options.static_graph:

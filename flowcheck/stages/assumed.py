@@ -7,6 +7,7 @@ import msgspec
 from flowcheck.messages import AuditLine
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.used import KEEPS_NONE, first_left_out
 from flowcheck.wire.job import decode_job
 
 EMPTY_STATE = (
@@ -26,8 +27,11 @@ def assumed(run: RunDir) -> tuple[str, ...]:
     if not run.learned_job.exists():
         return ()
     own = decode_job(run.learned_job.read_bytes()).assumed
-    first = () if _audited(run) else (EMPTY_STATE,)
-    return tuple(dict.fromkeys((*own, *_added(run), *first)))
+    audited = _audited(run)
+    first = () if audited else (EMPTY_STATE,)
+    left_out = first_left_out(run.left_out)
+    keeps = () if left_out is None or audited >= left_out else (KEEPS_NONE.format(left_out),)
+    return tuple(dict.fromkeys((*own, *_added(run), *first, *keeps)))
 
 
 def _added(run: RunDir) -> list[str]:
@@ -36,8 +40,9 @@ def _added(run: RunDir) -> list[str]:
     return msgspec.json.decode(run.assumed.read_bytes(), type=list[str])
 
 
-def _audited(run: RunDir) -> bool:
-    """An optimizer that went on from another state would have made other parameters by then."""
+def _audited(run: RunDir) -> int:
+    """The last step that an audit passed at, 0: none: an optimizer that went on from another state
+    would have made other parameters by then."""
     lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
     told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
-    return any(audit.passed and audit.step > 0 for audit in told)
+    return max((audit.step for audit in told if audit.passed), default=0)

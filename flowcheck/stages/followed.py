@@ -13,6 +13,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, incarnation_of
+from flowcheck.stages.used import Map
 from flowcheck.wire.job import Job
 
 MISSING_RANGES_MAX = 1000
@@ -44,7 +45,7 @@ class Followed:
         self._read_out = False  # all that is staged was read once more, as nothing more comes
         self.why = ""
         """What kept the replica from more, in one sentence."""
-        self.generations = Generations(shard)
+        self.generations = Generations(shard, Map(job, each).problem)
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = Planned(run, job, extractors, base=base, name=self._name, fresh=fresh)
@@ -87,6 +88,8 @@ class Followed:
             return done
         if looks and (done := self._recut(short, ended=self._drained)):
             return done
+        if short.step in self.generations.refused:
+            return self._lose(short, self.generations.refused[short.step])
         if short.conflict_bytes:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         if self._broken is not None and short.step >= self._broken[0]:
@@ -103,6 +106,8 @@ class Followed:
 
     def give_up(self, short: Short, why: str) -> int:
         """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        if short.step in self.generations.refused:
+            return self._lose(short, self.generations.refused[short.step])
         passed = self.planned.explain(self._apart.numbers)
         for sentence in passed:
             self._note(sentence)

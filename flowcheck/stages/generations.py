@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowcheck.plane.shard import GENERATIONS, Shard, State
+
+
+def _none(_: NDArray[np.uint8]) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +29,13 @@ class Short:
 class Generations:
     """The extractor's hand on the shard; all its state is in the shard itself."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, problem: Callable[[NDArray[np.uint8]], str] = _none) -> None:
+        """problem: why the bytes of a step must not be taken although all are there; empty: they
+        may."""
         self.shard = shard
+        self.refused: dict[int, str] = {}
+        """{step: why}"""
+        self._problem = problem
         self._told: set[int] = set()
 
     def open_free(self) -> bool:
@@ -48,10 +61,23 @@ class Generations:
         new = []
         for generation in range(GENERATIONS):
             step = self.shard.step(generation)
-            if step not in self._told and self.shard.finish(generation):
+            if step not in self._told and self._taken(generation, step):
                 self._told.add(step)
                 new.append((step, generation))
         return sorted(new)
+
+    def _taken(self, generation: int, step: int) -> bool:
+        """Whole, and not refused: published for the updater."""
+        shard = self.shard
+        whole = shard.covered_bytes(generation) == shard.gradient_bytes
+        if step in self.refused or not whole:
+            return False
+        if shard.state(generation) == State.OPEN and not shard.conflict_bytes(generation):
+            why = self._problem(shard.gradient(generation))
+            if why:
+                self.refused[step] = why
+                return False
+        return shard.finish(generation)
 
     @property
     def waiting(self) -> bool:

@@ -22,6 +22,11 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Verdict, incarnation_of
 from flowcheck.wire.job import decode_job
 
+OTHERWISE_USED = (
+    "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
+    "gradient"
+)
+
 
 class Judge:
     """Compares a successor's initial weights with the replica's whole versions, by bytes."""
@@ -90,6 +95,9 @@ class Judge:
             return None, str(error), False
         if layout != replica.layout:
             return None, "it has other parameters than the replica", False
+        known = decode_job(self._run.learned_job.read_bytes())
+        if (job.mapped, job.never_used) != (known.mapped, known.never_used):
+            return None, OTHERWISE_USED, False
         weights = np.fromfile(folder / self._run.weights.name, layout.stored_as)
         step = replica.step_of_weights(layout.memory_order(weights))
         kept = ", ".join(map(str, replica.versions))

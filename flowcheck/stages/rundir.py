@@ -117,6 +117,11 @@ class RunDir:
         return self.learned_folder / "assumed.json"
 
     @property
+    def left_out(self) -> Path:
+        """The first step that left out a parameter which was used before: a number."""
+        return self.root / "left-out.json"
+
+    @property
     def base(self) -> Path:
         """The state a job began with that the replica did not hold, as it is given by an operator;
         appears whole, and is gone once it was taken."""

@@ -25,7 +25,8 @@ from flowcheck.stages.model import layout_of, names_fit
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Incarnation, incarnation_of
-from flowcheck.wire.job import decode_job
+from flowcheck.stages.used import Map, note_left_out
+from flowcheck.wire.job import Job, decode_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class _Open:
     shard: Shard
     records: Records
     waiting: Waiting
+    map: Map
 
     def close(self) -> None:
         self.waiting.close()
@@ -72,20 +74,20 @@ class UpdateService:
         if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
             return self._open
         assert optimizer is not None
-        replica = self._replica(optimizer)
+        job = decode_job(run.learned_job.read_bytes())
+        known = Map(job, self._each)
+        replica = self._replica(optimizer, job, leaves_out=known.leaves_out)
         shard = Shard.open(run.shard)
         records = Records(run, self._config, replica)
-        self._open = _Open(
-            replica, shard, records, Waiting(run, self._config, shard.gradient_bytes)
-        )
+        waiting = Waiting(run, self._config, shard.gradient_bytes)
+        self._open = _Open(replica, shard, records, waiting, known)
         self._finish_interrupted(self._open)
         return self._open
 
-    def _replica(self, optimizer: OptimizerConfig) -> Replica:
+    def _replica(self, optimizer: OptimizerConfig, job: Job, *, leaves_out: bool) -> Replica:
         run = self._run
         if run.replica.exists():
             return Replica.open(run.replica, optimizer)
-        job = decode_job(run.learned_job.read_bytes())
         layout = layout_of(job, self._config)
         if self._config.model.names and not names_fit(job, self._config):
             sentence = (
@@ -94,8 +96,14 @@ class UpdateService:
             )
             self._links.report(Note(stage=self.name, sentence=sentence))
         weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
-        keep_bytes = self._config.replica.keep_bytes
-        return Replica.create(run.replica, layout, optimizer, weights, keep_bytes=keep_bytes)
+        return Replica.create(
+            run.replica,
+            layout,
+            optimizer,
+            weights,
+            keep_bytes=self._config.replica.keep_bytes,
+            leaves_out=leaves_out,
+        )
 
     def _iteration(self, o: _Open) -> int | None:
         """The shard's number of the iteration that ended the replica's step; None: it waits."""
@@ -114,7 +122,8 @@ class UpdateService:
         if gradient is None:
             gradient = o.waiting.of(iteration)
         if last < o.replica.step:
-            o.records.write(o.replica, 0.0, gradient)
+            own = None if gradient is None else o.map.split(gradient)[0]
+            o.records.write(o.replica, 0.0, own)
         if iteration > o.shard.applied_step:
             o.shard.apply(iteration)
             self._tell(o, 0.0)
@@ -142,10 +151,13 @@ class UpdateService:
             self._tell(o, seconds)
         return 1
 
-    def _step(self, o: _Open, step: int, gradient: np.ndarray) -> float:
-        """Takes it and writes it down; the seconds it took."""
+    def _step(self, o: _Open, step: int, whole: np.ndarray) -> float:
+        """Takes it and writes it down; the seconds it took. whole: as the shard has it."""
         began = time.perf_counter()
-        o.replica.apply(step, gradient)
+        gradient, used = o.map.split(whole)
+        if used is not None and bool((o.replica.have_state() & ~used).any()):
+            note_left_out(self._run.left_out, step)
+        o.replica.apply(step, gradient, used)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from support.loss import Restless
+from support.used import Static, Told, Unused
 
 from flowcheck.lab import collectives
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
@@ -21,19 +21,8 @@ JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=5, version="2.29")
 JOBS = [JOB, SyntheticJob(shapes=SHAPES, buckets=BUCKETS, ranks=4, channels=2, steps=5)]
 
 
-class Trainer(Run):
+class Trainer(Told):
     """A trainer of which a part goes otherwise than DDP's usual way."""
-
-    def tell(self, *values: int, code: str = "i") -> None:
-        self._broadcast(struct.pack(f"<{len(values)}{code}", *values))
-
-    def plan(self, buckets: Sequence[Sequence[int]]) -> None:
-        self.tell(*(index for bucket in buckets for index in bucket), len(buckets))
-        self.tell(*map(len, buckets))
-
-    def map(self, *used: int) -> None:
-        """The int32 of each parameter: does this rank use it?"""
-        self._all_reduce([struct.pack(f"<{len(used)}i", *used)] * self.job.ranks, torch.int32)
 
     def gather(self, block: bytes) -> None:
         self._play(collectives.all_gather([block] * self.job.ranks))
@@ -55,32 +44,25 @@ class PowerSgd(Trainer):
             self._all_reduce([own] * self.job.ranks, self.job.dtype)
 
 
-class Unused(Trainer):
-    """find_unused_parameters=True: no plan, but a map after each iteration."""
+class SkipsUnused(Unused):
+    """skip_all_reduce_unused_params=True: a bucket that nobody used is not reduced."""
 
-    used = (1, 1, 1, 1)
+    def iteration(self) -> None:
+        self.buckets = ((2, 3), (0, 1))[len(self.truth.gradients) % 2 :]
+        super().iteration()
+
+
+class StaticInAnotherOrder(Static):
+    """Two iterations before the plan, of which the first has no whole gradient."""
 
     def all(self) -> Traffic:
         self._start_up()
-        for step in range(self.job.steps):
-            self._step(((2, 3), (0, 1)))
-            self.map(*(self.used if step % 2 else (1, 1, 1, 1)))
+        self.map(1, 1, 1, 1)
+        self.plan(BUCKETS)
+        for _ in range(self.job.steps):
+            Told._step(self, BUCKETS)
         self.truth.frames = self.fabric.frames
         return self.truth
-
-
-class SomeUnused(Unused):
-    used = (1, 0, 1, 0)
-
-
-class Static(Trainer):
-    """static_graph=True: a map before iteration 0, and two iterations before the plan."""
-
-    def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
-        if not self.truth.gradients:
-            self.map(1, 1, 1, 1)
-            super()._step(buckets)
-        super()._step(buckets)
 
 
 class SeveralWithoutPlan(Trainer):
@@ -157,10 +139,8 @@ def read(trainer: Run, folder: Path) -> Reading:
     ("trainer", "words"),
     [
         (PowerSgd, "PowerSGD"),
-        (Unused, "find_unused_parameters=True"),
-        (Unused, "every parameter took part in all 5 iterations seen"),
-        (SomeUnused, "2 of the parameters took no part in some of the 5"),
-        (Static, "static_graph=True"),
+        (SkipsUnused, "skip_all_reduce_unused_params=True"),
+        (StaticInAnotherOrder, "static_graph=True"),
         (SeveralWithoutPlan, "several dtypes: iteration 0 reduced buckets of 1,240 and 4,920"),
         (TwoModels, "a second model was wrapped on the same connections (2 parameters"),
     ],

@@ -157,6 +157,11 @@ def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str
     assert (found.difference == "") is (planned == made), found
 
 
+def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
+    found = check(traffic_of(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
+    assert any("find_unused_parameters or static_graph" in what for what, _ in found.beside)
+
+
 def test_no_all_reduce_is_a_difference() -> None:
     assert held(list(traffic_of(MODEL, OPTIONS).start_up)).difference
 

@@ -165,10 +165,14 @@ def _successors(
     purse: Purse | None,
 ) -> Iterator[tuple[State, Cut]]:
     tried: set[tuple[Kind, int, object]] = set()
+    meant: set[tuple[Kind, int, object, str]] = set()
     for op in expect(ring, path, state):
-        if (op.kind, op.work_bytes, op.protocol) in tried or not _pays(purse):
+        # Two things of one size are told apart by their content.
+        name = (op.kind, op.work_bytes, op.protocol, op.meaning)
+        if name in meant or not _pays(purse):
             continue
         if op.licensed:
+            meant.add(name)
             tried.add((op.kind, op.work_bytes, op.protocol))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
         else:

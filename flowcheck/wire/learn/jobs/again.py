@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.jobs.begun import never_used
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import Stage
 from flowcheck.wire.learn.verdict.collect import Found
@@ -49,6 +50,10 @@ def repeats(communicator: Communicator, collected: Found, before: job.Job, begin
     first = before.first[: 1 + max(i for i, op in enumerate(before.first) if _gradient(op))]
     stop = begin + len(first)
     seen = communicator.cuts.found[begin:stop]
+    if len(before.first_iterations) > 1:
+        never = never_used(seen, len(before.parameters), ring)
+        if never != before.never_used:
+            return False
     return stop <= collected.counted and _same(seen, first)
 
 
@@ -67,7 +72,8 @@ def _plan_agrees(before: job.Job, communicator: Communicator) -> bool:
         return True
     if habits.stage is Stage.ORDERED:
         return habits.order == tuple(i for bucket in before.buckets for i in bucket)
-    return habits.stage is Stage.PLANNED and habits.buckets == before.buckets
+    own = (*habits.buckets, (habits.parameters,)) if habits.mapped else habits.buckets
+    return habits.stage is Stage.PLANNED and own == before.buckets
 
 
 def _same(cuts: Sequence[Cut], ops: Sequence[job.Op]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.p2p import Completion
 from flowcheck.wire.learn.jobs.again import FROM_BEFORE
+from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
@@ -26,14 +27,22 @@ SAME_TYPE = (
     "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
     "bytes would not show"
 )
+BY_MAPS = "the all-reduces between two maps, parameters in registration order, the last first"
+MAPPED = (
+    "find_unused_parameters=True: no bucket plan is sent, and every iteration ends with the map of "
+    "how many ranks used each parameter"
+)
+STATIC = "static_graph=True: by the map before its first gradients, {} parameters are never used"
 
 
 def evidence(
-    communicator: Communicator, buckets: int, completions: Mapping[int, Completion]
+    communicator: Communicator, begun: Begun, completions: Mapping[int, Completion]
 ) -> tuple[str, ...]:
     """What was read."""
     ring, habits = communicator.ring, communicator.habits
     how = f"the {ORDER} and {SIZES} broadcasts" if habits.buckets else "the incarnation before"
+    how = BY_MAPS if habits.mapped else how
+    buckets = len(begun.buckets) - begun.mapped
     types = map(str, sorted(set(habits.each)))
     told = [
         f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
@@ -43,6 +52,10 @@ def evidence(
     ]
     if habits.compressed:
         told.insert(2, f"gradients of {habits.reduced[0]} bytes an element: size of iteration 0")
+    if begun.mapped:
+        told.append(MAPPED)
+    if habits.static:
+        told.append(STATIC.format(len(begun.never_used)))
     if completions:
         told.append("point-to-point sends complete the all-reduces: exactly the size missing")
     return tuple(told)
@@ -63,7 +76,7 @@ def assumed(
         told.append(SAME_TYPE)
     if len(set(sizes)) == 1:
         told.append(ALL_ALIKE)
-    if disputed(cuts, len(habits.buckets)):
+    if disputed(cuts, habits.reduces):
         told.append(BY_ORDER)
     if collected.counted < len(cuts):
         told.append(LATER_OPEN)

@@ -8,28 +8,25 @@ torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py (fp16_compress_hook
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.types import is_of, undecided
+from flowcheck.wire.learn.trainer.content import MAP_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     COUNT_BYTES,
     ELEMENT_BYTES,
+    GRADIENTS,
     ORDER,
     WEIGHTS,
     Habits,
-    content_of,
 )
-from flowcheck.wire.learn.trainer.iteration import extras_as_large
+from flowcheck.wire.learn.trainer.iteration import extras_as_large, planned_at
 from flowcheck.wire.terms import Kind
-
-MAP_BYTES = 4
-"""Of each parameter in the map of those that took part in an iteration: one int32."""
 
 TWO_MODELS = (
     "a second model was wrapped on the same connections ({} parameters beside the first one's {}): "
@@ -60,16 +57,20 @@ OTHER_HOOK = (
 )
 STATIC = (
     "iteration 0 began with an all-reduce of one int32 for each of {} parameters: static_graph="
-    "True, which reduces two iterations before its bucket plan and is not followed; leave "
+    "True, but two whole iterations before the bucket plan were not seen behind it; leave "
     "static_graph out"
 )
-UNUSED = (
-    "every iteration ends with an all-reduce of one int32 for each of {} parameters, and no bucket "
-    "plan is sent: find_unused_parameters=True, which is not followed, since an optimizer skips "
-    "what took no part; {}"
+SKIPPED = (
+    "some iterations ended with the map of used parameters and had not reduced all buckets: "
+    "skip_all_reduce_unused_params=True beside find_unused_parameters=True, which leaves buckets "
+    "out; leave it out"
 )
-ALL_USED = "every parameter took part in all {} iterations seen: leave the option out"
-SOME_UNUSED = "{} of the parameters took no part in some of the {} iterations seen"
+UNUSED = (
+    "iterations end with an all-reduce of one int32 for each of {} parameters, and no bucket plan "
+    "is sent: find_unused_parameters=True, but what they reduce is not, each time, all parameters "
+    "in registration order, the last ones first (skip_all_reduce_unused_params=True leaves some "
+    "out); leave the option out"
+)
 
 
 def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
@@ -79,7 +80,9 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
         return TWO_MODELS.format(other, habits.parameters)
     if told := undecided(habits, cuts):
         return told
-    extras, iterations = extras_as_large(cuts, len(habits.buckets))
+    if habits.mapped and _another_map(habits, cuts, ring):
+        return SKIPPED
+    extras, iterations = extras_as_large(cuts, habits.reduces)
     # In the first of them, or in the last, it may not have been seen.
     always = extras > 1 and extras >= iterations - 1
     return TWIN if always or _as_large_in_iteration_0(habits, cuts) else ""
@@ -102,6 +105,17 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     return told or forbidding(habits, cuts, ring)
 
 
+def _another_map(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
+    """A map came where the plan has none."""
+    size = MAP_BYTES * habits.parameters
+    others = (
+        cut
+        for cut in cuts
+        if cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning not in GRADIENTS and is_of(cut, size)
+    )
+    return any(used_of(cut, habits.parameters, ring) is not None for cut in others)
+
+
 def _second_count(cuts: Sequence[Cut], ring: Ring) -> int:
     """The number of parameters that another wrapper told; 0: there is none."""
     for one, two in pairwise(cuts[1:]):
@@ -120,13 +134,16 @@ def _second_count(cuts: Sequence[Cut], ring: Ring) -> int:
 def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
     """Beside its own buckets it reduced something as large as a bucket of the plan."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), 0)
+    planned = planned_at(cuts) if habits.mapped else planned
     reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
-    others = [cut for cut in reduces if cut.op.meaning != BUCKET]
+    others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
     sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
-    gradients = len(reduces) - len(others)
+    sizes += [MAP_BYTES * habits.parameters] * habits.mapped
+    gradients = sum(cut.op.meaning == BUCKET for cut in reduces)
+    whole = len(habits.first_buckets) * (1 + habits.static)
+    due = len(habits.buckets) if habits.mapped else whole
     beside = any(is_of(cut, size) for cut in others for size in sizes)
-    own = len(habits.first_buckets)
-    return gradients > own or (gradients == own and beside)
+    return gradients > due or (gradients == due and beside)
 
 
 def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:
@@ -179,38 +196,11 @@ def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
 def _by_map(habits: Habits, reduces: Sequence[Cut], ring: Ring, *, planned: bool) -> str:
     """By the map of the parameters that took part: before the first bucket, or behind all."""
     size = MAP_BYTES * habits.parameters
-    whole = habits.state_bytes
     maps = [cut for cut in reduces if is_of(cut, size)]
-    used = [_used(cut, habits.parameters, ring) for cut in maps]
     # A metric of as many bytes holds other numbers.
-    if not maps or None in used:
+    if not maps or any(used_of(cut, habits.parameters, ring) is None for cut in maps):
         return ""
-    if maps[0] is reduces[0] and len(reduces) > 1 and is_of(reduces[1], whole):
+    if habits.static and planned:
         return STATIC.format(habits.parameters)
-    spans = {tuple(cut.op.work_bytes for cut in span) for span in _spans(reduces, size)}
-    if planned or len(maps) < 2 or len(spans) != 1:
-        return ""
-    never = {i for ranks in used if ranks is not None for i, n in enumerate(ranks) if not n}
-    told = SOME_UNUSED.format(len(never), len(maps)) if never else ALL_USED.format(len(maps))
-    return UNUSED.format(habits.parameters, told)
-
-
-def _used(cut: Cut, parameters: int, ring: Ring) -> list[int] | None:
-    """[parameter] ranks that used it; None where it is no such map, or not seen whole."""
-    canvas, _, _ = paint(cut, ring)
-    size = MAP_BYTES * parameters
-    if len(canvas.result) < size or not canvas.covered[:size].all():
-        return None
-    used: list[int] = canvas.result[:size].view("<i4").tolist()
-    return used if all(0 <= ranks <= ring.ranks for ranks in used) else None
-
-
-def _spans(reduces: Sequence[Cut], size: int) -> Iterator[list[Cut]]:
-    """What comes before each map of `size` bytes."""
-    span: list[Cut] = []
-    for cut in reduces:
-        if span and is_of(cut, size):
-            yield span
-            span = []
-        else:
-            span.append(cut)
+    told = len(maps) > 1 and not planned and not habits.mapped
+    return UNUSED.format(habits.parameters) if told else ""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowcheck.wire import ddp, job
+from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.again import repeats
 from flowcheck.wire.learn.jobs.basis import assumed, evidence
+from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
-from flowcheck.wire.learn.trainer.grammar import BUCKET, SIZES, Habits, Stage
-from flowcheck.wire.learn.trainer.iteration import iteration
+from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits, Stage
+from flowcheck.wire.learn.trainer.iteration import iteration, planned_at
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -45,9 +46,7 @@ class _Plan:
     """The pieces a job is made of."""
 
     parameters: tuple[job.Parameter, ...]
-    first_buckets: ddp.Buckets
-    buckets: ddp.Buckets
-    gradient_element_bytes: int = 0
+    begun: Begun
     first: list[job.Op] = field(default_factory=list)
     each: list[job.Op] = field(default_factory=list)
     start: Cut | None = None
@@ -90,11 +89,10 @@ def _of(
         return _assembled(communicator, collected, _as_before(before, cuts[begin])), ()
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
-    sizes_at = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
-    if begin is None or sizes_at is None or sizes_at < begin:
+    plan_at = planned_at(cuts)
+    if begin is None or plan_at <= begin:
         return None, (NO_PLAN,)
-    plan_at = sizes_at + 1
-    each = iteration(cuts, plan_at, len(habits.buckets), ended)
+    each = iteration(cuts, plan_at, habits.reduces, ended)
     if not each:
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
@@ -102,20 +100,20 @@ def _of(
     if _release_open(communicator):
         return None, (NO_RELEASE,)
     parameters = _parameters(habits)
-    totals = [c.op.work_bytes for c in cuts[begin:plan_at] if c.op.meaning == BUCKET]
-    typed = habits.reduced[0] if habits.compressed else 0
-    first_buckets = _first_buckets(parameters, typed, totals)
-    if first_buckets is None:
-        return None, (NO_FIRST,)
-    plan = _Plan(parameters, first_buckets, habits.buckets, typed, start=cuts[begin])
     ring, completions = communicator.ring, collected.completions
+    start = begun(habits, cuts[begin:plan_at], ring, parameters)
+    if start is None:
+        return None, (NO_FIRST,)
+    plan = _Plan(parameters, start, start=cuts[begin])
+    meanings = GRADIENTS if start.mapped else (BUCKET,)
     for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
         bucket = 0
+        count = len(start.first_buckets if part is plan.first else start.buckets)
         for i in chosen:
-            gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning == BUCKET
-            part.append(_ring_op(cuts[i], gradient, bucket))
+            gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning in meanings
+            part.append(_ring_op(cuts[i], gradient, bucket % count))
             if gradient and i in completions:
-                part.append(_p2p_op(completions[i], bucket))
+                part.append(_p2p_op(completions[i], bucket % count))
             elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
                 return None, (NO_COMPLETION,)
             bucket += gradient
@@ -129,14 +127,20 @@ def _release_open(communicator: Communicator) -> bool:
 
 def _as_before(before: job.Job, start: Cut) -> _Plan:
     first, each = list(before.first), list(before.each)
-    typed = before.gradient_element_bytes
-    return _Plan(before.parameters, before.first_buckets, before.buckets, typed, first, each, start)
+    known = Begun(
+        before.first_buckets,
+        before.buckets,
+        before.mapped,
+        before.never_used,
+        before.gradient_element_bytes,
+    )
+    return _Plan(before.parameters, known, first, each, start)
 
 
 def _sizes(plan: _Plan) -> list[int]:
-    """[bucket] bytes."""
-    reduced = job.as_reduced(plan.parameters, plan.gradient_element_bytes)
-    return [sum(reduced[i].nbytes for i in bucket) for bucket in plan.buckets]
+    """[all-reduce of an iteration] bytes, metrics and their like left out."""
+    told = (op for op in plan.each if op.role is job.Role.BUCKET)
+    return [op.work_bytes for op in told if op.kind is not None]
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
@@ -146,19 +150,6 @@ def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
             habits.shapes[0].shapes, habits.each, strict=True
         )
     )
-
-
-def _first_buckets(
-    parameters: tuple[job.Parameter, ...], typed: int, totals: Sequence[int]
-) -> ddp.Buckets | None:
-    """Iteration 0's buckets, by the rule of torch that gives the sizes seen. typed: bytes of an
-    element in them; 0: as the parameters are."""
-    reduced = job.as_reduced(parameters, typed)
-    for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
-        sizes = [sum(reduced[i].nbytes for i in bucket) for bucket in buckets]
-        if sizes == list(totals):
-            return buckets
-    return None
 
 
 def _ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
@@ -237,11 +228,13 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         communicators=tuple(communicators),
         edges=tuple(edges),
         parameters=plan.parameters,
-        first_buckets=plan.first_buckets,
-        buckets=plan.buckets,
+        first_buckets=plan.begun.first_buckets,
+        buckets=plan.begun.buckets,
         first=tuple(plan.first),
         each=tuple(plan.each),
-        gradient_element_bytes=plan.gradient_element_bytes,
-        evidence=evidence(communicator, len(plan.buckets), completions),
+        mapped=plan.begun.mapped,
+        never_used=plan.begun.never_used,
+        gradient_element_bytes=plan.begun.gradient_element_bytes,
+        evidence=evidence(communicator, plan.begun, completions),
         assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
     )

@@ -17,6 +17,7 @@ from flowcheck.wire.learn.search.evidence import copies_bear_out
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
+from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
 FINALISTS = 3
@@ -145,6 +146,7 @@ def read_group(
         again = cut_stream(won.ring, Trainer(types), purse=purse)
         if again.unread <= won.unread:
             won, habits = again, Trainer(types).habits(again.ring, again.found)
+    won = replace(won, found=named(won.found, habits))
     return Communicator(tightened(won), habits, rivals)
 
 

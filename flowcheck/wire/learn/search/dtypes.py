@@ -29,7 +29,7 @@ def told_types(cuts: Cuts, habits: Habits) -> Types | None:
     """The only sizes of elements that explain broadcasts, iteration 0 and the plan's buckets;
     None where all parameters may be alike, or where several ways, or none, explain them."""
     found = cuts.found
-    if habits.stage is not Stage.PLANNED or any(cut.lost for cut in found):
+    if habits.stage is not Stage.PLANNED or habits.mapped or any(cut.lost for cut in found):
         return None
     planned = next(i for i, cut in enumerate(found) if cut.op.meaning == SIZES)
     begin = next((i for i, cut in enumerate(found) if cut.op.kind is Kind.ALL_REDUCE), planned)

@@ -11,6 +11,7 @@ from flowcheck.wire.learn.cuts.candidates import Op, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.match import apply
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.content import MAP_BYTES, SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     BUFFERS,
@@ -18,17 +19,17 @@ from flowcheck.wire.learn.trainer.habits import (
     COUNT_BYTES,
     ELEMENT_BYTES,
     ORDER,
+    PART,
     SHAPES,
     SIZES,
-    SLACK_BYTES,
+    USED,
     WEIGHTS,
     Habits,
     Stage,
     Types,
     after,
-    content_of,
 )
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
 
 __all__ = [
     "BUCKET",
@@ -86,6 +87,8 @@ class Trainer:
             if size > 0:
                 typed = _type_bytes(habits, size) if meaning == BUCKET else 0
                 yield replace(op, type_bytes=typed)
+        if len(set(habits.each)) == 1 and habits.stage in (Stage.SHAPED, Stage.STEPPED):
+            yield from _parts(ring, habits, state, protocol)
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is None or (named == SIZES and habits.bucket_count):
             return
@@ -101,9 +104,13 @@ class Trainer:
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
         """The content, where it was seen, is what the name says."""
-        if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, BUFFERS):
+        if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, PART, BUFFERS):
             return True
         before = self.habits(ring, path)
+        if cut.op.meaning == USED:
+            # Where the plan puts it some of it may be lost; before, only its content tells it.
+            lost = before.stage is Stage.PLANNED and content_of(cut, ring) is None
+            return lost or used_of(cut, before.parameters, ring) is not None
         content = content_of(cut, ring)
         return content is None or after(before, cut, ring).stage not in (before.stage, Stage.OFF)
 
@@ -123,6 +130,27 @@ def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
             yield Op(kind=kind, work_bytes=total, protocol=protocol)
 
 
+def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
+    """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters that
+    were not reduced yet as give the size on the wire, or of all."""
+    grain = GRAIN_BYTES[protocol]
+    # Every chunk of the last loop may lack most of an LL128 group; in LL only the tensor's end.
+    chunks = ring.ranks * ring.channels if protocol is Protocol.LL128 else 1
+    totals = totals_of(ring, state.positions, state.channels, Kind.ALL_REDUCE, protocol)
+    on_wire = [range(total - chunks * grain + 1, total + 1) for total in totals]
+    most = max((total[-1] for total in on_wire), default=0)
+    for stop in dict.fromkeys((habits.left, habits.parameters)):
+        size = 0
+        for index in reversed(range(stop)):
+            own = habits.bytes_of((index,), habits.each)
+            size += own
+            if own and any(size in total for total in on_wire):
+                op = _licensed(Kind.ALL_REDUCE, size, PART, protocol)
+                yield replace(op, type_bytes=habits.each[index])
+            if size > most:
+                break
+
+
 def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
     """Bytes of the shapes in LL128 groups, which say little of their size: by their content."""
     for total in totals:
@@ -135,18 +163,21 @@ def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]
 def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
     if habits.stage is Stage.NOTHING and from_start:
         return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
+    used = (Kind.ALL_REDUCE, MAP_BYTES * habits.parameters, USED)
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]
         if _weights_left(habits):
             return [(Kind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
         if habits.each:
-            return _first_buckets(habits)
+            return [used, *_first_buckets(habits)]
         return [(Kind.BROADCAST, size, WEIGHTS) for size in sizes]
     if habits.stage is Stage.STEPPED:
         order = (Kind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
-        return [order, *_first_buckets(habits)]
+        return [order, used, *_first_buckets(habits)]
     if habits.stage is Stage.ORDERED and habits.bucket_count:
         return [(Kind.BROADCAST, 4 * habits.bucket_count, SIZES)]
+    if habits.stage is Stage.PLANNED and habits.next_is_map:
+        return [used]
     if habits.stage is Stage.PLANNED and habits.each:
         return [(Kind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
     return []

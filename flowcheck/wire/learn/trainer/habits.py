@@ -12,19 +12,22 @@ from numpy.typing import NDArray
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.terms import GRAIN_BYTES, Kind
+from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
+from flowcheck.wire.terms import Kind
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
 COMPRESSED_BYTES = 2
 """Of an element in a bucket under torch's fp16_compress_hook and bf16_compress_hook."""
-SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
-"""The wire may show up to so many more than were meant."""
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
+PART = "part of the gradient"
+"""As large as parameters next to each other: a bucket, if a map of used parameters follows."""
+USED = "used parameters"
 BUFFERS = "buffers"
+GRADIENTS = (BUCKET, USED)
+"""What every iteration under the plan consists of."""
 
 
 class Stage(Enum):
@@ -72,6 +75,12 @@ class Habits:
     bucket_count: int = 0
     buckets: ddp.Buckets = ()
     next_bucket: int = 0
+    parts: ddp.Buckets = ()
+    """What iteration 0 reduced so far: parameters, the last ones first."""
+    static: bool = False
+    """A map of used parameters came before the first gradient: static_graph=True."""
+    mapped: bool = False
+    """A map follows the buckets of every iteration: find_unused_parameters=True."""
 
     @property
     def elements(self) -> int:
@@ -113,6 +122,30 @@ class Habits:
         every = range(self.parameters)
         return tuple(tuple(i for i in every if self.each[i] == g) for g in reversed(groups))
 
+    @property
+    def reduces(self) -> int:
+        """All-reduces of an iteration under the plan, the map of used parameters included."""
+        return len(self.buckets) + self.mapped
+
+    @property
+    def next_is_map(self) -> bool:
+        return self.mapped and self.next_bucket == len(self.buckets)
+
+    @property
+    def left(self) -> int:
+        """Parameters that iteration 0 did not reduce yet."""
+        return self.parameters - sum(map(len, self.parts))
+
+    def part_of(self, size_bytes: int, stop: int) -> tuple[int, ...]:
+        """The parameters before `stop` that are so many bytes together; () if none are, or their
+        dtypes are several."""
+        total, start = 0, stop
+        while start and total < size_bytes:
+            start -= 1
+            total += self.bytes_of((start,), self.each)
+        told = start < stop and total == size_bytes and len(set(self.each)) == 1
+        return tuple(range(start, stop)) if told else ()
+
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
         return self.bytes_of(self.buckets[bucket], self.reduced or self.each)
@@ -121,24 +154,6 @@ class Habits:
         """Of `parameters` together; each: [parameter] bytes of an element."""
         counts = self.shapes[0].counts if parameters else ()
         return sum(counts[i] * each[i] for i in parameters)
-
-
-def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
-    """The result; of the count, any rank's block; None where bytes are missing."""
-    canvas, _, _ = paint(cut, ring)
-    if cut.op.kind is not Kind.ALL_GATHER:
-        # Of a size that only the wire tells, what fills up its last group may differ on each hop.
-        least = len(canvas.result) - SLACK_BYTES[cut.op.protocol] * cut.op.slack_is_open
-        whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn
-        return canvas.result if whole else None
-    size = cut.op.work_bytes
-    blocks = [
-        canvas.result[i * size : (i + 1) * size]
-        for i in range(ring.ranks)
-        if canvas.covered[i * size : (i + 1) * size].all()
-    ]
-    same = blocks and all((block == blocks[0]).all() for block in blocks)
-    return blocks[0] if same else None
 
 
 def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
@@ -160,14 +175,14 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
         return replace(habits, stage=Stage.SHAPED, shapes=shapes) if shapes else off
     if stage is Stage.SHAPED:
         return _weighed(habits, op)
+    if stage is Stage.STEPPED and op.meaning in (PART, *GRADIENTS):
+        return _stepped(habits, op)
     if stage is Stage.STEPPED and op.meaning == ORDER:
         return _ordered(habits, content_of(cut, ring))
     if stage is Stage.ORDERED:
         return _planned(habits, cut, ring)
-    if stage is Stage.STEPPED and op.meaning == BUCKET:
-        return replace(habits, next_bucket=(habits.next_bucket + 1) % len(habits.first_buckets))
-    if stage is Stage.PLANNED and op.meaning == BUCKET:
-        return replace(habits, next_bucket=(habits.next_bucket + 1) % len(habits.buckets))
+    if stage is Stage.PLANNED and op.meaning in GRADIENTS:
+        return replace(habits, next_bucket=(habits.next_bucket + 1) % habits.reduces)
     return habits
 
 
@@ -175,8 +190,8 @@ def _weighed(habits: Habits, op: Op) -> Habits:
     """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
     first broadcast holds without anything left over is the likelier."""
     if op.kind is Kind.ALL_REDUCE:
-        done = int(op.meaning == BUCKET) % max(1, len(habits.first_buckets))
-        return replace(habits, stage=Stage.STEPPED, next_bucket=done)
+        begun = replace(habits, stage=Stage.STEPPED, static=op.meaning == USED)
+        return _stepped(begun, op) if op.meaning in (PART, BUCKET) else begun
     if op.kind is not Kind.BROADCAST or habits.each:
         sent = habits.sent + (op.meaning == WEIGHTS)
         return replace(habits, sent=sent)
@@ -205,6 +220,22 @@ def _reduced(habits: Habits, op: Op) -> Habits:
     own = habits.first_buckets[0]
     fits = (r for r in habits.reductions if habits.bytes_of(own, r) == op.work_bytes)
     return replace(habits, reduced=next(fits, habits.each))
+
+
+def _stepped(habits: Habits, op: Op) -> Habits:
+    """Iteration 0 goes on. With find_unused_parameters its buckets are those of every iteration:
+    parameters in registration order, the last ones first; the map that follows says so."""
+    if op.meaning == USED and not habits.static:
+        if not habits.parts or habits.left:
+            return replace(habits, parts=())
+        plan = habits.parts
+        return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0, mapped=True)
+    on = habits.part_of(op.work_bytes, habits.left)
+    # What was taken for a part before may have been the trainer's own.
+    begun = habits.part_of(op.work_bytes, habits.parameters)
+    parts = (*habits.parts, on) if on else (begun,) if begun else habits.parts
+    done = habits.next_bucket + (op.meaning == BUCKET)
+    return replace(habits, parts=parts, next_bucket=done % max(1, len(habits.first_buckets)))
 
 
 def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:

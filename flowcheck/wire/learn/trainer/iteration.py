@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.trainer.grammar import BUCKET, SIZES
+from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, PART, SIZES, USED, Habits
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
 
 BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
@@ -17,12 +18,40 @@ ALL_ALIKE = (
 )
 
 
+def named(cuts: Sequence[Cut], habits: Habits) -> tuple[Cut, ...]:
+    """What might have been buckets before the plan is now known to be, or to be the trainer's own
+    affair."""
+
+    def of(op: Op) -> Op:
+        if habits.mapped:
+            return replace(op, meaning=BUCKET)
+        return replace(op, licensed="", meaning="", type_bytes=0)
+
+    return tuple(replace(cut, op=of(cut.op)) if cut.op.meaning == PART else cut for cut in cuts)
+
+
+def planned_at(cuts: Sequence[Cut]) -> int:
+    """Index of the first collective under the bucket plan: behind the broadcast of its sizes, or,
+    with find_unused_parameters, behind the map that follows the first buckets; none was seen:
+    len(cuts)."""
+    sizes = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
+    if sizes is not None:
+        return sizes + 1
+    first = next((i for i, cut in enumerate(cuts) if cut.op.meaning in GRADIENTS), len(cuts))
+    maps = (i for i, cut in enumerate(cuts) if i > first and cut.op.meaning == USED)
+    begun = first < len(cuts) and cuts[first].op.meaning == BUCKET
+    return next(maps, len(cuts) - 1) + 1 if begun else len(cuts)
+
+
 def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
     """Indices of the all-reduces of all iterations of the bucket plan in which something else was
     reduced that is as large on the wire as one of the buckets: which is the bucket, nothing but
-    their order tells. Where every all-reduce is of one size, an iteration is only counted."""
+    their order tells. Where every all-reduce is of one size, an iteration is only counted.
+
+    buckets: all-reduces of an iteration.
+    """
     start, reduces, extras = _beside(cuts)
-    gradients = [i for i in reduces if cuts[i].op.meaning == BUCKET]
+    gradients = [i for i in reduces if cuts[i].op.meaning in GRADIENTS]
     firsts = gradients[:: max(1, buckets)]
     found: set[int] = set()
     for extra in extras:
@@ -37,18 +66,17 @@ def disputed(cuts: Sequence[Cut], buckets: int) -> set[int]:
 def extras_as_large(cuts: Sequence[Cut], buckets: int) -> tuple[int, int]:
     """(all-reduces beside the gradients that are as large as a bucket, iterations of the plan)."""
     _, reduces, extras = _beside(cuts)
-    gradients = sum(cuts[i].op.meaning == BUCKET for i in reduces)
+    gradients = sum(cuts[i].op.meaning in GRADIENTS for i in reduces)
     return len(extras), gradients // max(1, buckets)
 
 
 def _beside(cuts: Sequence[Cut]) -> tuple[int, list[int], list[int]]:
     """(where the plan begins, its all-reduces, those of them that are as large as a bucket and are
     none)."""
-    planned = (i + 1 for i, cut in enumerate(cuts) if cut.op.meaning == SIZES)
-    start = next(planned, len(cuts))
+    start = planned_at(cuts)
     reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
-    sizes = {_on_wire(cuts[i].op) for i in reduces if cuts[i].op.meaning == BUCKET}
-    others = (i for i in reduces if cuts[i].op.meaning != BUCKET)
+    sizes = {_on_wire(cuts[i].op) for i in reduces if cuts[i].op.meaning in GRADIENTS}
+    others = (i for i in reduces if cuts[i].op.meaning not in GRADIENTS)
     return start, reduces, [i for i in others if _on_wire(cuts[i].op) in sizes]
 
 
@@ -61,7 +89,7 @@ def _on_wire(op: Op) -> int:
 def iteration(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:
     """Indices of what every iteration holds, by the first one that was seen whole; None if none
     was seen yet. What comes only now and then, like a metric, is no part of an iteration."""
-    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning == BUCKET]
+    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning in GRADIENTS]
     lead = gradients[0] - start if gradients else 0
     begins = [i - lead for i in gradients[::buckets]]
     spans = [list(range(a, b)) for a, b in pairwise(begins)]

@@ -58,7 +58,7 @@ def collect(
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
     known, ends = counted(ring, cuts), Ends(communicator)
-    either = disputed(cuts, len(communicator.habits.buckets))
+    either = disputed(cuts, communicator.habits.reduces)
     collectives = []
     since = 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):

@@ -31,7 +31,7 @@ class Ends:
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
         # Where nothing was lost and nothing as large came between, order tells which bucket it is.
         told = not any(cut.lost for cut in self._cuts)
-        told = told and not disputed(self._cuts, len(habits.buckets))
+        told = told and not disputed(self._cuts, habits.reduces)
         self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.

@@ -1,0 +1,45 @@
+"""What a collective carried, where all of it was seen."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.terms import GRAIN_BYTES, Kind
+
+SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
+"""The wire may show up to so many more than were meant."""
+MAP_BYTES = 4
+"""Of each parameter in the map of how many ranks used it: one int32."""
+
+
+def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
+    """The result; of the count, any rank's block; None where bytes are missing."""
+    canvas, _, _ = paint(cut, ring)
+    if cut.op.kind is not Kind.ALL_GATHER:
+        # Of a size that only the wire tells, what fills up its last group may differ on each hop.
+        least = len(canvas.result) - SLACK_BYTES[cut.op.protocol] * cut.op.slack_is_open
+        whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn
+        return canvas.result if whole else None
+    size = cut.op.work_bytes
+    blocks = [
+        canvas.result[i * size : (i + 1) * size]
+        for i in range(ring.ranks)
+        if canvas.covered[i * size : (i + 1) * size].all()
+    ]
+    same = blocks and all((block == blocks[0]).all() for block in blocks)
+    return blocks[0] if same else None
+
+
+def used_of(cut: Cut, parameters: int, ring: Ring) -> tuple[int, ...] | None:
+    """[parameter] ranks that used it; None where it is no such map, or not seen whole. Whoever
+    reduces a gradient used something."""
+    canvas, _, _ = paint(cut, ring)
+    size = MAP_BYTES * parameters
+    if len(canvas.result) < size or not canvas.covered[:size].all() or canvas.conflicts:
+        return None
+    used: list[int] = canvas.result[:size].view("<i4").tolist()
+    return tuple(used) if any(used) and all(0 <= n <= ring.ranks for n in used) else None

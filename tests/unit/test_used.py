@@ -1,0 +1,135 @@
+"""Parameters that no rank used: read off the map, left out of their steps, said where assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from support.staged import Chain, played
+from support.used import SomeUnused, Static, StaticUnused, Told, Unused
+
+from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
+from flowcheck.messages import AuditLine, StepLost
+from flowcheck.plane.tape import read_tape
+from flowcheck.stages.assumed import assumed
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.used import Map, note_left_out
+from flowcheck.wire.job import Job, decode_job, encode_job
+from flowcheck.wire.learn import read_stream
+
+SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
+JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=6, version="2.29")
+JOBS = [JOB, SyntheticJob(shapes=SHAPES, buckets=BUCKETS, ranks=4, channels=2, steps=6)]
+UNUSED_BYTES = 4 * (1200 + 30 + 600 + 20)
+
+
+Play = Callable[[Run], tuple[Chain, dict[int, bytes]]]
+"""The stage on a trainer's frames, and what it ought to find by step."""
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
+    chains: list[Chain] = []
+
+    def make_chain(trainer: Run) -> tuple[Chain, dict[int, bytes]]:
+        traffic = trainer.all()
+        write_pcap(capture := tmp_path / "job.pcap", traffic.seen_at(0))
+        chains.append(Chain(tmp_path, shm / "run", [capture], 256))
+        return chains[-1], dict(enumerate(traffic.gradients, 1))
+
+    yield make_chain
+    for chain in chains:
+        chain.close()
+
+
+def learned(trainer: Run, folder: Path) -> Job:
+    write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
+    tape = read_tape([path])
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is not None, reading.why_not
+    return reading.job
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize("metric_every", [0, 2])
+@pytest.mark.parametrize("trainer", [Unused, SomeUnused])
+def test_map_of_every_iteration_lies_behind_its_gradient(
+    trainer: type[Told], metric_every: int, job: SyntheticJob, play: Play
+) -> None:
+    chain, wanted = play(trainer(replace(job, metric_every=metric_every)))
+    assert played(chain) == wanted
+    known = decode_job(chain.run.learned_job.read_bytes())
+    assert known.mapped and known.buckets == ((2, 3), (0, 1), (4,))
+    own = Map(known, 1)
+    for step, whole in wanted.items():
+        gradient, used = own.split(np.frombuffer(whole, np.uint8))
+        assert gradient.tobytes() == whole[:UNUSED_BYTES] and used is not None
+        some = trainer is SomeUnused and step % 2 == 0
+        assert np.flatnonzero(~used).tolist() == ([1, 3] if some else [])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(("trainer", "never"), [(Static, ()), (StaticUnused, (1,))])
+def test_static_graph_reduces_two_iterations_before_its_plan(
+    trainer: type[Told], never: tuple[int, ...], job: SyntheticJob, play: Play
+) -> None:
+    chain, wanted = play(trainer(replace(job, metric_every=4)))
+    assert played(chain) == wanted and len(wanted) == job.steps + 1
+    known = decode_job(chain.run.learned_job.read_bytes())
+    assert known.never_used == never and len(known.first_iterations) == 2
+    _, used = Map(known, 1).split(np.frombuffer(wanted[2], np.uint8))
+    assert (used is None) == (not never)
+    assert used is None or tuple(np.flatnonzero(~used)) == never
+
+
+class KeepsGradients(SomeUnused):
+    """No zero_grad(): what nobody used still has the gradient of the step before."""
+
+    def iteration(self) -> None:
+        left_out, self.unused = self.unused, frozenset()
+        self._step(self.buckets)
+        self.truth.gradients[-1] += self.map(*(i not in left_out for i in range(len(SHAPES))))
+
+
+def test_gradient_of_what_nobody_used_stops_before_its_step(play: Play) -> None:
+    chain, wanted = play(KeepsGradients(JOB))
+    assert played(chain) == {1: wanted[1]}
+    lost = chain.heard.of(StepLost)[0]
+    assert isinstance(lost, StepLost)
+    assert lost.step == 2 and "zero_grad() does" in lost.why
+
+
+def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:
+    known = learned(Unused(JOB), tmp_path)
+    gradient = np.zeros(UNUSED_BYTES // 4, "<i4")
+    for counts, is_one in (((2, 1, 0, 2), True), ((0, 0, 0, 0), False), ((3, 1, 1, 1), False)):
+        whole = np.concatenate([gradient, np.array(counts, "<i4")]).view(np.uint8)
+        why = Map(known, 1).problem(whole)
+        assert not why if is_one else "counts no ranks" in why
+    whole = np.concatenate([gradient, np.array((2, 1, 0, 2), "<i4")]).view(np.uint8)
+    assert "synced_backwards" in Map(known, 2).problem(whole)
+
+
+def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
+    tmp_path: Path, shm: Path
+) -> None:
+    run = RunDir.create(tmp_path / "run", shm / "run")
+    run.learned_folder.mkdir(exist_ok=True)
+    run.learned_job.write_bytes(encode_job(learned(SomeUnused(JOB), tmp_path)))
+
+    def told() -> list[str]:
+        return [sentence for sentence in assumed(run) if "set_to_none" in sentence]
+
+    assert not told()
+    for step in (4, 6):
+        note_left_out(run.left_out, step)
+        assert "step 4" in told()[0]
+    for step, still in ((3, True), (4, False)):
+        line = AuditLine(step=step, passed=True, file="x", tensors=1)
+        with run.audits.open("ab") as log:
+            log.write(msgspec.json.encode(line) + b"\n")
+        assert bool(told()) is still
