@@ -190,7 +190,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
 def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:
     # In a process of its own: the kernel's promise to end it with its parent cannot be taken back.
     script = (
-        "import sys; sys.path.insert(0, 'tests/unit')\n"
+        "import sys; sys.path[:0] = ['tests', 'tests/unit']\n"
         "from test_service import FakeLinks, FakeService, lives\n"
         "service, links = FakeService(), FakeLinks()\n"
         "service.start = None\n"
@@ -204,8 +204,8 @@ def test_a_stage_amid_a_long_turn_does_not_outlive_its_parent() -> None:
     """It cannot look at a flag; nor is anybody left to kill it."""
     stage = (
         "import os, sys, time\n"
-        "sys.path.insert(0, 'tests')\n"
-        "from unit.test_service import FakeLinks, FakeService\n"
+        "sys.path[:0] = ['tests', 'tests/unit']\n"
+        "from test_service import FakeLinks, FakeService\n"
         "from flowcheck.stages import service\n"
         "service.ORPHAN_S = 0.2\n"
         "def work(self):\n"
