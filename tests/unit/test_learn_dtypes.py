@@ -15,7 +15,11 @@ from flowcheck.stages.proof import consistent
 from flowcheck.wire import ddp
 from flowcheck.wire.job import Job, Parameter, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.cuts.candidates import Op
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.trainer.habits import BUCKET, Habits, Stage, after
 from flowcheck.wire.plan import compile_flow_plans
+from flowcheck.wire.terms import Kind, Protocol
 
 SMALL = ((96, 40), (96,), (30, 96), (30,), (7, 30))
 MIXED = ("bfloat16", "float32", "bfloat16", "float32", "bfloat16")
@@ -102,3 +106,14 @@ def test_what_sizes_do_not_tell_is_refused(options: Options, tmp_path: Path) -> 
     _, reading = read(options, tmp_path)
     assert reading.why_not
     assert reading.job is None or (reading.weights and not reading.weights.complete)
+
+
+@pytest.mark.parametrize("stage", [Stage.SHAPED, Stage.STEPPED])
+def test_bucket_known_from_elsewhere_tells_nothing_before_the_weights(stage: Stage) -> None:
+    """A search that goes on behind what was lost knows buckets, and no weights."""
+    op = Op(
+        kind=Kind.ALL_REDUCE, work_bytes=8, protocol=Protocol.LL, licensed="DDP", meaning=BUCKET
+    )
+    cut = Cut(op, starts=(), channels=(), schedules=(), rules=(), matched=0, lost=0)
+    habits = after(Habits(stage=stage), cut, None)  # type: ignore[arg-type]
+    assert habits.stage is Stage.STEPPED and not habits.reduced

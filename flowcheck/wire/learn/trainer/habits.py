@@ -159,7 +159,7 @@ class Habits:
 def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     """What is known once `cut` is read too."""
     stage, op = habits.stage, cut.op
-    if op.meaning == BUCKET and not habits.reduced:
+    if op.meaning == BUCKET and habits.each and not habits.reduced:
         habits = _reduced(habits, op)
     off = replace(habits, stage=Stage.OFF)
     if stage is Stage.NOTHING:
