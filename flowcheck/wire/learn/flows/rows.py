@@ -89,12 +89,14 @@ def used_together(streams: Sequence[Stream]) -> Iterator[list[Row]]:
 
 def _hosts(streams: Sequence[Stream]) -> list[tuple[str, list[Stream]]]:
     """The fewest addresses that all streams touch, busiest first: those of the mirrored ports. Of
-    each the streams that touch it."""
+    each the streams that touch it. Of two that touch as many of those left, the one that touches
+    more in all: so rows of ports that follow each other in a ring are found to be one."""
+    every = Counter(end for s in streams for end in (s.key.source, s.key.destination))
     left = list(streams)
     found: list[tuple[str, list[Stream]]] = []
     while left:
         touched = Counter(end for s in left for end in (s.key.source, s.key.destination))
-        host = max(touched, key=lambda end: (touched[end], end))
+        host = max(touched, key=lambda end: (touched[end], every[end], end))
         found.append((host, [s for s in streams if host in (s.key.source, s.key.destination)]))
         left = [s for s in left if host not in (s.key.source, s.key.destination)]
     return found
