@@ -1,4 +1,6 @@
-"""find_unused_parameters: a branch that takes part in some steps only."""
+"""A branch that takes part in some steps only, in late ones, or never: the second argument."""
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -18,15 +20,23 @@ class Branched(nn.Module):
         return self.head(x + self.branch(x) if both else x)
 
 
+way = sys.argv[2] if len(sys.argv) > 2 else "some"
+options = {"static_graph": True} if way == "static" else {"find_unused_parameters": True}
+both = {"some": {1, 2, 4, 5, 7}, "late": {4, 5, 7}, "never": set(), "static": set()}[way]
 dist.init_process_group()
 torch.manual_seed(3)
 model = Branched()
-wrapped = DistributedDataParallel(model, find_unused_parameters=True)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005, **options)
+if way == "late":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.3)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 for step in range(1, 8):
     noise(step, dist.get_rank())
     optimizer.zero_grad()
-    wrapped(torch.randn(8, 24), step % 3 != 0).square().mean().backward()
+    # Where ranks differ, a parameter that one of them used has a gradient on all.
+    used = step in both and (way != "late" or step != 5 or dist.get_rank() == 1)
+    wrapped(torch.randn(8, 24), used).square().mean().backward()
     optimizer.step()
     account(step, model.parameters(), optimizer)
 dist.barrier()
