@@ -139,6 +139,10 @@ class Recuts:
         if found is Answer.WAIT:
             return
         reading = reader.skip(stream, start) if found is Answer.NONE else found
+        if isinstance(reading, Found) and reading.refused:
+            named = step + self._base
+            outcome.broken = (named, f"step {self._name(named)}: {reading.refused}")
+            return
         cuts = self._cuts(view, start, reading) if isinstance(reading, Found) else None
         if cuts is None or not isinstance(reading, Found):
             named = step + self._base

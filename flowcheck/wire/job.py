@@ -15,6 +15,8 @@ from flowcheck.errors import LearnError
 from flowcheck.wire.seen import FlowKey
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
+MAP_BYTES = 4
+"""Of each parameter in the map of how many ranks used it: one int32."""
 FORMAT = 1
 """Of the file; another one is refused."""
 
@@ -137,6 +139,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     mapped: bool = False
     """Every iteration ends with the map of how many ranks used each parameter; both lists of
     buckets have it as their last one, which is `map_index` alone."""
+    plan_unseen: bool = False
+    """The buckets are those of the incarnation before: this one had not sent its plan yet."""
     never_used: tuple[int, ...] = ()
     """Parameters that no rank ever uses, by the one map of a static graph."""
     evidence: tuple[str, ...] = ()

@@ -6,18 +6,27 @@ barriers and evaluation broadcasts between buckets belong to no step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+import msgspec
+
 from flowcheck.wire.extras import Extras, LaneSizes
-from flowcheck.wire.job import Job, Op, Role
-from flowcheck.wire.layers import At, Search, State, Stream, after, run_fits
+from flowcheck.wire.job import MAP_BYTES, Job, Op, Role
+from flowcheck.wire.layers import At, Fit, Search, State, Stream, after, fits, run_fits
 from flowcheck.wire.plan import op_sizes
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Kind
 
 UNEXPLAINED_MAX = 256
 """Messages of one flow left out without an explanation."""
 
+MAP_LEFT_OUT = (
+    "an all-reduce of one int32 for each parameter lies where the plan has none: "
+    "skip_all_reduce_unused_params=True leaves buckets out, or find_unused_parameters was switched "
+    "on since the incarnation before"
+)
 BY_ORDER = "an extra collective has the size of a bucket: told by order, buckets first"
 
 
@@ -52,6 +61,8 @@ class Found:
     """Collectives left out, or messages where they are not explained."""
     assumed: str = ""
     """Why it may be otherwise; empty where no other reading has so few extras."""
+    refused: str = ""
+    """Why it must not be followed; empty: nothing speaks against it."""
 
 
 class Answer(IntEnum):
@@ -74,6 +85,7 @@ class Reader:
             if edge.turns(channel)
         )
         own = [op for op in job.each if op.communicator == communicator]
+        self._maps = tuple(self._lane_sizes(op) for op in _maps(job, own))
         self.each = tuple(map(self._lane_sizes, own))
         self.buckets = tuple(n for n, op in enumerate(own) if op.role is Role.BUCKET)
         """Into `each`."""
@@ -112,16 +124,17 @@ class Reader:
             return Answer.WAIT
         if goal is None:
             return Answer.NONE
-        found = self._found(goal, start.step)
+        found = self._found(goal, start.step, stream)
         if blocked:
             other, _ = search(pins=False)
-            rival = self._found(other, start.step) if other else found
+            rival = self._found(other, start.step, stream) if other else found
             if rival.assumed or rival.buckets != found.buckets:
                 return replace(found, assumed=BY_ORDER)
         return found
 
-    def _found(self, goal: State, step: int) -> Found:
+    def _found(self, goal: State, step: int, stream: Stream) -> Found:
         buckets: list[Bucket] = []
+        refused = ""
         doubtful = goal.doubtful
         state = goal
         while state.before is not None:
@@ -129,12 +142,22 @@ class Reader:
             if state.bucket:
                 lap, nth = divmod(state.before.index, len(self.buckets))
                 buckets.append(Bucket(step + lap, nth, state.before.at))
+            elif self._is_map(stream, state.before.at, state.at):
+                refused = MAP_LEFT_OUT
             state = state.before
         return Found(
             buckets=tuple(reversed(buckets)),
             end=goal.at,
             extras=goal.extras,
             assumed=BY_ORDER if doubtful else "",
+            refused=refused,
+        )
+
+    def _is_map(self, stream: Stream, at: At, stop: At) -> bool:
+        """What lies between has the sizes of a map of used parameters."""
+        return any(
+            after(at, sizes) == stop and fits(stream, at, sizes) is not Fit.NO
+            for sizes in self._maps
         )
 
     def skip(self, stream: Stream, start: Bucket) -> Found | None:
@@ -163,3 +186,15 @@ class Reader:
             extras=left_out,
             assumed=f"{left_out} messages that are no known collective lie before it",
         )
+
+
+def _maps(job: Job, each: Sequence[Op]) -> list[Op]:
+    """All-reduces of a map of used parameters that no step may leave out: that of every iteration,
+    or any where nobody saw yet that there is none."""
+    reduces = [op for op in each if op.kind is Kind.ALL_REDUCE]
+    if job.mapped:
+        return [op for op in reduces if op.role is Role.BUCKET][-1:]
+    like = {op.protocol: op for op in reduces} if job.plan_unseen else {}
+    size = MAP_BYTES * len(job.parameters)
+    made = {"role": Role.IGNORED, "work_bytes": size, "element_bytes": MAP_BYTES}
+    return [msgspec.structs.replace(op, **made) for op in like.values()]

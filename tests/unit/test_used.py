@@ -9,11 +9,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
+from support.chain import torch_steps
+from support.incarnations import Life, floats
+from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
-from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
-from flowcheck.messages import AuditLine, StepLost
+from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
+from flowcheck.messages import AuditLine, Drained, StepLost
 from flowcheck.plane.tape import read_tape
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
@@ -101,6 +105,61 @@ def test_gradient_of_what_nobody_used_stops_before_its_step(play: Play) -> None:
     lost = chain.heard.of(StepLost)[0]
     assert isinstance(lost, StepLost)
     assert lost.step == 2 and "zero_grad() does" in lost.why
+
+
+class SkipsLater(Unused):
+    """skip_all_reduce_unused_params=True: in iteration 4 nobody used the last two parameters."""
+
+    def iteration(self) -> None:
+        late = len(self.truth.gradients) == 4
+        self.unused = frozenset({2, 3}) if late else frozenset()
+        self.buckets = ((0, 1),) if late else ((2, 3), (0, 1))
+        super().iteration()
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
+def test_iteration_that_leaves_a_bucket_out_is_no_extra_collective(
+    job: SyntheticJob, play: Play
+) -> None:
+    chain, wanted = play(SkipsLater(replace(job, steps=8)))
+    assert played(chain) == {step: wanted[step] for step in range(1, 5)}
+    lost = chain.heard.of(StepLost)[0]
+    assert isinstance(lost, StepLost)
+    assert lost.step == 5 and "skip_all_reduce_unused_params" in lost.why
+
+
+class SwitchedOn(Life):
+    """The incarnation after: find_unused_parameters is set, and all fits into one bucket."""
+
+    def all(self) -> Traffic:
+        self._start_up()
+        for _ in range(self.job.steps):
+            self._step((tuple(range(len(SHAPES))),))
+            counts = np.ones(len(SHAPES), "<i4").tobytes()
+            self._all_reduce([counts] * self.job.ranks, torch.int32)
+        self.truth.frames = self.fabric.frames
+        return self.truth
+
+
+def test_next_incarnation_with_a_map_is_not_taken_for_the_one_before(
+    shm: Path, tmp_path: Path
+) -> None:
+    job = replace(JOB, buckets=((3, 2, 1, 0),))
+    life = Life(job)
+    gradients = [floats(gradient) for gradient in life.all().gradients]
+    steps = torch_steps(floats(life.truth.weights), gradients, "adamw", lr=1e-3)
+    second = SwitchedOn(replace(job, seed=1), steps[2], number=1)
+    second.all()
+    write_pcap(path := tmp_path / "lives.pcap", life.frames_of() + second.frames_of())
+    both = Both(Chain(tmp_path, shm / "memory", [path], 256), replica={"keep_bytes": 1 << 22})
+    try:
+        both.drive()
+        assert not both.chain.run.incarnation.exists()
+        [drained] = both.chain.heard.of(Drained)
+        assert isinstance(drained, Drained)
+        assert drained.steps == job.steps and "find_unused_parameters" in drained.why
+    finally:
+        both.close()
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Begun:
     mapped: bool = False
     never_used: tuple[int, ...] = ()
     gradient_element_bytes: int = 0
+    plan_unseen: bool = False
 
 
 def begun(

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from flowcheck.wire import ddp
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.types import is_of, undecided
-from flowcheck.wire.learn.trainer.content import MAP_BYTES, content_of, used_of
+from flowcheck.wire.learn.trainer.content import content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     COUNT_BYTES,

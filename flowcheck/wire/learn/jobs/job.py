@@ -86,7 +86,7 @@ def _of(
     if before is not None and begin is not None and repeats(communicator, collected, before, begin):
         if _release_open(communicator):
             return None, (NO_RELEASE,)
-        return _assembled(communicator, collected, _as_before(before, cuts[begin])), ()
+        return _assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
     plan_at = planned_at(cuts)
@@ -125,7 +125,7 @@ def _release_open(communicator: Communicator) -> bool:
     return any(releases_open(cut, communicator) for cut in alike)
 
 
-def _as_before(before: job.Job, start: Cut) -> _Plan:
+def _as_before(before: job.Job, start: Cut, habits: Habits) -> _Plan:
     first, each = list(before.first), list(before.each)
     known = Begun(
         before.first_buckets,
@@ -133,6 +133,7 @@ def _as_before(before: job.Job, start: Cut) -> _Plan:
         before.mapped,
         before.never_used,
         before.gradient_element_bytes,
+        plan_unseen=not habits.buckets,
     )
     return _Plan(before.parameters, known, first, each, start)
 
@@ -233,6 +234,7 @@ def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job
         first=tuple(plan.first),
         each=tuple(plan.each),
         mapped=plan.begun.mapped,
+        plan_unseen=plan.begun.plan_unseen,
         never_used=plan.begun.never_used,
         gradient_element_bytes=plan.begun.gradient_element_bytes,
         evidence=evidence(communicator, plan.begun, completions),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
@@ -12,8 +13,6 @@ from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
 SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
 """The wire may show up to so many more than were meant."""
-MAP_BYTES = 4
-"""Of each parameter in the map of how many ranks used it: one int32."""
 
 
 def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:

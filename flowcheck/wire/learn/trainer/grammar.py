@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import islice
 
 from flowcheck.wire import ddp
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.candidates import Op, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.match import apply
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.trainer.content import MAP_BYTES, SLACK_BYTES, content_of, used_of
+from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     BUFFERS,
