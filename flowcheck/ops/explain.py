@@ -22,7 +22,7 @@ def lines_of(one: Communicator) -> Iterator[str]:
     if not one.ring:
         yield f"Communicator {one.number}: point-to-point sends"
     else:
-        eras = f", NCCL {' or '.join(one.rules)}" if len(one.rules) < 3 else ""
+        eras = f", NCCL {' or '.join(one.rules)}" if 0 < len(one.rules) < 3 else ""
         channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
         yield f"Communicator {one.number}: a ring of {one.ranks} ranks, {channels}{eras}"
         yield _labelled("ring", ring_order(one))
@@ -30,7 +30,8 @@ def lines_of(one: Communicator) -> Iterator[str]:
         f"{name} {share.collectives} collectives, {share.bytes:,} bytes"
         for name, share in one.protocols.items()
     )
-    yield _labelled("carries", "; ".join(mix))
+    counted = any(c.messages is not None for link in one.links for c in link.connections)
+    yield _labelled("carries", "; ".join(mix) + ("" if counted else ", in each iteration"))
     for link in one.links:
         for connection in link.connections:
             yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")

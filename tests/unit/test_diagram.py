@@ -172,7 +172,11 @@ def test_the_job_that_a_chain_learned_is_drawn_as_analyze_draws_it(tmp_path: Pat
     where.learned_job.parent.mkdir(parents=True, exist_ok=True)
     where.learned_job.write_bytes(encode_job(reading.job))
     _draw(where, file)
-    assert drawn(ElementTree.parse(file).getroot(), "seen") == 2
+    root = ElementTree.parse(file).getroot()
+    assert drawn(root, "seen") == 2
+    # Two eras place its bytes alike, and the job does not tell which one it is.
+    assert "Communicator 0: a ring of 3 ranks, 1 channel" in texts(root)
+    assert any("in each iteration" in words for words in texts(root))
 
 
 @pytest.mark.skipif(shutil.which("rsvg-convert") is None, reason="no rsvg-convert (librsvg2-bin)")
