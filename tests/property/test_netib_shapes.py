@@ -23,7 +23,6 @@ KNOWN: dict[str, str] = {
     "r2-ll-219-from-inside-step-2": MIDSTREAM,
     "r4-ll128-223-from-inside-step-2": MIDSTREAM,
     "r2-ll128-230-metric": "a metric in LL128 derails the reading after it",
-    "r4-ll128-223-find-unused": LL128_TAIL,
 }
 """Shapes that are not decoded yet: why."""
 

@@ -23,7 +23,7 @@ from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import Map, note_left_out
 from flowcheck.wire.job import Job, decode_job, encode_job
-from flowcheck.wire.learn import read_stream
+from flowcheck.wire.learn import Reading, read_stream
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
 JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=6, version="2.29")
@@ -50,10 +50,14 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
         chain.close()
 
 
-def learned(trainer: Run, folder: Path) -> Job:
+def read(trainer: Run, folder: Path) -> Reading:
     write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
     tape = read_tape([path])
-    reading = read_stream(tape.flows, tape.messages)
+    return read_stream(tape.flows, tape.messages)
+
+
+def learned(trainer: Run, folder: Path) -> Job:
+    reading = read(trainer, folder)
     assert reading.job is not None, reading.why_not
     return reading.job
 
@@ -160,6 +164,24 @@ def test_next_incarnation_with_a_map_is_not_taken_for_the_one_before(
         assert drained.steps == job.steps and "find_unused_parameters" in drained.why
     finally:
         both.close()
+
+
+@pytest.mark.parametrize(("middle", "told"), [(1, False), (5, True)])
+def test_buckets_that_may_lie_otherwise_are_not_followed(
+    middle: int, told: bool, tmp_path: Path
+) -> None:
+    class Cut(Unused):
+        """An LL line has room for one number more: the middle one is in either bucket."""
+
+        buckets = ((1, 2), (0,))
+
+    job = SyntheticJob(shapes=((31,), (middle,), (31,)), steps=4)
+    reading = read(Cut(job), tmp_path)
+    assert (reading.job is not None) is told
+    if reading.job is not None:
+        assert reading.job.buckets == ((1, 2), (0,), (3,))
+    else:
+        assert "find_unused_parameters=True" in reading.why_not[0]
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.begun import never_used
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.habits import Stage
+from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 
 FROM_BEFORE = (

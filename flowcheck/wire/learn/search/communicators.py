@@ -146,7 +146,7 @@ def read_group(
         again = cut_stream(won.ring, Trainer(types), purse=purse)
         if again.unread <= won.unread:
             won, habits = again, Trainer(types).habits(again.ring, again.found)
-    won = replace(won, found=named(won.found, habits))
+    won = replace(won, found=named(won.found, habits, won.ring))
     return Communicator(tightened(won), habits, rivals)
 
 

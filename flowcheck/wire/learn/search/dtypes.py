@@ -16,7 +16,8 @@ from math import prod
 
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ORDER, SIZES, WEIGHTS, Habits, Types
-from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES, Stage
+from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES
+from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 TYPE_BYTES = (4, 2, 8)

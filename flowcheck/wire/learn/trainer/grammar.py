@@ -26,11 +26,12 @@ from flowcheck.wire.learn.trainer.habits import (
     USED,
     WEIGHTS,
     Habits,
-    Stage,
     Types,
     after,
 )
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
+from flowcheck.wire.learn.trainer.parts import runs, slack_bytes
+from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.terms import Kind, Protocol
 
 __all__ = [
     "BUCKET",
@@ -39,7 +40,6 @@ __all__ = [
     "SIZES",
     "WEIGHTS",
     "Habits",
-    "Stage",
     "Trainer",
     "Types",
 ]
@@ -134,22 +134,15 @@ def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
 def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
     """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters that
     were not reduced yet as give the size on the wire, or of all."""
-    grain = GRAIN_BYTES[protocol]
-    # Every chunk of the last loop may lack most of an LL128 group; in LL only the tensor's end.
-    chunks = ring.ranks * ring.channels if protocol is Protocol.LL128 else 1
+    slack, sizes = slack_bytes(ring, protocol), habits.sizes
     totals = totals_of(ring, state.positions, state.channels, Kind.ALL_REDUCE, protocol)
-    on_wire = [range(total - chunks * grain + 1, total + 1) for total in totals]
+    on_wire = [range(total - slack + 1, total + 1) for total in totals]
     most = max((total[-1] for total in on_wire), default=0)
-    for stop in dict.fromkeys((habits.left, habits.parameters)):
-        size = 0
-        for index in reversed(range(stop)):
-            own = habits.bytes_of((index,), habits.each)
-            size += own
-            if own and any(size in total for total in on_wire):
+    for stop in (*sorted(habits.stops - {0}), habits.parameters):
+        for _, size in runs(sizes, stop, most):
+            if any(size in total for total in on_wire):
                 op = _licensed(Kind.ALL_REDUCE, size, PART, protocol)
-                yield replace(op, type_bytes=habits.each[index])
-            if size > most:
-                break
+                yield replace(op, type_bytes=habits.element_bytes)
 
 
 def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,9 @@ from flowcheck.wire import ddp
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer import parts
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
+from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.terms import Kind
 
 COUNT_BYTES = 8
@@ -28,21 +29,6 @@ USED = "used parameters"
 BUFFERS = "buffers"
 GRADIENTS = (BUCKET, USED)
 """What every iteration under the plan consists of."""
-
-
-class Stage(Enum):
-    """How far the start-up has come."""
-
-    NOTHING = 0
-    COUNTED = 1
-    SHAPED = 2
-    STEPPED = 3
-    ORDERED = 4
-    PLANNED = 5
-    UNPLANNED = 6
-    """The bucket plan was sent but not seen whole."""
-    OFF = 7
-    """Something else than DDP, or its start-up was not seen whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +61,10 @@ class Habits:
     bucket_count: int = 0
     buckets: ddp.Buckets = ()
     next_bucket: int = 0
-    parts: ddp.Buckets = ()
-    """What iteration 0 reduced so far: parameters, the last ones first."""
+    parts: tuple[Cut, ...] = ()
+    """What iteration 0 reduced so far, of the last parameters first."""
+    stops: frozenset[int] = frozenset()
+    """Where the parameters that it did not reduce yet may end; empty: nowhere but at the end."""
     static: bool = False
     """A map of used parameters came before the first gradient: static_graph=True."""
     mapped: bool = False
@@ -132,19 +120,10 @@ class Habits:
         return self.mapped and self.next_bucket == len(self.buckets)
 
     @property
-    def left(self) -> int:
-        """Parameters that iteration 0 did not reduce yet."""
-        return self.parameters - sum(map(len, self.parts))
-
-    def part_of(self, size_bytes: int, stop: int) -> tuple[int, ...]:
-        """The parameters before `stop` that are so many bytes together; () if none are, or their
-        dtypes are several."""
-        total, start = 0, stop
-        while start and total < size_bytes:
-            start -= 1
-            total += self.bytes_of((start,), self.each)
-        told = start < stop and total == size_bytes and len(set(self.each)) == 1
-        return tuple(range(start, stop)) if told else ()
+    def sizes(self) -> tuple[int, ...]:
+        """[parameter] bytes, of one dtype all; () where there are several."""
+        alike = len(set(self.each)) == 1
+        return tuple(self.bytes_of((i,), self.each) for i in range(self.parameters)) * alike
 
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
@@ -174,9 +153,9 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
             return _typed(habits, habits.types)
         return replace(habits, stage=Stage.SHAPED, shapes=shapes) if shapes else off
     if stage is Stage.SHAPED:
-        return _weighed(habits, op)
+        return _weighed(habits, cut, ring)
     if stage is Stage.STEPPED and op.meaning in (PART, *GRADIENTS):
-        return _stepped(habits, op)
+        return _stepped(habits, cut, ring)
     if stage is Stage.STEPPED and op.meaning == ORDER:
         return _ordered(habits, content_of(cut, ring))
     if stage is Stage.ORDERED:
@@ -186,12 +165,13 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     return habits
 
 
-def _weighed(habits: Habits, op: Op) -> Habits:
+def _weighed(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
     first broadcast holds without anything left over is the likelier."""
+    op = cut.op
     if op.kind is Kind.ALL_REDUCE:
         begun = replace(habits, stage=Stage.STEPPED, static=op.meaning == USED)
-        return _stepped(begun, op) if op.meaning in (PART, BUCKET) else begun
+        return _stepped(begun, cut, ring) if op.meaning in (PART, BUCKET) else begun
     if op.kind is not Kind.BROADCAST or habits.each:
         sent = habits.sent + (op.meaning == WEIGHTS)
         return replace(habits, sent=sent)
@@ -222,20 +202,22 @@ def _reduced(habits: Habits, op: Op) -> Habits:
     return replace(habits, reduced=next(fits, habits.each))
 
 
-def _stepped(habits: Habits, op: Op) -> Habits:
-    """Iteration 0 goes on. With find_unused_parameters its buckets are those of every iteration:
-    parameters in registration order, the last ones first; the map that follows says so."""
+def _stepped(habits: Habits, cut: Cut, ring: Ring) -> Habits:
+    """Iteration 0 goes on. With find_unused_parameters its buckets are those of every iteration;
+    the map that follows says so."""
+    op, sizes = cut.op, habits.sizes
     if op.meaning == USED and not habits.static:
-        if not habits.parts or habits.left:
-            return replace(habits, parts=())
-        plan = habits.parts
+        plan = parts.plan_of(habits.parts, ring, sizes) if 0 in habits.stops else ()
+        if not plan:
+            return replace(habits, parts=(), stops=frozenset())
         return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0, mapped=True)
-    on = habits.part_of(op.work_bytes, habits.left)
-    # What was taken for a part before may have been the trainer's own.
-    begun = habits.part_of(op.work_bytes, habits.parameters)
-    parts = (*habits.parts, on) if on else (begun,) if begun else habits.parts
     done = habits.next_bucket + (op.meaning == BUCKET)
-    return replace(habits, parts=parts, next_bucket=done % max(1, len(habits.first_buckets)))
+    habits = replace(habits, next_bucket=done % max(1, len(habits.first_buckets)))
+    if on := parts.before(habits.stops, cut, ring, sizes):
+        return replace(habits, parts=(*habits.parts, cut), stops=on)
+    # What was taken for a part before may have been the trainer's own.
+    begun = parts.before(frozenset({len(sizes)}), cut, ring, sizes)
+    return replace(habits, parts=(cut,), stops=begun) if begun else habits
 
 
 def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:

@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, PART, SIZES, USED, Habits
+from flowcheck.wire.learn.trainer.parts import resized
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
 
 BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
@@ -18,16 +20,19 @@ ALL_ALIKE = (
 )
 
 
-def named(cuts: Sequence[Cut], habits: Habits) -> tuple[Cut, ...]:
+def named(cuts: Sequence[Cut], habits: Habits, ring: Ring) -> tuple[Cut, ...]:
     """What might have been buckets before the plan is now known to be, or to be the trainer's own
     affair."""
 
-    def of(op: Op) -> Op:
-        if habits.mapped:
-            return replace(op, meaning=BUCKET)
-        return replace(op, licensed="", meaning="", type_bytes=0)
+    buckets = {id(cut): number for number, cut in enumerate(habits.parts * habits.mapped)}
 
-    return tuple(replace(cut, op=of(cut.op)) if cut.op.meaning == PART else cut for cut in cuts)
+    def of(cut: Cut) -> Cut:
+        if id(cut) not in buckets:
+            return replace(cut, op=replace(cut.op, licensed="", meaning="", type_bytes=0))
+        sized = resized(cut, habits.bucket_bytes(buckets[id(cut)]), ring) or cut
+        return replace(sized, op=replace(sized.op, meaning=BUCKET))
+
+    return tuple(of(cut) if cut.op.meaning == PART or id(cut) in buckets else cut for cut in cuts)
 
 
 def planned_at(cuts: Sequence[Cut]) -> int:

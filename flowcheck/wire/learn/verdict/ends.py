@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from flowcheck.wire.learn.cuts.place import Canvas
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits, Stage
+from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed
+from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.terms import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,

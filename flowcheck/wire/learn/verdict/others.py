@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.grammar import Stage
+from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.seen import FlowKey
 
 ENOUGH = 3
