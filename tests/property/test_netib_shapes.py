@@ -22,7 +22,6 @@ KNOWN: dict[str, str] = {
     "r2-ll-219-from-step-2": MIDSTREAM,
     "r2-ll-219-from-inside-step-2": MIDSTREAM,
     "r4-ll128-223-from-inside-step-2": MIDSTREAM,
-    "r2-ll128-230-metric": "a metric in LL128 derails the reading after it",
 }
 """Shapes that are not decoded yet: why."""
 

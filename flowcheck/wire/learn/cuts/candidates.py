@@ -10,7 +10,7 @@ from itertools import product
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import Schedule, collective, sends_per_chunk
-from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, Rule, data_bytes_of
 
 Positions = tuple[tuple[int, ...], ...]
 """[edge][stream] -> number of the next send."""
@@ -22,6 +22,8 @@ FULL_CHUNK_BYTES = {Protocol.LL: 32_768, Protocol.LL128: 576_000, Protocol.SIMPL
 BROADCAST_SIMPLE_CHUNK_BYTES = 524_288
 LL_SLACK = (0, 4, 2, 6, 1, 3, 5, 7)
 """Data bytes the last LL line may lack; four-byte elements are the common case."""
+LEAST_CHUNK_BYTES = 16
+"""Chunks are cut by multiples of it at least (NCCL src/device/all_reduce.h, 16 / sizeof(T))."""
 MOST_OPTIONS = 16
 OTHER_TYPES = (2, 8)
 """Bytes of an element, beside the usual four."""
@@ -99,7 +101,7 @@ def _generated(
         kinds[1:3] = kinds[2:0:-1]
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
-        for slack in LL_SLACK if protocol is Protocol.LL and kind is Kind.ALL_REDUCE else (0,):
+        for slack in _slacks(ring, kind, total, protocol):
             op = Op(kind=kind, work_bytes=total - slack, protocol=protocol)
             if op.work_bytes > 0 and op not in seen:
                 seen.add(op)
@@ -118,6 +120,18 @@ def _of_other_types(op: Op, ring: Ring) -> Iterator[Op]:
             sizes = {schedules_of(other, rule, ring) for rule in ring.rules}
             if sizes != told:
                 yield other
+
+
+def _slacks(ring: Ring, kind: Kind, total: int, protocol: Protocol) -> tuple[int, ...]:
+    """What an all-reduce may lack of the most its sizes allow."""
+    if protocol is Protocol.LL and kind is Kind.ALL_REDUCE:
+        return LL_SLACK
+    groups, rest = divmod(total, GRAIN_BYTES[Protocol.LL128])
+    few = protocol is Protocol.LL128 and kind is Kind.ALL_REDUCE and not rest
+    if few and groups < ring.ranks:
+        # Chunks without a byte: those before them are as short as any are cut.
+        return 0, total - groups * LEAST_CHUNK_BYTES
+    return (0,)
 
 
 def totals_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.rings import alone, groupings
@@ -92,17 +92,24 @@ class _Search:
     streams: Sequence[Stream]
     grants: Sequence[Grants]
     rules: tuple[Rule, ...]
+    known: dict[frozenset[int], list[Communicator]] = field(default_factory=dict)
+    """Rows that were read already, by identity of their streams."""
 
     def of(self, row: Row, depth: int) -> list[Communicator]:
         """The row as one communicator, or as several if only these leave nothing unread; empty
         where it forms no ring."""
-        sends = sum(len(stream.sends) for stream in row)
-        purse = Purse(ROW_PURSE[0] + ROW_PURSE[1] * sends)
-        found = read_group(alone(row, self._unpaired(row)), self.rules, purse)
-        one = [] if found is None else [found]
+        one = self._one(row)
         if _whole(one) or not (several := self.parted(row, depth)):
             return one
         return several
+
+    def _one(self, row: Row) -> list[Communicator]:
+        name = frozenset(map(id, row))
+        if name not in self.known:
+            purse = Purse(ROW_PURSE[0] + ROW_PURSE[1] * sum(len(stream.sends) for stream in row))
+            found = read_group(alone(row, self._unpaired(row)), self.rules, purse)
+            self.known[name] = [] if found is None else [found]
+        return self.known[name]
 
     def parted(self, row: Row, depth: int) -> list[Communicator]:
         """The row as several communicators of the same ranks; empty unless these leave nothing
@@ -113,6 +120,8 @@ class _Search:
 
     def all_of(self, way: Sequence[Row], depth: int) -> list[Communicator]:
         """Rows that only numbers or times hold apart; empty unless sizes bear that out."""
+        if any(len({(s.key.source, s.key.destination) for s in row}) < 2 for row in way):
+            return []
         found: list[Communicator] = []
         for row in way:
             read = self.of(row, depth)
