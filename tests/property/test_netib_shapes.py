@@ -70,6 +70,8 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
     if certain and told_weights not in (None, hashlib.sha256(truth.weights).hexdigest()):
         wrong.append("weights are false")
     wrong += mixed(truth, told)
+    if options.sharded:
+        return wrong + unsharded(truth, told)
     # Nothing on the wire tells the order of channels whose numbers have none.
     if options.lose or (options.random_qpns and options.channels > 1):
         return wrong
@@ -83,6 +85,24 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
         else:
             wrong.append(f"gradient {number} of {len(expected)} (step {each.step}) not found")
     return wrong
+
+
+def unsharded(truth: Truth, told: dict[str, Any]) -> list[str]:
+    """Parameters that were gathered and not found whole, and sums told that no wire carried."""
+    gathered = [each.sha256 for each in truth.collectives if each.kind == "all_gather"]
+    whole = [each["sha256"] for each in told["collectives"] if each["kind"] == "all_gather"]
+    wrong = []
+    for each, found in zip(truth.collectives, told["collectives"], strict=True):
+        # Of two ranks, what is gathered once looks like what is scattered once.
+        doubted = any(sentence.startswith("it is a") for sentence in found["assumed"])
+        if found["kind"] != each.kind and not doubted:
+            wrong.append(f"{each.kind} is {found['kind']}")
+    # Groups of LL128 do not tell where a block ends.
+    if truth.options.protocol != "LL128" and not set(gathered) <= set(whole):
+        wrong.append("gathered parameters")
+    told_sums = [each for each in told["collectives"] if each["kind"] == "reduce_scatter"]
+    wrong += [f"a sum of {each['coverage']}" for each in told_sums if each["coverage"]]
+    return wrong if any("FSDP" in note for note in told["notes"]) else [*wrong, "no word of FSDP"]
 
 
 def mixed(truth: Truth, told: dict[str, Any]) -> list[str]:

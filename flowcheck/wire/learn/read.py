@@ -16,6 +16,7 @@ from flowcheck.wire.learn.jobs.job import NOT_YET, learn_job
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
+from flowcheck.wire.learn.search.gathers import GATHERED
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.verdict import apart
@@ -44,6 +45,11 @@ IN_ONE_LINE = (
 END_TOLD_BY_NONE = (
     "where the initial weights end is not told: other shapes, or elements of another size, fit the "
     "start-up as well"
+)
+SHARDED = (
+    "parameters are gathered and gradients reduce-scattered, as by FSDP or ZeRO: a gradient's sum "
+    "never crosses the wire whole, so that no replica follows it; the gathered parameters are "
+    "told, in the type they are sent in"
 )
 STATED = "NCCL's release is {}, as the job file states"
 CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
@@ -88,6 +94,9 @@ def read_stream(
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
+    sharded = any(cut.op.meaning == GATHERED for c in communicators for cut in c.cuts.found)
+    if job is None and sharded:
+        why_not = (SHARDED,)
     if purse.left <= 0 and NOT_YET.issuperset(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams

@@ -36,6 +36,9 @@ class Options:
     find_unused: bool = False
     pipeline_bytes: int = 0
     """Bytes sent and received per step in a second communicator; 0: there is none."""
+    sharded: bool = False
+    """Instead of DDP, every shape is a layer whose parameters each rank holds a block of: gathered
+    forward and backward, their gradients reduce-scattered."""
     tensor_layers: int = 0
     """Layers whose activations two ranks, one of them mirrored, all-reduce in a communicator of
     their own, forward and backward; 0: there is none."""

@@ -20,7 +20,8 @@ class Shape:
     """What the rules need to know of a collective."""
 
     kind: str
-    """all_reduce, all_gather or broadcast; the last two count bytes (of one rank)."""
+    """all_reduce, reduce_scatter, all_gather or broadcast; the last two count bytes. Of gathers and
+    reduce-scatters one rank's block is counted, and the latter only from 2.22 on."""
     count: int
     element_bytes: int
     ranks: int
@@ -30,7 +31,7 @@ class Shape:
 
     @property
     def whole_bytes(self) -> int:
-        blocks = self.ranks if self.kind == "all_gather" else 1
+        blocks = self.ranks if self.kind in ("all_gather", "reduce_scatter") else 1
         return self.count * self.element_bytes * blocks
 
     @property
@@ -113,7 +114,7 @@ def cells(shape: Shape) -> list[tuple[int, int, int]]:
     """2.22 and later: (channel, first element, elements) of a launch of one collective."""
     each, version = shape.element_bytes, shape.version
     used = min(channels_and_threads(shape)[0], shape.channels)
-    traffic = {"all_reduce": 2, "all_gather": shape.ranks, "broadcast": 1}[shape.kind]
+    traffic = {"all_reduce": 2, "broadcast": 1}.get(shape.kind, shape.ranks)
     if shape.protocol == LL and version >= (2, 26):
         traffic *= 4
     total = shape.count * each * traffic

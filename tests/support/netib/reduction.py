@@ -126,6 +126,29 @@ def all_gather(options: Options, blocks: list[bytes]) -> Operation:
     return Operation(about, loads, shape.slices, 1, list(planned))
 
 
+def reduce_scatter(options: Options, parts: list[torch.Tensor]) -> Operation:
+    """Each rank's block of the sum of `parts` stays with it: nobody sends what is whole."""
+    ranks, each = options.ranks, parts[0].element_size()
+    count = len(parts[0]) // ranks
+    protocol = options.protocol_for(len(parts[0]) * each)
+    shape = shape_of(options, "reduce_scatter", count, each, protocol)
+    loads: Loads = {}
+    planned = plan(shape)
+    for channel, loops in planned.items():
+        for [(at, length)] in loops:
+            arriving: list[torch.Tensor] = []
+            for step in range(ranks - 1):
+                leaving = []
+                for rank in range(ranks):
+                    first = (rank - step - 1) % ranks * count + at
+                    value = parts[rank][first : first + length]
+                    leaving.append(value + arriving[rank] if step else value)
+                    loads.setdefault((rank, channel), []).extend(cut(leaving[-1], shape.slices))
+                arriving = [leaving[rank - 1] for rank in range(ranks)]
+    about = Collective("reduce_scatter", "dp", protocol, b"")
+    return Operation(about, loads, shape.slices, 1, list(planned))
+
+
 def broadcast(options: Options, content: bytes) -> Operation:
     """Rank 0's bytes down the ring; the last rank sends nothing."""
     protocol = options.protocol_for(len(content))

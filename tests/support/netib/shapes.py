@@ -158,6 +158,17 @@ CASES: dict[str, Options] = {
     "r2-ll-230-tensor-near-random-qpns": Options(
         shapes=SMALL, version=(2, 30), tensor_layers=2, tensor_near=True, random_qpns=True
     ),
+    "r2-ll-230-sharded": Options(shapes=SMALL, version=(2, 30), channels=2, sharded=True),
+    "r4-simple-226-sharded-bf16": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, version=(2, 26), channels=2, sharded=True,
+        dtype="bfloat16", mirrored=(1,),
+    ),
+    "r3-ll128-223-sharded": Options(
+        ranks=3, protocol="LL128", shapes=SMALL, version=(2, 23), sharded=True, mirrored=(2,),
+    ),
+    "r3-ll-223-sharded": Options(
+        ranks=3, shapes=SMALL, version=(2, 23), sharded=True, mirrored=(2,)
+    ),
     "r4-simple-230-loss": Options(
         ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), lose=3, mirrored=(1,)
     ),

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from support.netib.fabric import Fabric
 from support.netib.options import Options, Truth
+from support.netib.partition import up
 from support.netib.reduction import (
     Operation,
     all_gather,
     all_reduce,
     broadcast,
     octets,
+    reduce_scatter,
     transfer,
 )
 
@@ -74,6 +76,9 @@ class Trainer:
 
     def train(self) -> None:
         options = self.options
+        if options.sharded:
+            self.train_sharded()
+            return
         everything = list(range(len(options.shapes)))
         if options.dtypes:
             self.train_apart(everything)
@@ -90,6 +95,23 @@ class Trainer:
             self.forward()
             self.backward(buckets)
         self.truth.buckets = buckets
+
+    def train_sharded(self) -> None:
+        """The last layer stays gathered between forward and backward."""
+        options = self.options
+        sizes = [up(prod(shape), 8 * options.ranks) for shape in options.shapes]
+        layers = range(len(sizes))
+        for self.step in range(options.steps):
+            self.fabric.wait(5000)
+            blocks = [octets(self.random(size, 0.1)) for size in sizes]
+            order = [*layers, *layers[-2::-1]]
+            for place, layer in enumerate(order):
+                each = len(blocks[layer]) // options.ranks
+                parts = [blocks[layer][n * each : (n + 1) * each] for n in range(options.ranks)]
+                self.run(all_gather(options, parts), gap_us=300)
+                if place >= layers[-1]:
+                    drawn = [self.random(sizes[layer], 1) for _ in range(options.ranks)]
+                    self.run(reduce_scatter(options, drawn), gap_us=300)
 
     def train_apart(self, everything: list[int]) -> None:
         """Parameters of several dtypes: broadcasts and buckets of each on their own."""

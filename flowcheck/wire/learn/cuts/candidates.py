@@ -96,9 +96,11 @@ def _generated(
     ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
 ) -> Iterator[Op]:
     kinds = [Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE_SCATTER]
-    if ring.ranks == 2:
+    if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
         # One send is a gather or a broadcast: nothing but the other direction tells.
         kinds[1:3] = kinds[2:0:-1]
+    if ring.gathers:
+        kinds = [Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST]
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
         for slack in _slacks(ring, kind, total, protocol):
@@ -120,6 +122,16 @@ def _of_other_types(op: Op, ring: Ring) -> Iterator[Op]:
             sizes = {schedules_of(other, rule, ring) for rule in ring.rules}
             if sizes != told:
                 yield other
+
+
+def _both_ways(ring: Ring, positions: Positions, channels: Channels, protocol: Protocol) -> bool:
+    """Both ranks of a ring of two send as much, as in a gather and in no broadcast."""
+    found: list[set[int]] = []
+    for i, edge in enumerate(ring.edges):
+        one = replace(ring, edges=(edge,))
+        places, names = positions[i : i + 1], channels[i : i + 1]
+        found.append(set(totals_of(one, places, names, Kind.ALL_GATHER, protocol)))
+    return len(found) > 1 and bool(set.intersection(*found))
 
 
 def _slacks(ring: Ring, kind: Kind, total: int, protocol: Protocol) -> tuple[int, ...]:

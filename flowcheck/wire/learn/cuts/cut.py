@@ -150,7 +150,7 @@ def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
         return cost + UNSEEN_COST
     if cut.op.licensed and not cut.op.open_size:
         return cost
-    if cut.op.licensed or cut.op.kind is Kind.ALL_REDUCE:
+    if cut.op.licensed or cut.op.kind is Kind.ALL_REDUCE or ring.gathers:
         seen = any(before.op == cut.op for before in path[-LOOK_BACK:])
         return cost + (REPEAT_COST if seen else OPEN_COST if cut.op.licensed else COST[cut.op.kind])
     return cost + COST[cut.op.kind]
@@ -178,9 +178,8 @@ def _successors(
         else:
             yield from (step for step in apply(ring, state, op) if not step[1].lost)
     lately = path[-LOOK_BACK:]
-    repeats = list(dict.fromkeys(c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE))[
-        :8
-    ]
+    reduces = (c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE)
+    repeats = list(dict.fromkeys(reduces))[:8]
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     for op in [*followed[-1:], *repeats, *known]:

@@ -40,6 +40,8 @@ class Ring:
     """How much of what the hosts and tags suggest this guess leaves aside."""
     closed: bool = False
     """The hosts seen form a circle: they tell how many ranks there are."""
+    gathers: bool = False
+    """It is known to gather and reduce-scatter: other kinds come after these."""
 
     def protocols_at(self, positions: Sequence[Sequence[int]]) -> tuple[Protocol, ...]:
         """Of the sends that come next on each connection, those of the earliest first. positions:

@@ -22,6 +22,8 @@ from flowcheck.wire.terms import Kind, Protocol, Rule
 
 FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
+HINT = 2
+"""Penalty of a guess that leaves what hosts or tags say aside."""
 UNREAD_COST = 4.0
 CONTRADICTION_COST = 50.0
 PENALTY_COST = 1.5
@@ -106,18 +108,24 @@ def plain_score(cuts: Cuts) -> float:
 
 def score_of(cuts: Cuts) -> float:
     """What speaks against a reading, content included."""
-    score = plain_score(cuts) + CONTRADICTION_COST * contradictions(cuts.found, cuts.ring)
+    # Where gathers and reduce-scatters are still to be told apart, the latter contradict.
+    sure = [cut for cut in cuts.found if not cuts.ring.gathers or cut.op.kind is Kind.ALL_REDUCE]
+    score = plain_score(cuts) + CONTRADICTION_COST * contradictions(sure, cuts.ring)
     return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)
 
 
 def read_group(
-    group: Group, rules: tuple[Rule, ...], purse: Purse | None = None
+    group: Group,
+    rules: tuple[Rule, ...],
+    purse: Purse | None = None,
+    *,
+    gathers: bool = False,
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work."""
     hasty: list[Cuts] = []
     least = float("inf")
-    for ring in rings(group, rules):
+    for ring in (replace(ring, gathers=gathers) for ring in rings(group, rules)):
         if PENALTY_COST * ring.penalty > least:
             break
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
@@ -130,7 +138,8 @@ def read_group(
     # Few large all-reduces of many ranks cost less than many small ones: content must decide.
     hinted = min(hasty, key=lambda cuts: (cuts.unread, cuts.ring.penalty))
     finalists = hasty[:FINALISTS]
-    finalists += [] if hinted in finalists else [hinted]
+    if finalists[0].ring.penalty >= hinted.ring.penalty + HINT and hinted not in finalists:
+        finalists.append(hinted)
     best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)

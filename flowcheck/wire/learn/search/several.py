@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.cuts.cut import PURSE, Purse
 from flowcheck.wire.learn.flows.rings import alone, groupings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_group, score_of
+from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told
 from flowcheck.wire.terms import Kind, Rule
 
 DEPTH = 2
 """How often a row is parted again."""
 IN_STEP = 0.9
 """Share of the all-reduces of two communicators that no chance lets begin together."""
-ROW_PURSE = (1_000, 20)
-"""Steps of the search in one row, and for each of its sends: a row that is one fits at once."""
+PART_PURSE = (1_000, 20)
+"""Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
 
 
 def find_communicators(
@@ -98,18 +99,38 @@ class _Search:
     def of(self, row: Row, depth: int) -> list[Communicator]:
         """The row as one communicator, or as several if only these leave nothing unread; empty
         where it forms no ring."""
-        one = self._one(row)
+        one = self._one(row, PURSE if depth == DEPTH else PART_PURSE)
         if _whole(one) or not (several := self.parted(row, depth)):
             return one
         return several
 
-    def _one(self, row: Row) -> list[Communicator]:
+    def _one(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
         name = frozenset(map(id, row))
         if name not in self.known:
-            purse = Purse(ROW_PURSE[0] + ROW_PURSE[1] * sum(len(stream.sends) for stream in row))
-            found = read_group(alone(row, self._unpaired(row)), self.rules, purse)
-            self.known[name] = [] if found is None else [found]
+            found = self._read(row, purse)
+            if (not found or not found[0].habits.shapes) and gathers_again(row):
+                found = self._sharded(row, found, purse)
+            self.known[name] = found
         return self.known[name]
+
+    def _read(
+        self, row: Row, purse: tuple[int, int], *, gathers: bool = False
+    ) -> list[Communicator]:
+        left = Purse(purse[0] + purse[1] * sum(len(stream.sends) for stream in row))
+        group = alone(row, self._unpaired(row))
+        found = read_group(group, self.rules, left, gathers=gathers)
+        return [] if found is None else [found]
+
+    def _sharded(
+        self, row: Row, other: list[Communicator], purse: tuple[int, int]
+    ) -> list[Communicator]:
+        """As gathers and reduce-scatters, if these leave as little unread as another reading."""
+        found = self._read(row, purse, gathers=True)
+        if not found or (other and other[0].cuts.unread < found[0].cuts.unread):
+            return other
+        cuts = found[0].cuts
+        told = replace(cuts, found=kinds_told(cuts.found, cuts.ring))
+        return [replace(found[0], cuts=told)]
 
     def parted(self, row: Row, depth: int) -> list[Communicator]:
         """The row as several communicators of the same ranks; empty unless these leave nothing

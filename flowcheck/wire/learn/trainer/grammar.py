@@ -10,6 +10,7 @@ from flowcheck.wire import ddp
 from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.candidates import Op, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
+from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.match import apply
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
@@ -104,7 +105,9 @@ class Trainer:
             yield replace(op, open_size=named == BUFFERS, from_wire=named != SHAPES)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
-        """The content, where it was seen, is what the name says."""
+        """The content, where it was seen, is what the name or the kind says."""
+        if echoes(cut, ring):
+            return False
         if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, PART, BUFFERS):
             return True
         before = self.habits(ring, path)

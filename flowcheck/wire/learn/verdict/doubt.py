@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.schedule import Send
@@ -69,8 +70,12 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     reduces = cut.op.kind is Kind.ALL_REDUCE
     if cut.op.from_wire and cut.op.protocol is Protocol.LL:
         assumed.append(END_OPEN)
-    if not cut.op.licensed and not reduces:
+    if not cut.op.licensed and not reduces and not cut.op.meaning:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
+    if cut.op.meaning == GATHERED and cut.op.protocol is not Protocol.SIMPLE:
+        assumed.append(END_OPEN)
+    if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2:
+        assumed.append("it is a reduce_scatter: what is gathered is gathered twice here")
     ring = communicator.ring
     named = any(other.op.licensed for other in communicator.cuts.found)
     if reduces and not ring.closed and not named:
