@@ -115,7 +115,7 @@ for step in range(1, STEPS + 1):
         loss.backward()
         if way == "pipeline":
             dist.send(x.grad, rank - 1)
-        if way == "metrics":
+        elif way == "metrics":
             dist.all_reduce(torch.randn(WIDE * 7 + 7), group=beside)
         else:
             dist.all_reduce(loss.detach())
