@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
+from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import Schedule, collective, sends_per_chunk
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, Rule, data_bytes_of
+from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of
 
 Positions = tuple[tuple[int, ...], ...]
 """[edge][stream] -> number of the next send."""
@@ -20,10 +21,6 @@ Channels = tuple[tuple[int | None, ...], ...]
 FULL_CHUNK_BYTES = {Protocol.LL: 32_768, Protocol.LL128: 576_000, Protocol.SIMPLE: 2_097_152}
 """Data of a full chunk with default buffers: after it, another loop may follow."""
 BROADCAST_SIMPLE_CHUNK_BYTES = 524_288
-LL_SLACK = (0, 4, 2, 6, 1, 3, 5, 7)
-"""Data bytes the last LL line may lack; four-byte elements are the common case."""
-LEAST_CHUNK_BYTES = 16
-"""Chunks are cut by multiples of it at least (NCCL src/device/all_reduce.h, 16 / sizeof(T))."""
 MOST_OPTIONS = 16
 OTHER_TYPES = (2, 8)
 """Bytes of an element, beside the usual four."""
@@ -97,13 +94,12 @@ def _generated(
 ) -> Iterator[Op]:
     kinds = [Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE_SCATTER]
     if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
-        # One send is a gather or a broadcast: nothing but the other direction tells.
-        kinds[1:3] = kinds[2:0:-1]
+        kinds[1:3] = kinds[2:0:-1]  # one send is either: only the other direction tells
     if ring.gathers:
         kinds = [Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST]
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
-        for slack in _slacks(ring, kind, total, protocol):
+        for slack in slacks(ring, kind, total, protocol):
             op = Op(kind=kind, work_bytes=total - slack, protocol=protocol)
             if op.work_bytes > 0 and op not in seen:
                 seen.add(op)
@@ -132,18 +128,6 @@ def _both_ways(ring: Ring, positions: Positions, channels: Channels, protocol: P
         places, names = positions[i : i + 1], channels[i : i + 1]
         found.append(set(totals_of(one, places, names, Kind.ALL_GATHER, protocol)))
     return len(found) > 1 and bool(set.intersection(*found))
-
-
-def _slacks(ring: Ring, kind: Kind, total: int, protocol: Protocol) -> tuple[int, ...]:
-    """What an all-reduce may lack of the most its sizes allow."""
-    if protocol is Protocol.LL and kind is Kind.ALL_REDUCE:
-        return LL_SLACK
-    groups, rest = divmod(total, GRAIN_BYTES[Protocol.LL128])
-    few = protocol is Protocol.LL128 and kind is Kind.ALL_REDUCE and not rest
-    if few and groups < ring.ranks:
-        # Chunks without a byte: those before them are as short as any are cut.
-        return 0, total - groups * LEAST_CHUNK_BYTES
-    return (0,)
 
 
 def totals_of(
