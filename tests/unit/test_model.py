@@ -15,7 +15,7 @@ from flowcheck.replica.layout import Layout
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.update import UpdateService
-from flowcheck.wire.job import Job, Parameter, encode_job
+from flowcheck.wire.job import Communicator, Job, Parameter, encode_job
 from flowcheck.wire.terms import Rule
 
 
@@ -33,8 +33,8 @@ def stated(**model: object) -> JobConfig:
 def learned(element_bytes: int) -> Job:
     shapes = ((3, 5), (7,))
     return Job(
-        rule=Rule.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
-        each=(),
+        rule=Rule.V2_19, communicators=(Communicator(ranks=2, channels=1),),
+        edges=(), first_buckets=(), buckets=(), first=(), each=(),
         parameters=(
             Parameter(sizes=shapes[0], strides=(5, 1), element_bytes=element_bytes),
             Parameter(sizes=shapes[1], strides=(1,), element_bytes=element_bytes),
