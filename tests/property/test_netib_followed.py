@@ -105,7 +105,9 @@ def test_connections_of_several_queue_pairs_are_followed(
     assert {edge.split for edge in job.edges} == {options.splits}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 12))]
+)
 @pytest.mark.parametrize("name", ["turns-simple", "split-simple", "split-ll-3"])
 def test_of_lost_frames_no_step_is_wrong(name: str, seed: int, tmp_path: Path, shm: Path) -> None:
     options = replace(QUEUE_PAIRS[name], seed=seed, lose=3, steps=6)
