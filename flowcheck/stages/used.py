@@ -46,7 +46,7 @@ class Map:
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
         self._mapped = job.mapped
         self._never = np.isin(np.arange(len(own)), job.never_used)
-        self._ranks = max(c.ranks for c in job.communicators)
+        self._ranks = max((c.ranks for c in job.communicators), default=0)
         self._backwards = backwards
         self.gradient_bytes = self._bounds[-1][1]
 
