@@ -87,7 +87,7 @@ def test_connections_of_several_queue_pairs(
     found = train(
         tmp_path / "out",
         f"t{os.getpid()}",
-        [*options, "--steps", "10", "--kill-at", "5", "--no-control"],
+        [*options, "--steps", "18", "--kill-at", "5", "--no-control"],
         script,
     )
     assert found["comparison"]["missing"] == found["comparison"]["different"] == []
