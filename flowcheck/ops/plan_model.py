@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import pkgutil
-import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.replica.user_code import file_module
 from flowcheck.wire.job import Parameter
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _callable_at(key: str, where: str) -> Callable[..., Any]:
         raise ConfigError(key, where, FORM)
     try:
         if place.endswith(".py"):
-            found = _in_file(Path(place).resolve(), name)
+            found = getattr(file_module(Path(place)), name)
         else:
             sys.path.insert(0, "")  # as `python -m` has it
             try:
@@ -94,19 +94,6 @@ def _callable_at(key: str, where: str) -> Callable[..., Any]:
         raise ConfigError(key, where, "is no function")
     result: Callable[..., Any] = found
     return result
-
-
-def _in_file(path: Path, name: str) -> object:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    sys.path.insert(0, str(path.parent))
-    try:
-        names = runpy.run_path(str(path))
-    finally:
-        sys.path.remove(str(path.parent))
-    if name not in names:
-        raise AttributeError(f"{path.name} has no {name}")
-    return names[name]
 
 
 def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.replica.user_code import file_module
 
 Rate = Callable[[int], float]
 """Learning rate of the step that follows so many steps."""
@@ -65,21 +64,7 @@ def _factor_of(
 
 
 def _module(place: str) -> ModuleType:
-    """A module by name, or the file at a path, beside which its own imports are looked up."""
+    """A module by name, or the file at a path."""
     if not place.endswith(".py"):
         return importlib.import_module(place)
-    path = Path(place).resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"_schedule_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    arguments, sys.argv = sys.argv, [str(path)]  # ours are none of a training script's
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.argv = arguments
-        sys.path.remove(str(path.parent))
-    return module
+    return file_module(Path(place))

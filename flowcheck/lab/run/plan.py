@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.lab.cluster import UPLINK, Cluster
 from flowcheck.lab.run.trainers import Script
 from flowcheck.lab.trainer import settings
+from flowcheck.replica.user_code import file_module
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
@@ -173,15 +172,7 @@ def optimizer_lines(settings: dict[str, Any]) -> list[str]:
 
 def script_module() -> Any:
     """The script as a module, for its own reading of arguments."""
-    spec = importlib.util.spec_from_file_location("_lab_gpt", GPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(GPT.parent))
     try:
-        spec.loader.exec_module(module)
+        return file_module(GPT)
     except SystemExit as error:
         raise ConfigError("script", str(GPT), f"ended with {error.code}") from error
-    finally:
-        sys.path.remove(str(GPT.parent))
-    return module
