@@ -113,7 +113,10 @@ class Extras:
         if name not in self._fits:
             protocols = (Protocol.LL, Protocol.SIMPLE, Protocol.LL128)
             found = (self._smallest(kind, root, edges, protocol) for protocol in protocols)
-            self._fits[name] = tuple(sizes for sizes in found if sizes is not None)
+            fits = tuple(sizes for sizes in found if sizes is not None)
+            if self._sends_left < 0:
+                return fits  # another reading may find more
+            self._fits[name] = fits
         return self._fits[name]
 
     def _smallest(
@@ -137,8 +140,10 @@ class Extras:
         if protocol is Protocol.LL128:
             # Groups hardly tell the size, and of all that give the same sizes one is enough.
             totals = totals[:: max(1, -(-len(totals) // TOTALS_MAX))]
+        if len(totals) > TOTALS_MAX:
+            return None
         self._sends_left -= len(totals) * sum(len(own) for edge in seen for own in edge.flows)
-        if len(totals) > TOTALS_MAX or self._sends_left < 0:
+        if self._sends_left < 0:
             return None
         for fit in totals_fitting(seen, setting, rules=(self._job.rule,), totals=totals):
             at = {edge: schedule for (edge, _), schedule in zip(edges, fit.schedules, strict=True)}

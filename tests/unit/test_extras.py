@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowcheck.wire.extras import ABSENT, Extras, LaneSizes
+from flowcheck.wire import extras
+from flowcheck.wire.extras import ABSENT, Extras, LaneSizes, Size
 from flowcheck.wire.job import Communicator, Edge, Job
 from flowcheck.wire.schedule import Kind, Protocol, Rule, collective
 from flowcheck.wire.seen import FlowKey
@@ -54,6 +55,11 @@ def sent(job: Job, kind: Kind, size: int, protocol: Protocol) -> LaneSizes:
     return tuple(tuple(s.wire_bytes for s in sends) for one in schedules for sends in one)
 
 
+def seen(due: LaneSizes) -> Size:
+    """A stream that brought these messages, and no more yet."""
+    return lambda lane, number: due[lane][number] if number < len(due[lane]) else ABSENT
+
+
 @pytest.mark.parametrize("protocol", list(Protocol))
 @pytest.mark.parametrize("rule", list(Rule))
 @pytest.mark.parametrize(("ranks", "channels"), [(2, 1), (2, 3), (4, 2)])
@@ -69,7 +75,33 @@ def test_collective_of_any_protocol_is_told_by_its_sizes(
     due = sent(job, kind, size, protocol)
     extras = Extras(job, 0, lanes, (), guess=True)
 
-    def seen(lane: int, number: int) -> int | None:
-        return due[lane][number] if number < len(due[lane]) else ABSENT
+    assert due in list(extras.at((0,) * len(lanes), seen(due)))
 
-    assert due in list(extras.at((0,) * len(lanes), seen))
+
+def test_a_search_that_was_cut_short_is_no_answer_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = job_of(2, 1, Rule.V2_23)
+    sizes = sent(job, Kind.ALL_REDUCE, 4096, Protocol.SIMPLE)
+    own = [(edge, 0) for edge in range(len(job.edges))]
+    many = Extras(job, 0, own, (), guess=True)
+
+    monkeypatch.setattr(extras, "SENDS_MAX", 0)
+    many.begin()
+    assert sizes not in list(many.at((0, 0), seen(sizes)))
+    monkeypatch.setattr(extras, "SENDS_MAX", 1 << 20)
+    many.begin()
+    assert sizes in list(many.at((0, 0), seen(sizes)))
+
+
+def test_a_size_nobody_knows_costs_the_search_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too many tensors fit, none is laid out."""
+    job = job_of(2, 1, Rule.V2_23)
+    sizes = sent(job, Kind.ALL_REDUCE, 4096, Protocol.SIMPLE)
+    own = [(edge, 0) for edge in range(len(job.edges))]
+    many = Extras(job, 0, own, (), guess=True)
+    monkeypatch.setattr(extras, "SENDS_MAX", 1 << 14)
+    many.begin()
+    list(many.at((0, 0), lambda lane, number: None if number < 2 else ABSENT))
+
+    assert sizes in list(many.at((0, 0), seen(sizes)))
