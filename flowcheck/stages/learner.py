@@ -100,10 +100,11 @@ class Learner:
             complete = _completions(extractors)
         else:
             complete = sum(map(_complete_of, extractors, only))
-        if self._reading is None and self._due(
-            complete, at_once=at_once, hurry=hurry, quiet=at_once or self._quiet(extractors)
-        ):
-            self._begin(extractors, only, before, hasty=not (self._read_quiet or hurry))
+        if self._reading is None:
+            quiet = at_once or self._quiet(extractors)
+            if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+                self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
+                self._begin(extractors, only, before, hasty=not (quiet or hurry))
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
         self._tell(unread=self._reading is not None or (complete > 0 and not read))
         if self._reading is None:
@@ -154,10 +155,7 @@ class Learner:
         early = self._clock() < self._not_before_s and complete < 2 * self._read_at
         if hurry:
             due = min(due, self._read_at + 1)
-        if complete < due or (early and not quiet and not hurry):
-            return False
-        self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
-        return True
+        return complete >= due and (not early or quiet or hurry)
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
