@@ -17,7 +17,7 @@ from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
 from flowcheck.wire.schedule import Protocol, Tuning, collective
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import LL128_GROUP_DATA_BYTES, SPLIT_BYTES, pieces
+from flowcheck.wire.terms import LL128_GROUP_BYTES, LL128_GROUP_DATA_BYTES, SPLIT_BYTES, pieces
 
 SEND = np.dtype(
     [
@@ -42,7 +42,6 @@ class SendKind(IntEnum):
     """Result bytes: placed by its segments."""
 
 
-LL128_GROUP_BYTES = 16 * SPLIT_BYTES
 PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
 """NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
 

@@ -16,6 +16,8 @@ class Protocol(StrEnum):
 LL_LINE_DATA_BYTES = 8
 LL128_GROUP_DATA_BYTES = 1920
 """Data of an LL line, and of a group of 16 LL128 lines."""
+LL128_GROUP_BYTES = 2048
+"""On the wire."""
 GRAIN_BYTES = {
     Protocol.LL: LL_LINE_DATA_BYTES,
     Protocol.LL128: LL128_GROUP_DATA_BYTES,
@@ -96,4 +98,8 @@ def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
     """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
     if protocol is Protocol.LL:
         return wire_bytes // 16 * 8
-    return wire_bytes // 2048 * 1920 if protocol is Protocol.LL128 else wire_bytes
+    return (
+        wire_bytes // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
+        if protocol is Protocol.LL128
+        else wire_bytes
+    )
