@@ -48,7 +48,15 @@ app.add_typer(lab_cli.app, name="lab")
 
 
 @app.command()
-def analyze(files: Files, svg: Svg = None, as_json: Json = False) -> None:
+def analyze(
+    files: Files,
+    model: Annotated[
+        str | None,
+        typer.Option(help="file.py:function that makes the module, where no DDP tells it."),
+    ] = None,
+    svg: Svg = None,
+    as_json: Json = False,
+) -> None:
     """Tell what captures hold: frames, flows, collectives in order, initial weights.
 
     Each communicator is explained: its ring, protocols, what the mirrors cover of it and what
@@ -57,7 +65,7 @@ def analyze(files: Files, svg: Svg = None, as_json: Json = False) -> None:
     """
     from flowcheck.ops import analyze as verb
 
-    raise typer.Exit(verb.run(files, svg=svg, as_json=as_json))
+    raise typer.Exit(verb.run(files, model=model, svg=svg, as_json=as_json))
 
 
 @app.command()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
 from flowcheck.strict import Section, at_least, convert
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule, rule_of
 
 __all__ = [
@@ -124,8 +126,32 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     gradient_dtype: str | None = None
     """Of what a hook compresses gradients into: "float16" (fp16_compress_hook), "bfloat16"
     (bf16_compress_hook)."""
+    factory: str | None = None
+    """A function that makes the module, "file.py:function" or "package.module:function", called on
+    torch's meta device: names and types come from it, and sizes where no trainer tells them."""
+    factory_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
+    """Keyword arguments of the factory."""
+    parameters: tuple[Parameter, ...] = ()
+    """Those that take gradients, in registration order: what the factory gave, or as stated."""
+    order: Literal["registration", "reversed"] | tuple[str, ...] = ()
+    """Of the gradients that a trainer without DistributedDataParallel sums, one by one or in flat
+    buffers, where sizes leave it open; or all names in that order."""
+
+    @property
+    def stated(self) -> Stated | None:
+        """The model, for trainers that do not tell theirs; None where it is not stated."""
+        every = range(len(self.parameters))
+        if isinstance(self.order, str):
+            order = tuple(every if self.order == "registration" else reversed(every))
+        else:
+            order = tuple(self.names.index(name) for name in self.order) if self.names else ()
+        return Stated(parameters=self.parameters, order=order) if self.parameters else None
 
     def __post_init__(self) -> None:
+        if self.factory_arguments and self.factory is None:
+            raise ConfigError(
+                "model.factory_arguments", "", "are of a factory: state model.factory"
+            )
         stated = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
         for key, value in (*stated.items(), *(("dtypes", one) for one in self.dtypes)):
             if value is not None and value not in ELEMENT_BYTES:

@@ -31,6 +31,9 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     synced_backwards: int = 1
     """Backward passes with an all-reduce per step: accumulation without no_sync. The last one's
     gradient holds the earlier ones."""
+    gradient_divisor: float = 1.0
+    """By which the trainer itself divides what was reduced: the number of ranks where it sums and
+    divides afterwards. DistributedDataParallel divides before: 1."""
     momentum: float = 0.0
     """SGD only."""
     dampening: float = 0.0
@@ -55,6 +58,9 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
         value = getattr(optimizer, key)
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"optimizer.{key}", value, "must be a finite number")
+    if not (math.isfinite(optimizer.gradient_divisor) and optimizer.gradient_divisor > 0):
+        value = optimizer.gradient_divisor
+        raise ConfigError("optimizer.gradient_divisor", value, "must be a number above 0")
     at_least("optimizer.clip_threads", optimizer.clip_threads, 1)
     at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
     if optimizer.clip_norm is not None and not optimizer.clip_norm > 0:

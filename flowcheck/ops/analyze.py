@@ -10,20 +10,30 @@ from typing import Any
 
 import msgspec
 
+from flowcheck.config import ModelConfig
 from flowcheck.errors import naming
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
+from flowcheck.ops.stated import with_factory
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
 
 
-def run(files: Sequence[Path], *, svg: Path | None = None, as_json: bool = False) -> int:
+def run(
+    files: Sequence[Path],
+    *,
+    model: str | None = None,
+    svg: Path | None = None,
+    as_json: bool = False,
+) -> int:
     """Read `files` as mirror points of one job and print what they hold; the exit code. What
-    does not belong to the result, like a file cut by a snap length, goes to stderr as well. svg:
-    a picture of the communicators is written there."""
+    does not belong to the result, like a file cut by a snap length, goes to stderr as well. model:
+    a factory, for trainers that do not tell theirs; svg: a picture of the communicators is written
+    there."""
+    stated = with_factory(ModelConfig(factory=model)).stated if model is not None else None
     tape = read_tape(files)
-    reading = read_stream(tape.flows, tape.messages)
+    reading = read_stream(tape.flows, tape.messages, stated=stated)
     notes = _notes(tape)
     for note in notes:
         print(note, file=sys.stderr)

@@ -14,6 +14,7 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
+from flowcheck.ops.stated import with_factory
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -38,7 +39,9 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     config = load_job(path, sources=sources)
     assert config.optimizer is not None, "checked when the file was read"
     rate_of(config.optimizer)
-    return config
+    if config.model.factory is None:
+        return config
+    return msgspec.structs.replace(config, model=with_factory(config.model))
 
 
 def memory_need(config: JobConfig) -> int:

@@ -48,25 +48,31 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_model(
-    where: str, settings: Sequence[str], *, dtype: str | None, loss: str | None
+    where: str,
+    settings: Sequence[str],
+    *,
+    dtype: str | None,
+    loss: str | None,
+    key: str = "MODEL",
 ) -> Model:
     """The module that the factory at `where` makes on torch's meta device.
 
     settings: its keyword arguments, "layers=12"; dtype: the module is cast to it; loss: another
     factory, called with the module, whose result goes backward, so that the order of gradients is
-    known. Raises ConfigError for whatever of the user's code does not work out.
+    known; key: what `where` was given as. Raises ConfigError for whatever of the user's code does
+    not work out.
     """
     import torch
 
-    factory = _callable_at("MODEL", where)
+    factory = _callable_at(key, where)
     arguments = dict(_setting(text) for text in settings)
     with torch.device("meta"):
-        module = _called("MODEL", where, factory, **arguments)
+        module = _called(key, where, factory, **arguments)
         if not isinstance(module, torch.nn.Module):
-            raise ConfigError("MODEL", where, f"gave {type(module).__name__}, not a torch module")
+            raise ConfigError(key, where, f"gave {type(module).__name__}, not a torch module")
         if dtype is not None:
             module = module.to(_type_of(dtype))
-        _refuse(where, module)
+        _refuse(key, where, module)
         tensors = tuple(_tensor(n, p, p.requires_grad) for n, p in module.named_parameters())
         buffers = tuple(_tensor(n, b, False) for n, b in module.named_buffers())
         ready = None if loss is None else _ready_order(loss, module)
@@ -123,18 +129,18 @@ def _type_of(name: str) -> torch.dtype:
     return found
 
 
-def _refuse(where: str, module: torch.nn.Module) -> None:
+def _refuse(key: str, where: str, module: torch.nn.Module) -> None:
     """What DistributedDataParallel would not take, or does not put on the wire as others."""
     import torch
 
     for name, parameter in module.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise ConfigError("MODEL", where, f"{name} has no shape before its first forward")
+            raise ConfigError(key, where, f"{name} has no shape before its first forward")
     for name, part in module.named_modules():
         if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.sparse:
-            raise ConfigError("MODEL", where, f"{name} has sparse gradients: no plan covers them")
+            raise ConfigError(key, where, f"{name} has sparse gradients: no plan covers them")
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError("MODEL", where, "no parameter requires a gradient")
+        raise ConfigError(key, where, "no parameter requires a gradient")
 
 
 def _tensor(name: str, tensor: torch.Tensor, trains: bool) -> Tensor:

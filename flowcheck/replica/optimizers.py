@@ -85,16 +85,21 @@ def build(config: OptimizerConfig, parameters: Sequence[torch.Tensor]) -> torch.
 
 
 def writes_gradient(config: OptimizerConfig) -> bool:
-    """Whether torch changes the gradient: clipping scales it in place, and foreach SGD adds
+    """Whether the gradient is changed: divided, scaled in place by clipping, and foreach SGD adds
     Nesterov's momentum into the list it was given (torch/optim/sgd.py, _multi_tensor_sgd) unless
     weight decay or maximize made it a new one.
     """
-    return config.clip_norm is not None or (
-        config.name == "sgd"
-        and config.implementation == "foreach"
-        and config.nesterov
-        and not config.weight_decay
-        and not config.maximize
+    divided = config.gradient_divisor != 1.0
+    return (
+        divided
+        or config.clip_norm is not None
+        or (
+            config.name == "sgd"
+            and config.implementation == "foreach"
+            and config.nesterov
+            and not config.weight_decay
+            and not config.maximize
+        )
     )
 
 
@@ -193,7 +198,7 @@ class BoundOptimizer:
     def step(
         self, gradient: torch.Tensor, has_state: bool, learning_rate: float, used: Used = None
     ) -> None:
-        """One optimizer step in place. gradient: flat, [layout.elements], already the mean.
+        """One optimizer step in place. gradient: flat, [layout.elements], as it was reduced.
 
         has_state: False for the very first step, where torch has no state yet and does things it
         does only once (SGD's momentum starts as the gradient, without dampening). used: torch
@@ -203,6 +208,9 @@ class BoundOptimizer:
             gradient = gradient.clone()
         used = np.ones(len(self.parameters), np.bool_) if used is None else used
         gradients = views(gradient, self._layout)
+        if self._config.gradient_divisor != 1.0:
+            for grad in gradients:
+                grad.div_(self._config.gradient_divisor)
         for parameter, grad, taken in zip(self.parameters, gradients, used, strict=True):
             parameter.grad = grad if taken else None
         for group in self._optimizer.param_groups:

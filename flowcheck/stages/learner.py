@@ -19,6 +19,7 @@ from flowcheck.stages.readings import ReadingProcess, Terms
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
 from flowcheck.wire.seen import FlowKey, FlowSeen
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule
 
 GROWTH = 1.25
@@ -39,8 +40,10 @@ class Learner:
         run: RunDir,
         release: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stated: Stated | None = None,
     ) -> None:
-        """release: NCCL's, where the job file states it."""
+        """release: NCCL's, and stated: the model, where the job file states them."""
+        self._stated = stated
         self._run, self._release, self._clock = run, release, clock
         self._grew = (-1, clock())
         """Messages staged, and since when it is so many."""
@@ -191,6 +194,7 @@ class Learner:
             hasty=hasty,
             release=self._release,
             before=before,
+            stated=self._stated,
         )
         self._reading = ReadingProcess(seen, flows, terms)
 

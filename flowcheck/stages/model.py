@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
-from flowcheck.wire.job import Job
+from flowcheck.wire.job import Job, Parameter
 
 DTYPES = {2: None, 4: "float32", 8: "float64"}
 """What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
@@ -14,8 +16,10 @@ DTYPES = {2: None, 4: "float32", 8: "float64"}
 def layout_of(job: Job, config: JobConfig) -> Layout:
     """The replica's layout. Raises StateError where a dtype must be stated, or is stated and the
     wire contradicts it."""
+    job = msgspec.structs.replace(job, parameters=_typed(job, config.model))
     sizes = sorted({parameter.element_bytes for parameter in job.parameters})
-    meant = _dtypes(sizes, config.model)
+    told = all(parameter.dtype is not None for parameter in job.parameters)
+    meant = {} if told else _dtypes(sizes, config.model)
     optimizer = config.optimizer
     assert optimizer is not None, "checked when the configuration was read"
     if 2 in sizes and (optimizer.name, optimizer.implementation) == ("sgd", "fused"):
@@ -27,6 +31,19 @@ def layout_of(job: Job, config: JobConfig) -> Layout:
         names=names,
         dtype=[p.dtype or meant[p.element_bytes] for p in job.parameters],
         gradient_dtype=_gradient_dtype(job, config.model),
+    )
+
+
+def _typed(job: Job, model: ModelConfig) -> tuple[Parameter, ...]:
+    """The job's parameters, in the types of the stated model where that has the same ones."""
+    same = [(p.sizes, p.element_bytes) for p in job.parameters] == [
+        (p.sizes, p.element_bytes) for p in model.parameters
+    ]
+    if not same or model.dtype is not None or model.dtypes:
+        return job.parameters
+    return tuple(
+        msgspec.structs.replace(own, dtype=own.dtype or stated.dtype)
+        for own, stated in zip(job.parameters, model.parameters, strict=True)
     )
 
 

@@ -25,6 +25,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.lives import lives
 from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowKey, FlowSeen
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule
 
 YIELDS = 5
@@ -56,6 +57,7 @@ class Terms:
     hasty: bool = False
     release: Rule | None = None
     before: Job | None = None
+    stated: Stated | None = None
 
 
 class ReadingProcess:
@@ -143,7 +145,9 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
     """The first life of a job that proves one: a later one is no part of it."""
     *over, (flows, messages) = lives(flows, seen.messages)
     for earlier in over:
-        reading = read_stream(*earlier, release=terms.release, before=terms.before)
+        reading = read_stream(
+            *earlier, release=terms.release, before=terms.before, stated=terms.stated
+        )
         if reading.job is not None and reading.weights is not None:
             return reading
     if not terms.quiet:
@@ -155,6 +159,7 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
         release=terms.release,
         before=terms.before if terms.quiet else None,
         hasty=terms.hasty,
+        stated=terms.stated,
     )
 
 

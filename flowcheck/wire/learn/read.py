@@ -12,11 +12,13 @@ from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
-from flowcheck.wire.learn.jobs.job import NOT_YET, learn_job
+from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
+from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.gathers import GATHERED
+from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.verdict import apart
@@ -26,6 +28,7 @@ from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.learn.verdict.pads import hidden
 from flowcheck.wire.seen import FlowSeen, MessageSeen
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
 
 BROKEN_OFF = (
@@ -69,16 +72,18 @@ def read_stream(
     release: Rule | None = None,
     before: Job | None = None,
     hasty: bool = False,
+    stated: Stated | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
     `before`. release: NCCL's, where it is stated; hasty: what is hard to read now will be read
-    again once more came."""
+    again once more came; stated: the model, for trainers that do not tell theirs."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
     rules = rules_told(sorted_flows, release)
     communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse)
+    communicators = by_stated_model(communicators, stated, purse)
     found = [
         collect(
             c,
@@ -94,6 +99,8 @@ def read_stream(
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
+    if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
+        job, why_not = learn_own(communicators, found, stated, ended=ended)
     sharded = any(cut.op.meaning == GATHERED for c in communicators for cut in c.cuts.found)
     if job is None and sharded:
         why_not = (SHARDED,)
@@ -132,8 +139,9 @@ def _unread(communicator: Communicator) -> list[str]:
     return [f"{left} sends fit no collective and stay unread"] if left else []
 
 
-def _in_whole_pieces(parts: Sequence[Collective], size: int) -> bool:
-    """The broadcasts are those torch makes of `size` bytes, and nothing about them is in doubt."""
+def _in_whole_pieces(parts: Sequence[Collective], size: int, cap_bytes: int) -> bool:
+    """The broadcasts are those torch makes of `size` bytes, of `cap_bytes` or more but the last,
+    and nothing about them is in doubt."""
     at = 0
     for part in parts:
         if part.doubtful or part.conflicts:
@@ -141,7 +149,7 @@ def _in_whole_pieces(parts: Sequence[Collective], size: int) -> bool:
         at += part.bytes
         if at >= size:
             return True
-        if part.bytes < BROADCAST_CAP_BYTES:
+        if part.bytes < cap_bytes:
             return False
     return False
 
@@ -155,6 +163,8 @@ def _beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tu
     """
     for communicator, collected in zip(communicators, found, strict=True):
         size = communicator.habits.state_bytes
+        if communicator.habits.own:
+            continue
         sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
         if communicator.habits.types is not None and size:
             rest = apart.beside(communicator.habits, sent, LL_LINE_DATA_BYTES)
@@ -196,7 +206,7 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
             at += part.bytes
         protocol = parts[-1].protocol
-        grain = GRAIN_BYTES[protocol]
+        grain = 1 if habits.own else GRAIN_BYTES[protocol]
         exact = 0 <= sum(part.bytes for part in parts) - size < grain
         reduced = habits.bytes_of(range(habits.parameters), habits.reduced) if habits.reduced else 0
         agreed = exact or any(
@@ -204,10 +214,12 @@ def _weights(communicators: Sequence[Communicator], found: Sequence[Found]) -> W
             for c in collected.collectives
         )
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
-        open_why = END_TOLD_BY_NONE if end_open(habits, size, protocol) else ""
-        if size <= max(grain, LL_LINE_DATA_BYTES):
+        told = bool(habits.own)  # by the model that was stated
+        open_why = END_TOLD_BY_NONE if not told and end_open(habits, size, protocol) else ""
+        if not told and size <= max(grain, LL_LINE_DATA_BYTES):
             open_why = IN_ONE_LINE.format(size)
-        whole = agreed and not open_why and not missing and _in_whole_pieces(parts, size)
+        pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
+        whole = agreed and not open_why and not missing and pieces
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=result,

@@ -27,6 +27,13 @@ SAME_TYPE = (
     "gradients are of the parameters' type: a communication hook that sends the other type of 2 "
     "bytes would not show"
 )
+STATED = "{} parameters of {} elements: the stated model"
+OWN_BUCKETS = "{} all-reduces of the stated model's gradients, {}: their sizes, in every iteration"
+WITHOUT_DDP = (
+    "a trainer without DistributedDataParallel: what it sums are gradients, which it divides as "
+    "the job file states and steps once for each time that all were summed"
+)
+AS_WELL = "gradients lie {}: {} fits the sizes as well ([model] order states it)"
 BY_MAPS = "the all-reduces between two maps, parameters in registration order, the last first"
 MAPPED = (
     "find_unused_parameters=True: no bucket plan is sent, and every iteration ends with the map of "
@@ -43,6 +50,12 @@ def evidence(
     how = f"the {ORDER} and {SIZES} broadcasts" if habits.buckets else "the incarnation before"
     how = BY_MAPS if habits.mapped else how
     buckets = len(begun.buckets) - begun.mapped
+    if habits.own:
+        return (
+            STATED.format(habits.parameters, habits.elements),
+            OWN_BUCKETS.format(buckets, habits.own),
+            f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
+        )
     types = map(str, sorted(set(habits.each)))
     told = [
         f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
@@ -68,6 +81,9 @@ def assumed(
     completions = collected.completions
     habits, cuts = communicator.habits, communicator.cuts.found
     told = [] if habits.buckets else [FROM_BEFORE]
+    if habits.own:
+        told.append(WITHOUT_DDP)
+        told += [AS_WELL.format(habits.own, other) for other in habits.own_others]
     if any(op.kind is Kind.BROADCAST for op in each):
         told.append(BUFFERS_KEPT)
     if habits.compressed:

@@ -43,7 +43,7 @@ NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """The pieces a job is made of."""
 
     parameters: tuple[job.Parameter, ...]
@@ -85,9 +85,9 @@ def _of(
         return None, (SEVERAL_QPS.format(several),)
     begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
     if before is not None and begin is not None and repeats(communicator, collected, before, begin):
-        if _release_open(communicator):
+        if release_open(communicator):
             return None, (NO_RELEASE,)
-        return _assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
+        return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
     plan_at = planned_at(cuts)
@@ -98,35 +98,36 @@ def _of(
         return None, (NO_ITERATION,)
     if each[-1] >= collected.counted:
         return None, (NO_COUNT,)
-    if _release_open(communicator):
+    if release_open(communicator):
         return None, (NO_RELEASE,)
     parameters = _parameters(habits)
     ring, completions = communicator.ring, collected.completions
     start = begun(habits, cuts[begin:plan_at], ring, parameters)
     if start is None:
         return None, (NO_FIRST,)
-    plan = _Plan(parameters, start, start=cuts[begin])
+    plan = Plan(parameters, start, start=cuts[begin])
     meanings = GRADIENTS if start.mapped else (BUCKET,)
     for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
         bucket = 0
         count = len(start.first_buckets if part is plan.first else start.buckets)
         for i in chosen:
             gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning in meanings
-            part.append(_ring_op(cuts[i], gradient, bucket % count))
+            part.append(ring_op(cuts[i], gradient, bucket % count))
             if gradient and i in completions:
                 part.append(_p2p_op(completions[i], bucket % count))
             elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
                 return None, (NO_COMPLETION,)
             bucket += gradient
-    return _assembled(communicator, collected, plan), ()
+    return assembled(communicator, collected, plan), ()
 
 
-def _release_open(communicator: Communicator) -> bool:
+def release_open(communicator: Communicator) -> bool:
+    """Sizes fit the partition of several NCCL releases."""
     alike = {cut.op: cut for cut in communicator.cuts.found}.values()
     return any(releases_open(cut, communicator) for cut in alike)
 
 
-def _as_before(before: job.Job, start: Cut, habits: Habits) -> _Plan:
+def _as_before(before: job.Job, start: Cut, habits: Habits) -> Plan:
     first, each = list(before.first), list(before.each)
     known = Begun(
         before.first_buckets,
@@ -136,10 +137,10 @@ def _as_before(before: job.Job, start: Cut, habits: Habits) -> _Plan:
         before.gradient_element_bytes,
         plan_unseen=not habits.buckets,
     )
-    return _Plan(before.parameters, known, first, each, start)
+    return Plan(before.parameters, known, first, each, start)
 
 
-def _sizes(plan: _Plan) -> list[int]:
+def _sizes(plan: Plan) -> list[int]:
     """[all-reduce of an iteration] bytes, metrics and their like left out."""
     told = (op for op in plan.each if op.role is job.Role.BUCKET)
     return [op.work_bytes for op in told if op.kind is not None]
@@ -154,7 +155,8 @@ def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
     )
 
 
-def _ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
+def ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
+    """A collective as a job has it."""
     return job.Op(
         communicator=0,
         protocol=cut.op.protocol,
@@ -206,7 +208,8 @@ def _edge(
     )
 
 
-def _assembled(communicator: Communicator, collected: Found, plan: _Plan) -> job.Job:
+def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.Job:
+    """The job of a plan."""
     completions = collected.completions
     ring, start = communicator.ring, plan.start
     assert start is not None

@@ -27,6 +27,8 @@ PART = "part of the gradient"
 """As large as parameters next to each other: a bucket, if a map of used parameters follows."""
 USED = "used parameters"
 BUFFERS = "buffers"
+OWN = "stated model"
+"""Licence of what a trainer without DistributedDataParallel sends."""
 GRADIENTS = (BUCKET, USED)
 """What every iteration under the plan consists of."""
 
@@ -69,6 +71,10 @@ class Habits:
     """A map of used parameters came before the first gradient: static_graph=True."""
     mapped: bool = False
     """A map follows the buckets of every iteration: find_unused_parameters=True."""
+    own: str = ""
+    """How a trainer without DDP lays gradients into all-reduces; empty: there is a DDP."""
+    own_others: tuple[str, ...] = ()
+    """Other ways of it that fit the sizes."""
 
     @property
     def elements(self) -> int:

@@ -9,7 +9,15 @@ from itertools import pairwise
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, PART, SIZES, USED, Habits
+from flowcheck.wire.learn.trainer.habits import (
+    BUCKET,
+    GRADIENTS,
+    OWN,
+    PART,
+    SIZES,
+    USED,
+    Habits,
+)
 from flowcheck.wire.learn.trainer.parts import resized
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
 
@@ -37,12 +45,14 @@ def named(cuts: Sequence[Cut], habits: Habits, ring: Ring) -> tuple[Cut, ...]:
 
 def planned_at(cuts: Sequence[Cut]) -> int:
     """Index of the first collective under the bucket plan: behind the broadcast of its sizes, or,
-    with find_unused_parameters, behind the map that follows the first buckets; none was seen:
-    len(cuts)."""
+    with find_unused_parameters, behind the map that follows the first buckets; the first gradient
+    of a trainer without DDP, which sends no plan; none was seen: len(cuts)."""
     sizes = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), None)
     if sizes is not None:
         return sizes + 1
     first = next((i for i, cut in enumerate(cuts) if cut.op.meaning in GRADIENTS), len(cuts))
+    if first < len(cuts) and cuts[first].op.licensed == OWN:
+        return first
     maps = (i for i, cut in enumerate(cuts) if i > first and cut.op.meaning == USED)
     begun = first < len(cuts) and cuts[first].op.meaning == BUCKET
     return next(maps, len(cuts) - 1) + 1 if begun else len(cuts)

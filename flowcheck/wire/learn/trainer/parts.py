@@ -84,10 +84,11 @@ def resized(cut: Cut, size: int, ring: Ring) -> Cut | None:
         return None
     op = replace(cut.op, work_bytes=size)
     schedules = schedules_of(op, cut.rules[0], ring)
-    if _on_wire(schedules) != _on_wire(cut.schedules):
+    if on_wire(schedules) != on_wire(cut.schedules):
         return None
     return replace(cut, op=op, schedules=schedules)
 
 
-def _on_wire(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
+def on_wire(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
+    """[edge][channel][send] bytes."""
     return [[[s.wire_bytes for s in channel] for channel in edge] for edge in schedules]  # type: ignore[attr-defined]

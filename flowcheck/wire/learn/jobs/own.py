@@ -1,0 +1,88 @@
+"""The job of a trainer without DistributedDataParallel, whose model is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.jobs.begun import Begun
+from flowcheck.wire.learn.jobs.causes import forbidding
+from flowcheck.wire.learn.jobs.job import (
+    NO_ADDED,
+    NO_COUNT,
+    NO_ITERATION,
+    NO_RELEASE,
+    NO_START,
+    SEVERAL_QPS,
+    Plan,
+    assembled,
+    release_open,
+    ring_op,
+)
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.habits import BUCKET
+from flowcheck.wire.learn.trainer.iteration import iteration
+from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.stated import Stated
+
+STATE_A_MODEL = (
+    "a trainer that sums gradients without DistributedDataParallel is followed where its model is "
+    'stated: [model] factory = "file.py:function" in the job file, or analyze --model'
+)
+NO_SUMS = (
+    "no order of the stated model's gradients ({} parameters, {:,} bytes), one by one or in "
+    "buffers cut between parameters, is the one that makes the all-reduces seen: another model, "
+    "gradients in another type, padding, an order of the trainer's own ([model] order states it), "
+    "or tensors too small to be told apart"
+)
+
+
+def learn_own(
+    communicators: Sequence[Communicator],
+    found: Sequence[Found],
+    stated: Stated | None,
+    *,
+    ended: bool,
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    """The job, or why there is none yet. `ended`: nothing more will come."""
+    if stated is None:
+        return None, (NO_START, STATE_A_MODEL)
+    for communicator, collected in zip(communicators, found, strict=True):
+        if communicator.habits.own:
+            return _of(communicator, collected, stated, ended=ended)
+    size = sum(parameter.nbytes for parameter in stated.parameters)
+    return None, (NO_SUMS.format(len(stated.parameters), size),)
+
+
+def _of(
+    communicator: Communicator, collected: Found, stated: Stated, *, ended: bool
+) -> tuple[job.Job | None, tuple[str, ...]]:
+    habits, cuts, ring = communicator.habits, communicator.cuts.found, communicator.ring
+    streams = [s for edge in ring.edges for s in edge.streams]
+    several = max(len(s.queue_pairs) for s in streams)
+    if several > 1 and not all(s.turns and s.from_start for s in streams):
+        return None, (SEVERAL_QPS.format(several),)
+    if not collected.added_told:
+        return None, (NO_ADDED,)
+    gradients = [i for i, cut in enumerate(cuts) if cut.op.meaning == BUCKET]
+    if len(gradients) < 2 * habits.reduces:
+        return None, (NO_ITERATION,)
+    begin, later = gradients[0], gradients[habits.reduces - 1] + 1
+    each = iteration(cuts, later, habits.reduces, ended)
+    if not each:
+        return None, (NO_ITERATION,)
+    if each[-1] >= collected.counted:
+        return None, (NO_COUNT,)
+    if release_open(communicator):
+        return None, (NO_RELEASE,)
+    if told := forbidding(habits, cuts, ring):
+        return None, (told,)
+    buckets = habits.buckets
+    plan = Plan(stated.parameters, Begun(buckets, buckets), start=cuts[begin])
+    for part, chosen in ((plan.first, range(begin, later)), (plan.each, each)):
+        number = count()
+        for i in chosen:
+            gradient = cuts[i].op.meaning == BUCKET
+            part.append(ring_op(cuts[i], gradient, next(number) if gradient else 0))
+    return assembled(communicator, collected, plan), ()

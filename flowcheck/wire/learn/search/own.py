@@ -1,0 +1,35 @@
+"""A communicator whose trainer has no DistributedDataParallel, read again by the stated model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.tighten import tightened
+from flowcheck.wire.learn.trainer.own import OwnLoop, habits_of, own_loop
+from flowcheck.wire.stated import Stated
+
+
+def by_stated_model(
+    communicators: Sequence[Communicator], stated: Stated | None, purse: Purse
+) -> list[Communicator]:
+    """The communicators, the one that reduces the stated model's gradients known to be it. Where
+    a DDP told its parameters itself, nothing is read otherwise."""
+    if stated is None or any(c.habits.shapes for c in communicators):
+        return list(communicators)
+    return [_read_again(c, stated, purse) or c for c in communicators]
+
+
+def _read_again(known: Communicator, stated: Stated, purse: Purse) -> Communicator | None:
+    ring, parameters = known.ring, stated.parameters
+    cuts = cut_stream(ring, OwnLoop(parameters), purse=purse)
+    readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []
+    for reading in (*readings, known.cuts):
+        found = own_loop(reading.found, ring, stated)
+        if found is not None:
+            loop, named = found
+            told = replace(reading, found=named)
+            return replace(known, cuts=told, habits=habits_of(loop, parameters))
+    return None

@@ -1,0 +1,201 @@
+"""Trainers that sum gradients by themselves, without DistributedDataParallel.
+
+No start-up message tells their parameters, so the model is stated; how gradients are laid into
+tensors is read from the sizes: one by one (torch.distributed.all_reduce of every gradient), or in
+flat buffers that are cut between parameters, in registration order (torch._utils.
+_flatten_dense_tensors of a list) or from the last parameter to the first (Megatron-LM,
+megatron/core/distributed/param_and_grad_buffer.py: parameters in reverse order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.wire import ddp
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
+from flowcheck.wire.learn.cuts.cut import Cut, State
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.grammar import Trainer
+from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
+from flowcheck.wire.learn.trainer.parts import on_wire, plan_of, slack_bytes
+from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.stated import Stated
+from flowcheck.wire.terms import Kind
+
+MOST_BEFORE = 32
+"""All-reduces looked at for the first one of an iteration; those before are the trainer's own."""
+BY_ITSELF = "every gradient by itself"
+IN_ORDER = "in registration order"
+REVERSED = "from the last parameter to the first"
+STATED_ORDER = "in the order that is stated"
+ANY_ORDER = "every gradient by itself, in an order of its own"
+
+
+class OwnLoop(Trainer):
+    """Expects the weights of the stated model first: each parameter's, or all of them at once."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        super().__init__()
+        self._sizes = [parameter.nbytes for parameter in parameters]
+
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
+        if len(path) < 2 * len(self._sizes) and all(_broadcast(cut) for cut in path):
+            sent = sum(cut.op.meaning == WEIGHTS for cut in path)
+            due = self._sizes[sent : sent + 1] + [sum(self._sizes)] * (not sent)
+            for protocol in ring.protocols_at(state.positions):
+                for size in dict.fromkeys(due):
+                    yield Op(
+                        kind=Kind.BROADCAST,
+                        work_bytes=size,
+                        protocol=protocol,
+                        licensed=OWN,
+                        meaning=WEIGHTS,
+                    )
+        yield from super().__call__(ring, path, state)
+
+
+def _broadcast(cut: Cut) -> bool:
+    return cut.op.kind is Kind.BROADCAST
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How a trainer lays gradients into all-reduces."""
+
+    buckets: ddp.Buckets
+    """Parameters of each, in their order in the tensor."""
+    how: str
+    others: tuple[str, ...] = ()
+    """Other orders that fit the sizes as well."""
+
+
+def own_loop(
+    cuts: Sequence[Cut], ring: Ring, stated: Stated
+) -> tuple[Loop, tuple[Cut, ...]] | None:
+    """The layout, and `cuts` with its all-reduces named; None where they are no sums of such
+    gradients, or so small that sizes on the wire leave it open which of them are."""
+    reduces = [i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE]
+    found: dict[tuple[int, ...], tuple[int, Loop]] = {}
+    stop = min(len(reduces), MOST_BEFORE)
+    at = 0
+    while at < stop:
+        for iteration in _iterations([cuts[i] for i in reduces[at:]], ring, stated.parameters):
+            if (loop := _loop(iteration, ring, stated)) is not None:
+                # What else could be one would begin within this one.
+                stop = min(stop, at + len(iteration)) if not found else stop
+                found.setdefault(tuple(map(len, loop.buckets)), (at, loop))
+        at += 1
+    if len(found) != 1:
+        return None
+    at, loop = next(iter(found.values()))
+    return loop, _named(cuts, reduces[at:], ring, stated.parameters, loop)
+
+
+def habits_of(loop: Loop, parameters: Sequence[Parameter]) -> Habits:
+    """What the stated model and its layout say, in place of a start-up."""
+    each = tuple(parameter.element_bytes for parameter in parameters)
+    shapes = ddp.Shapes(tuple((p.sizes, p.strides) for p in parameters), 0)
+    return Habits(
+        stage=Stage.PLANNED,
+        parameters=len(parameters),
+        shapes=(shapes,),
+        each=each,
+        reduced=each,
+        weights_bytes=sum(parameter.nbytes for parameter in parameters),
+        buckets=loop.buckets,
+        own=loop.how,
+        own_others=loop.others,
+    )
+
+
+def _iterations(
+    reduces: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter]
+) -> Iterator[Sequence[Cut]]:
+    """The first all-reduces, as many as may hold all gradients."""
+    total, held, slack = sum(parameter.nbytes for parameter in parameters), 0, 0
+    for count, cut in enumerate(reduces[: len(parameters)], 1):
+        held += cut.op.work_bytes
+        slack += slack_bytes(ring, cut.op.protocol)
+        if abs(held - total) < slack:
+            yield reduces[:count]
+        elif held > total:
+            return
+
+
+def _loop(iteration: Sequence[Cut], ring: Ring, stated: Stated) -> Loop | None:
+    """The layout by which these all-reduces are all gradients."""
+    every = range(len(stated.parameters))
+    orders = {IN_ORDER: tuple(every), REVERSED: tuple(reversed(every))}
+    if stated.order:
+        orders = {STATED_ORDER: stated.order}
+    found: dict[ddp.Buckets, str] = {}
+    for how, order in orders.items():
+        if (buckets := _in_order(iteration, ring, stated.parameters, order)) is not None:
+            found.setdefault(buckets, how)
+    if not found and len(iteration) == len(every) and not stated.order:
+        own = _by_sizes(iteration, ring, stated.parameters)
+        return None if own is None else Loop(own, ANY_ORDER)
+    if not found:
+        return None
+    (buckets, how), *others = found.items()
+    alone = len(buckets) == len(every)
+    told = f"{BY_ITSELF}, {how}" if alone else how
+    return Loop(buckets, told, tuple(other for _, other in others))
+
+
+def _in_order(
+    iteration: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter], order: Sequence[int]
+) -> ddp.Buckets | None:
+    """Buckets of parameters next to each other in an order; None if no cut of it fits."""
+    # `plan_of` begins with the last ones.
+    behind = order[::-1]
+    plan = plan_of(iteration, ring, [parameters[i].nbytes for i in behind])
+    ways = tuple(tuple(behind[k] for k in reversed(bucket)) for bucket in plan)
+    return ways or None
+
+
+def _by_sizes(
+    iteration: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter]
+) -> ddp.Buckets | None:
+    """One gradient each, told apart by size alone; None where two are of one."""
+    left = list(range(len(parameters)))
+    buckets: list[tuple[int, ...]] = []
+    for cut in iteration:
+        fits = [i for i in left if _as_bucket(cut, (parameters[i],), ring) is not None]
+        if len(fits) != 1:
+            return None
+        left.remove(fits[0])
+        buckets.append((fits[0],))
+    return tuple(buckets)
+
+
+def _named(
+    cuts: Sequence[Cut],
+    reduces: Sequence[int],
+    ring: Ring,
+    parameters: Sequence[Parameter],
+    loop: Loop,
+) -> tuple[Cut, ...]:
+    """Every all-reduce that is the next bucket is it; what comes between is the trainer's own."""
+    named, due = list(cuts), 0
+    for i in reduces:
+        own = [parameters[p] for p in loop.buckets[due]]
+        bucket = _as_bucket(cuts[i], own, ring)
+        if bucket is not None:
+            named[i], due = bucket, (due + 1) % len(loop.buckets)
+    return tuple(named)
+
+
+def _as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | None:
+    """`cut` as the sum of these gradients; None if that would be another one on the wire."""
+    size = sum(parameter.nbytes for parameter in parameters)
+    types = {parameter.element_bytes for parameter in parameters}
+    if not size or len(types) != 1:
+        return None
+    op = replace(cut.op, work_bytes=size, type_bytes=types.pop(), licensed=OWN, meaning=BUCKET)
+    schedules = schedules_of(op, cut.rules[0], ring)
+    if on_wire(schedules) != on_wire(cut.schedules):
+        return None
+    return replace(cut, op=op, schedules=schedules)

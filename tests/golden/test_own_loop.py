@@ -1,0 +1,103 @@
+"""Recorded jobs that sum gradients without DistributedDataParallel, and the trainers' account."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcheck.config import ModelConfig
+from flowcheck.ops.stated import with_factory
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DATA = REPOSITORY / "tests" / "data" / "own"
+FACTORY = f"{DATA / 'net.py'}:make"
+READY = ("5.bias", "3.bias", "1.bias", "1.weight", "0.bias", "5.weight", "3.weight", "0.weight")
+"""Of own_loop.py's "ready": no order that could be guessed."""
+
+
+def truth_of(name: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
+    return told
+
+
+def reading(name: str, model: ModelConfig | None) -> Reading:
+    stated = with_factory(model).stated if model is not None else None
+    tape = read_tape([DATA / f"{name}.pcapng"])
+    return read_stream(tape.flows, tape.messages, stated=stated)
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "buckets"),
+    [
+        ("each-ll", (), [[i] for i in range(8)]),
+        ("flat-simple", (), [list(range(8))]),
+        ("buckets-ll", (), [[7, 6, 5, 4], [3, 2, 1, 0]]),
+        ("ready-ll", READY, [[7], [5], [3], [2], [1], [6], [4], [0]]),
+    ],
+)
+def test_layouts_are_told_from_the_sizes(
+    name: str, order: tuple[str, ...], buckets: list[list[int]]
+) -> None:
+    model = ModelConfig(factory=FACTORY, order=order)
+    found = reading(name, model)
+    assert found.job is not None
+    assert [list(bucket) for bucket in found.job.buckets] == buckets
+    sums = [
+        each["sha256"]
+        for each in truth_of(name)["collectives"]
+        if each["kind"] == "all_reduce" and each["bytes"] > 4
+    ]
+    told = [c.sha256 for c in found.collectives if c.meaning == "gradient bucket"]
+    assert told == sums
+    assert found.weights is not None and found.weights.complete
+
+
+def test_an_order_that_sizes_leave_open_is_not_guessed() -> None:
+    found = reading("ready-ll", ModelConfig(factory=FACTORY))
+    assert found.job is None
+    assert "[model] order" in found.why_not[0]
+
+
+def test_without_a_model_it_says_that_one_is_needed() -> None:
+    found = reading("each-ll", None)
+    assert found.job is None
+    assert any("model" in sentence for sentence in found.why_not)
+
+
+def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("from torch import nn\ndef make():\n    return nn.Linear(64, 11)\n")
+    found = reading("buckets-ll", ModelConfig(factory=f"{other}:make"))
+    assert found.job is None
+
+
+@pytest.mark.parametrize(("name", "divisor"), [("each-ll", 2), ("buckets-ll", 1)])
+def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'[optimizer]\nname = "adamw"\nlearning_rate = 0.01\ngradient_divisor = {divisor}\n'
+        f'[model]\nfactory = "{FACTORY}"\n'
+    )
+    words = ["replay", str(DATA / f"{name}.pcapng"), "--job", str(job)]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowcheck", *words, "--digests", "--json", "--source", "file"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    truth = {each["step"]: each["sha256"] for each in truth_of(name)["steps"]}
+    assert len(told["digests"]) == len(truth) == 4
+    for line in told["digests"]:
+        own = {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        assert own == truth[line["step"]]
+    assert any("DistributedDataParallel" in sentence for sentence in told["assumed"])
