@@ -18,8 +18,10 @@ static bool find_message(const struct fc_extractor *x, uint32_t flow, uint64_t p
 	for (int hops = 0; hops < HOPS_MAX && position; hops++) {
 		if (!fc_flows_message(x->flows, position, m) || m->flow != flow)
 			return false;
-		if (m->first_psn <= psn)
+		if (m->first_psn <= psn) {
+			fc_number_in_run(&x->staging->plans[flow], m);
 			return true;
+		}
 		position = m->previous;
 	}
 	return false;

@@ -111,10 +111,13 @@ void fc_record_give(struct fc_extractor *x, uint64_t record)
 
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m)
 {
-	uint64_t words[sizeof *m / 8];
+	struct fc_message told = *m;
+	uint64_t words[sizeof told / 8];
 	uint64_t *kept = (uint64_t *)&r->message;
 
-	memcpy(words, m, sizeof words);
+	if (m->flow < FC_FLOWS_MAX)
+		fc_number_in_run(&x->staging->plans[m->flow], &told);
+	memcpy(words, &told, sizeof words);
 	for (size_t i = 0; i < sizeof words / 8; i++)
 		if (kept[i] != words[i])
 			fc_set(x, &kept[i], words[i]);

@@ -60,6 +60,17 @@ static uint64_t number_after(uint64_t number, uint8_t flags)
 	return number + !(flags & FC_MESSAGE_CLOSING);
 }
 
+/* Its place in the run of messages that it goes on with, or begins. */
+static void count_run(const struct fc_flow *flow, const struct fc_neighbours *near,
+		      struct fc_message *message)
+{
+	const bool next = !near->after && flow->run_next && fc_is_write(message->opcode) &&
+			  message->first_psn == flow->expected_psn;
+
+	message->run_psn = next ? flow->run_psn : message->first_psn;
+	message->nth = next ? number_after(flow->run_next - 1, message->flags) : 0;
+}
+
 struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
 				   uint64_t first_psn, uint32_t packets)
 {
@@ -86,6 +97,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 		message->flags |= FC_MESSAGE_REFUSED;
 		a->parser->counters.refused_messages++;
 	}
+	count_run(a->flow, near, message);
 	if (!near->after && fc_is_write(message->opcode) && a->flow->messages &&
 	    first_psn == a->flow->expected_psn && a->flow->next_number != FC_NUMBER_UNKNOWN &&
 	    a->flow->next_number) {
@@ -135,7 +147,21 @@ static uint64_t number_by_flag(const struct fc_flows *flows, const struct fc_mes
 	return ahead >= 1 && ahead <= room ? nearest->number + ahead : FC_NUMBER_UNKNOWN;
 }
 
-/* Number and whether it is a count, from the record before or the line flag. */
+/* Goes on with the run of the record before it, if nothing lies between. */
+static bool join_run(const struct fc_message *before, struct fc_message *message)
+{
+	if (!before || before->kind != FC_KIND_WRITE ||
+	    fc_message_stop(before) != message->first_psn)
+		return false;
+	const uint64_t nth = number_after(before->nth, message->flags);
+	const bool moved = message->run_psn != before->run_psn || message->nth != nth;
+	message->run_psn = before->run_psn;
+	message->nth = nth;
+	return moved;
+}
+
+/* Number and whether it is a count, from the record before or the line flag; and its place
+ * in its run. Whether any of them changed. */
 static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 		       struct fc_message *message)
 {
@@ -145,6 +171,7 @@ static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 
 	if (message->kind != FC_KIND_WRITE)
 		return false;
+	const bool moved = join_run(before, message);
 	if (!before && message->previous == 0 && message->first_psn == FC_PSN_ORIGIN &&
 	    flow->first_psn >= FC_PSN_ORIGIN) {
 		number = 0;
@@ -157,10 +184,9 @@ static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 		number = number_by_flag(flows, message);
 	}
 	if (number == FC_NUMBER_UNKNOWN ||
-	    (message->number == number && (message->flags & FC_MESSAGE_COUNTED) == counted))
-		return false;
-	if (message->flags & FC_MESSAGE_COUNTED)
-		return false;
+	    (message->number == number && (message->flags & FC_MESSAGE_COUNTED) == counted) ||
+	    message->flags & FC_MESSAGE_COUNTED)
+		return moved;
 	message->number = number;
 	message->flags |= counted;
 	return true;
@@ -172,7 +198,8 @@ static void number_from(struct fc_arrival *a, struct fc_message *message)
 	struct fc_message *later[FC_RENUMBER_MAX];
 	int count = 0;
 
-	if (!number_one(flows, a->flow, message))
+	/* One that came late may be what those behind it went on with. */
+	if (!number_one(flows, a->flow, message) && a->flow->last_message == message->position)
 		return;
 	for (uint64_t position = a->flow->last_message; position != message->position; count++) {
 		struct fc_message *behind = fc_message_at(flows, position);
@@ -199,6 +226,8 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 	const bool known = last->number != FC_NUMBER_UNKNOWN;
 	a->flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
 	a->flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;
+	a->flow->run_psn = last->run_psn;
+	a->flow->run_next = last->kind == FC_KIND_WRITE ? last->nth + 1 : 0;
 }
 
 void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)

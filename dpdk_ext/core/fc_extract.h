@@ -46,6 +46,8 @@ uint64_t fc_frontier(const struct fc_extractor *x, uint32_t flow);
 int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number);
 /* What still comes of messages that were placed is ignored: their steps are given up. */
 void fc_homes_close(struct fc_extractor *x);
+/* No flow has a plan any more, what comes is staged again, and the tables are free. */
+void fc_plans_forget(struct fc_extractor *x);
 /* Sets the state alone: UNKNOWN, IGNORE or SUSPENDED. */
 int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state);
 

@@ -60,6 +60,8 @@ struct fc_flow {
 	/* Of a message that would start at expected_psn: UINT64_MAX if not known, and
 	 * whether it would be a count. They outlive the records they come from. */
 	uint64_t next_number, next_counted;
+	/* Of the message before it: the run it is of, and its place there plus 1; 0: none. */
+	uint64_t run_psn, run_next;
 	uint64_t messages;
 	uint64_t duplicate_packets, icrc_bad_frames, ack_packets, nak_packets;
 	uint64_t lost_holes;   /* packets in holes that no longer fit below */
@@ -72,7 +74,7 @@ struct fc_flow {
 	uint64_t refused_psn;
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
-	uint8_t spare_lines[24];
+	uint8_t spare_lines[8];
 };
 
 enum fc_flow_owner {
@@ -127,7 +129,9 @@ struct fc_message {
 	uint32_t rkey;
 	uint32_t spare_rest;
 	uint8_t head[16]; /* first payload bytes: what tells an incarnation apart */
-	uint8_t spare_line[16];
+	/* The unbroken run of messages it is of, by the PSN of the first one, and its place
+	 * there from 0: what counts where the flow's own start was not seen. */
+	uint64_t run_psn, nth;
 };
 
 struct fc_flows_header {

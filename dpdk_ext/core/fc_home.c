@@ -244,6 +244,7 @@ static bool settle(struct fc_extractor *x, const struct fc_mark *mark, const str
 		fc_home_set(x, mark->message, FC_HOME_IGNORED, 0, 0);
 		return true;
 	}
+	fc_number_in_run(&x->staging->plans[m.flow], &m);
 	struct fc_decision d = fc_home_decide(x, &m);
 	where = d.send;
 	if (d.kind == FC_HOME_STAGED) {

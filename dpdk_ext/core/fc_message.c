@@ -181,12 +181,26 @@ enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near)
 	return FC_WRITE;
 }
 
+/* After a pause of the capture a PSN may be more than half its range ahead, and looks
+ * far behind then; nothing of its owner under way is. */
+static bool is_half_a_lap_on(struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	return fc_is_far_behind(a) && !near->at && a->packet->length_bytes &&
+	       !fc_is_other_port(a) &&
+	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey) &&
+	       fc_is_genuine(a);
+}
+
 /* A packet that says its own address: the start of a message, or a new owner. */
 static enum fc_verdict place_start(struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 
+	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_a_lap_on(a, &near)) {
+		a->psn += 1ull << 24;
+		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
 		const enum fc_verdict said = fc_begin_owner(a, &near);
 		if (said != FC_WRITE)
@@ -261,6 +275,7 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 		a->flow->expected_psn = a->psn + packets;
 		a->flow->next_number = FC_NUMBER_UNKNOWN;
 		a->flow->next_counted = 0;
+		a->flow->run_next = 0;
 	}
 }
 

@@ -71,6 +71,10 @@ struct fc_flow_plan {
 	uint64_t frontier;          /* which of the shard's it moves; FC_NO_FRONTIER: none */
 	uint64_t stride, phase;     /* queue pairs of the connection, and whose turn this flow is */
 	uint64_t second_at;         /* into the first sends; UINT64_MAX: they are one step's */
+	/* Of a flow whose start was not seen: the run of messages it is followed in, and what a
+	 * place there lacks of a number, mod 2^64. 0: numbers count from its start. */
+	uint64_t run_psn, run_shift;
+	uint64_t spare[6];
 	struct fc_cut cuts[FC_FLOW_CUTS];
 };
 

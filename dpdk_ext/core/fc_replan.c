@@ -51,6 +51,23 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 	return check_segments(x, send, segments);
 }
 
+/* What is staged of a flow, by places in a run. Done again it is the same. */
+static void number_staged(struct fc_extractor *x, uint32_t flow, const struct fc_flow_plan *plan)
+{
+	struct fc_message m;
+
+	for (uint64_t i = 0; plan->run_psn && i < x->staging->header->records_used; i++) {
+		struct fc_staged *r = &x->staging->records[i];
+		if (!r->state || r->message.flow != flow)
+			continue;
+		m = r->message;
+		fc_number_in_run(plan, &m);
+		fc_change_begin(x);
+		fc_set(x, &r->message.number, m.number);
+		fc_change_end(x);
+	}
+}
+
 int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_plan *plan,
 		    const struct fc_send *sends, uint64_t sends_count,
 		    const struct fc_segment *segments, uint64_t segments_count)
@@ -87,6 +104,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 		memcpy(&x->staging->segments[first_segment], segments,
 		       segments_count * sizeof *segments);
 	struct fc_flow_plan *kept = &x->staging->plans[flow];
+	number_staged(x, flow, plan);
 	fc_change_begin(x);
 	fc_set(x, &h->sends_used, at + sends_count);
 	fc_set(x, &h->segments_used, first_segment + segments_count);
@@ -106,6 +124,8 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->stride, plan->stride);
 	fc_set(x, &kept->phase, plan->phase);
 	fc_set(x, &kept->second_at, plan->second_at);
+	fc_set(x, &kept->run_psn, plan->run_psn);
+	fc_set(x, &kept->run_shift, plan->run_shift);
 	fc_set(x, &kept->state, plan->state);
 	fc_change_end(x);
 	return 0;
@@ -120,6 +140,26 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 	fc_set(x, &x->staging->plans[flow].state, state);
 	fc_change_end(x);
 	return 0;
+}
+
+void fc_plans_forget(struct fc_extractor *x)
+{
+	struct fc_staging_header *h = x->staging->header;
+
+	/* Before the tables it names are free: done again after a kill it is the same. */
+	fc_homes_close(x);
+	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {
+		struct fc_flow_plan *plan = &x->staging->plans[flow];
+		if (plan->state != FC_PLAN_ACTIVE && plan->state != FC_PLAN_SUSPENDED)
+			continue;
+		fc_change_begin(x);
+		fc_set(x, &plan->state, FC_PLAN_UNKNOWN);
+		fc_change_end(x);
+	}
+	fc_change_begin(x);
+	fc_set(x, &h->sends_used, 0);
+	fc_set(x, &h->segments_used, 0);
+	fc_change_end(x);
 }
 
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow)

@@ -128,6 +128,7 @@ static void note_frontier(struct fc_arrival *a, const struct fc_message *m)
 	flow->expected_psn = fc_message_stop(m);
 	flow->next_number = FC_NUMBER_UNKNOWN;
 	flow->next_counted = 0;
+	flow->run_next = 0;
 }
 
 static enum fc_verdict mark_send(struct fc_arrival *a, const struct fc_message *m)

@@ -13,7 +13,7 @@ _Static_assert(sizeof(struct fc_staged) % 8 == 0 && sizeof(struct fc_message) % 
 	       "records are words");
 _Static_assert(offsetof(struct fc_staging_header, journal_base) % 128 == 0, "lines of their own");
 _Static_assert(sizeof(struct fc_staging_header) <= 4096, "the header fits its page");
-_Static_assert(sizeof(struct fc_flow_plan) == 512 && sizeof(struct fc_send) == 16 &&
+_Static_assert(sizeof(struct fc_flow_plan) == 576 && sizeof(struct fc_send) == 16 &&
 		       sizeof(struct fc_segment) == 16,
 	       "tables numpy writes too");
 

@@ -72,6 +72,15 @@ void fc_record_give(struct fc_extractor *x, uint64_t record);
 /* A zeroed block for `m`, noted in `r`; false where there is no room. */
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
+/* `m` gets the number by which the plan of its flow has it, where that counts in a run. */
+static inline void fc_number_in_run(const struct fc_flow_plan *plan, struct fc_message *m)
+{
+	const bool planned = plan->state == FC_PLAN_ACTIVE || plan->state == FC_PLAN_SUSPENDED;
+
+	if (planned && plan->run_psn)
+		m->number =
+			m->run_psn == plan->run_psn ? m->nth + plan->run_shift : FC_NUMBER_UNKNOWN;
+}
 
 /* fc_stage.c: payload bytes a message has in its packet `nth`; UINT32_MAX: there is
  * none such. */

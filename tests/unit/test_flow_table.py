@@ -51,11 +51,11 @@ def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
     path.unlink()
     FlowTable.create(path, messages=64).close()
     raw = bytearray(path.read_bytes())
-    raw[8] = 9
+    version, raw[8] = raw[8], 9
     path.write_bytes(raw)
     with pytest.raises(RingError, match="layout version 9"):
         FlowTable.open(path)
-    raw[8] = 1
+    raw[8] = version
     path.write_bytes(raw[:-4096])
     with pytest.raises(RingError, match="contradict"):
         FlowTable.open(path)

@@ -216,3 +216,34 @@ def test_a_start_that_contradicts_an_inferred_length_gives_way(shm: Path) -> Non
         assert run.mark(6).said == "write" and run.mark(8).said == "write"
         assert run.verdicts()["malformed"] == 1
         assert run.counters()["incarnations"] == 0
+
+
+def runs(run: Run) -> list[tuple[int, int]]:
+    """[message] (PSN its run begins with, place in the run)."""
+    found = sorted(run.table.messages(), key=lambda m: m.first_psn)
+    return [(int(m.run_psn) - PSN_ORIGIN, int(m.nth)) for m in found]
+
+
+def test_messages_are_counted_in_runs_that_nothing_lacks_in(shm: Path) -> None:
+    parts = [write(payload(600, at), psn=100 + 3 * at, va=0x9000 + 0x1000 * at) for at in range(5)]
+    told = [100, 100, 109, 109, 109]
+    with parsed(shm, frames([*parts[0], *parts[1], *parts[3], *parts[4]])) as run:
+        assert runs(run) == [(100, 0), (100, 1), (109, 0), (109, 1)]
+        assert numbers(run) == [None] * 4
+    with parsed(shm, frames([p for at in (0, 3, 4, 1) for p in parts[at]])) as run:
+        assert [psn for psn, _ in runs(run)] == [100, 100, *told[3:]]
+    with parsed(shm, frames([p for at in (0, 1, 3, 4, 2) for p in parts[at]])) as run:
+        assert runs(run) == [(100, at) for at in range(5)]
+
+
+def test_a_pause_of_more_than_half_of_all_psns_is_one_ahead(shm: Path) -> None:
+    lap = 1 << 24
+    before = write(payload(600), psn=lap - 9)
+    after = write(payload(600, 2), psn=lap // 2 + 900, va=0x9000)
+    with parsed(shm, frames([*before, *after])) as run:
+        assert [m.packets_seen for m in run.table.messages()] == [3, 3]
+        first, second = run.table.messages()
+        assert second.first_psn - first.first_psn == lap // 2 + 909
+    foreign = [replace(packet, rkey=99) for packet in after]
+    with parsed(shm, frames([*before, *foreign])) as run:
+        assert run.counters()["incarnations"] == 1
