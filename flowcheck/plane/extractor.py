@@ -29,6 +29,8 @@ NO_FRONTIER = 2**64 - 1
 ONE_STEP = 2**64 - 1
 """Of struct fc_flow_plan's second_at."""
 FLAG_UNKNOWN = (1 << 64) - 1
+NO_RUN = 2**64 - 1
+"""No message is of it."""
 FIRST_FLAG = 1
 """LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
 
@@ -161,6 +163,10 @@ class Extractor(Closing):
             "phase": plan.phase,
             "second_at": ONE_STEP if plan.second_at is None else plan.second_at,
         }
+        if plan.first_psn is not None:
+            index = keys.index(plan.flow)
+            run_psn, nth = self._run_at(index, plan.first_psn - self.psn_shift(index))
+            fields |= {"run_psn": run_psn, "run_shift": (plan.first_number - nth) % 2**64}
         code = lib.fc_plan_install(
             self.handle,
             keys.index(plan.flow),
@@ -172,6 +178,17 @@ class Extractor(Closing):
         )
         check(code, f"install the plan of {plan.flow}", RingError)
         return True
+
+    def _run_at(self, flow: int, first_psn: int) -> tuple[int, int]:
+        """(run, place in it) of a staged message; of one this ring lacks (NO_RUN, 0)."""
+        records = self.staging.records()
+        messages = records["message"][records["state"] == 1]
+        own = messages[(messages["flow"] == flow) & (messages["first_psn"] == first_psn)]
+        return (int(own[0]["run_psn"]), int(own[0]["nth"])) if len(own) else (NO_RUN, 0)
+
+    def forget_plans(self) -> None:
+        """No flow has a plan any more: what comes is staged again."""
+        lib.fc_plans_forget(self.handle)
 
     def ignore(self, flow: int) -> None:
         """Nothing more of the flow with this index is staged or placed."""

@@ -19,6 +19,8 @@ MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
 FORMAT = 1
 """Of the file; another one is refused."""
+UNSHOWN = "(no audit has shown it yet)"
+"""Ends what of a joined job is assumed until an audit of a step taken since passes."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     empty: `flows` are all there are."""
     split: bool = False
     """Each of them carries a piece of every send; else whole sends take turns."""
+    first_psns: tuple[int, ...] = ()
+    """[channel] unwrapped PSN of that message, where the start of its flow was not seen: numbers
+    are counted from there; empty: from the flow's start."""
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""
@@ -166,6 +171,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of all gradients as they are reduced, flat in registration order, and of the map
         behind them."""
         return sum(parameter.nbytes for parameter in self.reduced)
+
+    @property
+    def joined(self) -> bool:
+        """It was joined amid its run: which of the trainer's steps its first one is, the wire does
+        not tell."""
+        return any(edge.first_psns for edge in self.edges)
 
     @property
     def map_index(self) -> int:

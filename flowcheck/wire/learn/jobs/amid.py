@@ -1,0 +1,199 @@
+"""A job whose start nobody saw: its model is stated, its rings are told by sizes.
+
+What a model's buckets send is known for each ring that connections may form; the one that explains
+every size of a whole iteration is the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import msgspec
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.flows.rings import Ring, alone, rings
+from flowcheck.wire.learn.flows.roles import Grants, sort_flows
+from flowcheck.wire.learn.flows.rows import rows
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.jobs.instants import SHORT
+from flowcheck.wire.learn.jobs.joined import join_job
+from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
+from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
+from flowcheck.wire.plan import compile_flow_plans
+from flowcheck.wire.seen import FlowSeen, MessageSeen
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+NO_RINGS = "no connections of a ring were seen yet"
+UNFIT = (
+    "no ring of the connections seen sends what the stated model does in an iteration ([model] "
+    "factory, loss, bucket_cap_mb): {}"
+)
+BY_TAGS = "the place of the mirrored ranks in the ring: sizes fit others, clear-to-send told one"
+UNPLACED = "which place in the ring the mirrored ranks have is not told: sizes fit {} of them"
+AS_STATED = "parameters and the order of their gradients are those of the stated model"
+LAPS = 2
+"""Iterations that must have the sizes: of one alone another ring or model may have them too."""
+ORDER = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
+"""What NCCL chooses as collectives grow."""
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job file says of a model."""
+
+    parameters: tuple[job.Parameter, ...]
+    buckets: tuple[tuple[int, ...], ...]
+    """Of every iteration but the first ones."""
+    buffer_bytes: tuple[int, ...] = ()
+    """Broadcasts of its buffers before each forward."""
+    mapped: bool = False
+    """With find_unused_parameters: the last bucket is the map."""
+    gradient_element_bytes: int = 0
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    joined: job.Job
+    penalty: int
+
+
+def join_expected(
+    stated: Expected,
+    flows: Sequence[FlowSeen],
+    messages: Sequence[MessageSeen],
+    *,
+    ended: bool,
+    release: Rule | None = None,
+) -> tuple[job.Job | None, str]:
+    """The job from the first iteration on that lies whole in the stream, or why there is none."""
+    told = sort_flows(flows, messages)
+    streams, _ = ring_and_p2p(told.streams)
+    if not streams:
+        return None, NO_RINGS
+    rules = rules_told(told, release)
+    why = UNFIT.format("none leads around")
+    for row in rows(streams):
+        own = [grant for grant in told.grants if grant.rings]
+        fits, short = _fits(stated, row, own, rules, messages, ended=ended)
+        if fits:
+            return _told(stated, fits)
+        why = SHORT if short and not ended else UNFIT.format(f"of {len(row)} connections none does")
+    return None, why
+
+
+def _fits(
+    stated: Expected,
+    row: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    messages: Sequence[MessageSeen],
+    *,
+    ended: bool,
+) -> tuple[list[_Fit], bool]:
+    """Every guess about the row that explains its sizes; and whether more of the stream may."""
+    seen = [protocol for s in row for send in s.sends.values() if (protocol := send.protocol)]
+    used = [protocol for protocol in ORDER if protocol in {*seen, *(s.protocol for s in row)}]
+    fits: list[_Fit] = []
+    short = False
+    for ring in rings(alone(row, grants), rules):
+        if fits and ring.penalty > min(fit.penalty for fit in fits) + 1:
+            break
+        for guess in _guesses(stated, ring, used):
+            found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=AS_STATED)
+            short = short or why == SHORT
+            if found is not None and not any(_same(found, fit.joined) for fit in fits):
+                fits.append(_Fit(found, ring.penalty))
+    return fits, short
+
+
+def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator[job.Job]:
+    """The job as it would be on this ring, by release and by which sizes go in which protocol."""
+    for rule in ring.rules:
+        for each in _iterations(stated, used):
+            edges = tuple(
+                job.Edge(
+                    communicator=0,
+                    sender=edge.sender,
+                    flows=tuple(stream.key for stream in edge.streams)
+                    + (None,) * (ring.channels - len(edge.streams)),
+                    first_numbers=(0,) * ring.channels,
+                )
+                for edge in ring.edges
+            )
+            yield job.Job(
+                rule=rule,
+                communicators=(
+                    job.Communicator(
+                        ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends
+                    ),
+                ),
+                edges=edges,
+                parameters=stated.parameters,
+                first_buckets=stated.buckets,
+                buckets=stated.buckets,
+                first=each,
+                each=each,
+                mapped=stated.mapped,
+                gradient_element_bytes=stated.gradient_element_bytes,
+            )
+
+
+def _iterations(stated: Expected, used: Sequence[Protocol]) -> Iterator[tuple[job.Op, ...]]:
+    """An iteration's collectives: the larger of two is in no simpler protocol than the other."""
+    ops = list(_ops(stated))
+    sizes = sorted({op.work_bytes for op in ops})
+    for chosen in combinations_with_replacement(used, len(sizes)):
+        of = dict(zip(sizes, chosen, strict=True))
+        yield tuple(msgspec.structs.replace(op, protocol=of[op.work_bytes]) for op in ops)
+
+
+def _ops(stated: Expected) -> Iterator[job.Op]:
+    for size in stated.buffer_bytes:
+        yield job.Op(
+            communicator=0,
+            protocol=Protocol.LL,
+            role=job.Role.IGNORED,
+            kind=Kind.BROADCAST,
+            work_bytes=size,
+            element_bytes=1,
+        )
+    own = job.as_reduced(stated.parameters, stated.gradient_element_bytes)
+    used_map = job.Parameter(sizes=(len(own),), strides=(1,), dtype="int32")
+    reduced = (*own, used_map) if stated.mapped else own
+    for number, bucket in enumerate(stated.buckets):
+        yield job.Op(
+            communicator=0,
+            protocol=Protocol.LL,
+            role=job.Role.BUCKET,
+            bucket=number,
+            work_bytes=sum(reduced[index].nbytes for index in bucket),
+            element_bytes=reduced[bucket[0]].element_bytes,
+        )
+
+
+def _same(one: job.Job, other: job.Job) -> bool:
+    """They place every byte alike."""
+    ours, theirs = compile_flow_plans(one), compile_flow_plans(other)
+    return len(ours) == len(theirs) and all(
+        a.flow == b.flow
+        and a.first_psn == b.first_psn
+        and a.each.sends.tobytes() == b.each.sends.tobytes()
+        and a.each.segments.tobytes() == b.each.segments.tobytes()
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
+    """The one that hints speak for, where sizes fit several."""
+    least = min(fit.penalty for fit in fits)
+    best = [fit.joined for fit in fits if fit.penalty == least]
+    if len(best) > 1:
+        return None, UNPLACED.format(len(best))
+    found = best[0]
+    assumed = [BY_TAGS] if len(fits) > 1 else []
+    if max(communicator.channels for communicator in found.communicators) > 1:
+        assumed.append(CHANNEL_ORDER)
+    told = tuple(f"{sentence} {job.UNSHOWN}" for sentence in (*stated.assumed, *assumed))
+    return msgspec.structs.replace(found, assumed=(*found.assumed, *told)), ""
