@@ -54,12 +54,21 @@ def base(
         Path, typer.Argument(help="The trainer's own file of the step its job began with.")
     ],
     run: Run = DEFAULT_RUN,
+    then: Annotated[
+        Path | None, typer.Option(help="Of a job joined amid its run: a later file of it.")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option(help="Or how many of the logged steps it had taken by then.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Give a job that resumed from a step the replica does not hold its optimizer's state.
 
-    The file's parameters must be those of the job's start-up broadcast, bit for bit.
+    The file's parameters must be those of the job's start-up broadcast, bit for bit. Of a job that
+    was joined amid its run any step will do whose next ones are logged; the steps between two files
+    tell which these are.
     """
     from flowcheck.ops import base as verb
 
-    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
+    place = verb.Place(then=then, after=after)
+    raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -12,12 +13,14 @@ from rich.console import Console
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.ops import anchor
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica import optimizers
 from flowcheck.replica.header import peek_versions
+from flowcheck.replica.layout import Layout
 from flowcheck.stages.base import write_base
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import incarnation_of
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.template import Template, load_template
 from flowcheck.wire.job import decode_job
@@ -26,41 +29,71 @@ TAKEN_LIMIT_S = 60.0
 LOOK_S = 0.05
 
 
-def run(root: Path, file: Path, *, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the log of a job joined amid its run a base belongs, as far as it is said."""
+
+    then: Path | None = None
+    """A later checkpoint of the trainer's: only the right place leads to it."""
+    after: int | None = None
+    """Steps the job took since it was joined until the base, its own included."""
+
+
+NOWHERE = Place()
+
+
+def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int:
     """Gives the base to a chain that runs, and waits until its updater took it.
 
     Raises ConfigError without a run, StateError where none waits, where the file is not of the
-    step the job began with, or where it was not taken in TAKEN_LIMIT_S.
+    step the job began with, or, of a joined job, where its place in the log is not told, or where
+    it was not taken in TAKEN_LIMIT_S.
     """
-    where = RunDir(root)
-    config = where.settings()
+    template, why = take(RunDir(root), file, place)
+    if as_json:
+        print(json.dumps({"step": template.step, "file": str(file)}))
+    else:
+        Console(highlight=False, soft_wrap=True).print(
+            f"step {template.step} of {file} is the base: {why}; what was logged since is being "
+            "taken"
+        )
+    return 0
+
+
+def take(where: RunDir, file: Path, place: Place = NOWHERE) -> tuple[Template, str]:
+    """As `run`; the base, and why it is one."""
+    root, config = where.root, where.settings()
     if not where.replica.exists():
         raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
     if incarnation_of(where).step is not None:
         raise StateError(f"{root}: the replica's state is known: nothing waits for a base")
     if "update" not in where.stage_pids():
         raise StateError(f"{root}: no updater runs there to take a base: flowcheck up JOB.toml")
-    template = give(where, config, file)
+    found = give(where, config, file, place)
     _wait(where)
-    if as_json:
-        print(json.dumps({"step": template.step, "file": str(file)}))
-    else:
-        Console(highlight=False, soft_wrap=True).print(
-            f"step {template.step} of {file} is the base: its parameters are those the job began "
-            "with, bit for bit; what was logged since is being taken"
-        )
-    return 0
+    return found
 
 
-def give(where: RunDir, config: JobConfig, file: Path) -> Template:
+def give(
+    where: RunDir, config: JobConfig, file: Path, place: Place = NOWHERE
+) -> tuple[Template, str]:
     """Puts the state of a checkpoint where the updater takes it, once its parameters are proved to
-    be those the job began with. Raises StateError where they are not."""
+    be those the job began with, or its place in the log is told; with it why it is the base.
+    Raises StateError where they are not."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
     template = load_template(file, layout, stated_names(layout))
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
+    if job.joined:
+        after, why = _placed(where, config, layout, (template.step, sections), place)
+        write_base(where, template.step, sections, str(file), after=after)
+        return template, why
+    if place != NOWHERE:
+        raise StateError(f"{where.root}: the job's start was seen: it tells itself where it began")
+    if not where.weights.exists():
+        raise StateError(f"{where.root}: the job is being joined again just now")
     began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
     mine = sections[optimizers.PARAMETERS]
     for p in layout.parameters:
@@ -70,7 +103,34 @@ def give(where: RunDir, config: JobConfig, file: Path) -> Template:
                 "another than its start-up broadcast sent"
             )
     write_base(where, template.step, sections, str(file))
-    return template
+    return template, "its parameters are those the job began with, bit for bit"
+
+
+def _placed(
+    where: RunDir,
+    config: JobConfig,
+    layout: Layout,
+    base: tuple[int, anchor.Sections],
+    place: Place,
+) -> tuple[int, str]:
+    """(steps since the job was joined until the base, how that is known)."""
+    count = anchor.logged(where, config)
+    if place.then is not None:
+        later = load_template(place.then, layout, stated_names(layout))
+        after = anchor.steps_before(where, config, layout, base, later)
+        how = f"the {later.step - base[0]} steps logged then lead to {place.then}, bit for bit"
+        if place.after in (None, after):
+            return after, how
+        raise StateError(f"{how}: it is the one after {after} logged steps, not {place.after}")
+    if place.after is None:
+        raise StateError(
+            f"{where.root}: the job was joined amid its run, {count} steps are logged since, and "
+            "which of them follows this file no frame tells: give the trainer's next checkpoint as "
+            "well (--then FILE), or state after how many of them it was written (--after N)"
+        )
+    if not 0 <= place.after <= count:
+        raise StateError(f"{where.root}: {count} steps are logged: --after {place.after} is none")
+    return place.after, f"as stated it was written after {place.after} of {count} logged steps"
 
 
 def _wait(where: RunDir) -> None:

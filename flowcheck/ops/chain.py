@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,13 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
 from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.bounded import last_line
+from flowcheck.stages.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Progress, Supervisor
 from flowcheck.wire.job import decode_job
+from flowcheck.wire.learn.jobs.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
@@ -59,14 +62,27 @@ def ordinary_bytes_free() -> int:
     return min(shm.f_bavail * shm.f_frsize, available * 1024)
 
 
-def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
-    """The run directory with its shared memory, and a sentence about where that lies."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Files for a job that is joined amid its run."""
+
+    job: bytes | None
+    model: bytes | None
+
+
+def create(config: JobConfig, root: Path, expected: Expected | None = None) -> tuple[RunDir, str]:
+    """The run directory with its shared memory, and a sentence about where that lies. expected:
+    what a model reduces, for a job whose start may not be seen."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
+    known = _Known(
+        newest_known(config, root) if may_join(config) else None,
+        None if expected is None else msgspec.json.encode(expected),
+    )
     need = memory_need(config)
     place = choose(need)
     if place.huge_pages:
         try:
-            return _create_in(place, config, root, learned)
+            return _create_in(place, config, root, learned, known)
         except RingError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -79,16 +95,24 @@ def create(config: JobConfig, root: Path) -> tuple[RunDir, str]:
             f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
             "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
         )
-    return _create_in(place, config, root, learned)
+    return _create_in(place, config, root, learned, known)
 
 
 def _create_in(
-    place: Place, config: JobConfig, root: Path, learned: tuple[bytes, bytes] | None
+    place: Place,
+    config: JobConfig,
+    root: Path,
+    learned: tuple[bytes, bytes] | None,
+    known: _Known,
 ) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
         with naming(run.root):
             run.config.write_bytes(encode_config(config))
+            if known.job is not None:
+                (run.learned_folder / KNOWN_JOB).write_bytes(known.job)
+            if known.model is not None:
+                (run.learned_folder / EXPECTED).write_bytes(known.model)
             if learned is not None:
                 run.weights.write_bytes(learned[1])
                 run.learned_job.write_bytes(learned[0])

@@ -10,8 +10,9 @@ from flowcheck.ops.progress import lost_sentence
 from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import incarnation_of, verdict_of
+from flowcheck.stages.succession import verdict_of
 from flowcheck.stages.supervisor import Progress
 
 

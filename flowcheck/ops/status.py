@@ -20,8 +20,8 @@ from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import incarnation_of
 from flowcheck.stages.unlearned import reasons
 from flowcheck.wire.job import decode_job
 

@@ -17,8 +17,8 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import incarnation_of
 from flowcheck.stages.unlearned import reasons
 
 CALM_S = 1.0

@@ -9,6 +9,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.ops.chain import create, job_to_run, supervise
 from flowcheck.ops.ending import Ending, ending
+from flowcheck.ops.expected import expected_of
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep, rescue
@@ -26,6 +27,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
     """
     config = job_to_run(job)
+    expected = expected_of(config)
     where = root or Path(config.run)
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
@@ -34,7 +36,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             say(f"{rescued}; this one begins anew")
         for sentence in clear(apart_from=where, replicas=False).sentences:
             say(sentence)
-        run, memory = create(config, where)
+        run, memory = create(config, where, expected)
         say(memory)
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
         supervisor = _supervised(config, run, signals)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.messages import AuditLine
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import KEEPS_NONE, first_left_out
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job import UNSHOWN, decode_job
 
 EMPTY_STATE = (
     "the trainer's optimizer had no state when its start-up was seen (no audit has shown it yet)"
 )
+
+BASE_FITS = f"which of the logged gradients follows the base {UNSHOWN}"
 
 
 def assume(run: RunDir, sentence: str) -> None:
@@ -26,9 +29,15 @@ def assumed(run: RunDir) -> tuple[str, ...]:
     """All of it, for the replica as it is now; () before a job is learned."""
     if not run.learned_job.exists():
         return ()
-    own = decode_job(run.learned_job.read_bytes()).assumed
-    audited = _audited(run)
+    job, followed = decode_job(run.learned_job.read_bytes()), incarnation_of(run)
+    own = job.assumed
+    audited = _audited(run, 0 if followed.base is None else followed.audits)
     first = () if audited else (EMPTY_STATE,)
+    if job.joined:
+        # A base is equal to itself: what was taken on it shows whether it belonged there.
+        shown = followed.base is not None and audited > followed.base
+        first = () if shown else (BASE_FITS,)
+        own = tuple(s for s in own if not (shown and s.endswith(UNSHOWN)))
     left_out = first_left_out(run.left_out)
     keeps = () if left_out is None or audited >= left_out else (KEEPS_NONE.format(left_out),)
     return tuple(dict.fromkeys((*own, *_added(run), *first, *keeps)))
@@ -40,9 +49,9 @@ def _added(run: RunDir) -> list[str]:
     return msgspec.json.decode(run.assumed.read_bytes(), type=list[str])
 
 
-def _audited(run: RunDir) -> int:
+def _audited(run: RunDir, before: int) -> int:
     """The last step that an audit passed at, 0: none: an optimizer that went on from another state
-    would have made other parameters by then."""
-    lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
+    would have made other parameters by then. before: lines that are of another past."""
+    lines = run.audits.read_bytes().splitlines()[before:] if run.audits.exists() else []
     told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
     return max((audit.step for audit in told if audit.passed), default=0)

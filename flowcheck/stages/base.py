@@ -1,8 +1,9 @@
 """A job whose optimizer state nobody knows yet: its gradients wait for a base.
 
 A base is the state of the step the job began with, out of a checkpoint of the trainer's, its
-parameters proved equal to those of the start-up broadcast (ops/base.py). Taking it may be done
-again after a kill: `incarnation.json`, which then names the step, is written last.
+parameters proved equal to those of the start-up broadcast (ops/base.py). Of a job joined amid its
+run it is that of any step it is known to have taken, or be about to take, since. Taking it may be
+done again after a kill: `incarnation.json`, which then names the step, is written last.
 """
 
 from __future__ import annotations
@@ -18,49 +19,54 @@ from flowcheck.config import JobConfig
 from flowcheck.replica.checkpoint import writing
 from flowcheck.replica.gradients import GradientLog, Room
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.incarnation import Incarnation, incarnation_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Incarnation, incarnation_of
 
 STEP = "step"
 SOURCE = "source"
+AFTER = "after"
 
 
-def write_base(run: RunDir, step: int, sections: dict[str, np.ndarray], source: str) -> None:
-    """Puts a base where the updater finds it; it appears whole. source: for people."""
+def write_base(
+    run: RunDir, step: int, sections: dict[str, np.ndarray], source: str, *, after: int = 0
+) -> None:
+    """Puts a base where the updater finds it; it appears whole. source: for people; after: steps
+    the job took since it was joined until this one, its own included."""
     growing = run.base.with_suffix(".tmp")
     try:
         with writing(run.base):
-            save_file(sections, growing, metadata={STEP: str(step), SOURCE: source})
+            save_file(
+                sections, growing, metadata={STEP: str(step), SOURCE: source, AFTER: str(after)}
+            )
         growing.rename(run.base)
     finally:
         growing.unlink(missing_ok=True)
 
 
-def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str]:
-    """(step, sections, source) of what `write_base` wrote."""
+def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str, int]:
+    """(step, sections, source, after) of what `write_base` wrote."""
     with safe_open(path, framework="numpy") as file:
         told = file.metadata()
         sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return int(told[STEP]), sections, told[SOURCE]
+    return int(told[STEP]), sections, told[SOURCE], int(told[AFTER])
 
 
-def await_first_base(run: RunDir) -> None:
-    """The first incarnation is a resumed one: without a base none of its steps is taken."""
-    if not run.incarnation.exists():
-        write_whole(run.incarnation, msgspec.json.encode(Incarnation(step=None)))
+def open_log(run: RunDir, config: JobConfig, gradient_bytes: int) -> GradientLog:
+    """The gradients that wait. For its only writer, and for who only reads."""
+    log = config.gradient_log
+    rooms = [Room(run.gradients, log.memory_bytes)]
+    if log.file is not None:
+        rooms.append(Room(Path(log.file), log.file_bytes))
+    return GradientLog(rooms, gradient_bytes)
 
 
 class Waiting:
     """The updater's gradient log, and how a base ends the wait."""
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
-        log = config.gradient_log
-        rooms = [Room(run.gradients, log.memory_bytes)]
-        if log.file is not None:
-            rooms.append(Room(Path(log.file), log.file_bytes))
         self._run = run
-        self._log = GradientLog(rooms, gradient_bytes)
+        self._log = open_log(run, config, gradient_bytes)
 
     def keep(self, iteration: int, gradient: np.ndarray) -> str | None:
         """Logs what cannot be taken yet; a sentence for the operator where that ends here."""
@@ -77,12 +83,15 @@ class Waiting:
     def take(self, replica: Replica) -> tuple[Incarnation, str]:
         """Makes the base that was given the replica's only step; the job's place from now on and a
         sentence for the operator. Raises StateError where it does not fit the replica."""
-        step, sections, source = read_base(self._run.base)
+        step, sections, source, after = read_base(self._run.base)
         replica.rebase(step, sections)
-        followed = msgspec.structs.replace(incarnation_of(self._run), step=step)
+        audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
+        known = incarnation_of(self._run)
+        followed = msgspec.structs.replace(known, step=step - after, base=step, audits=audits)
+        left = sum(iteration > known.iterations + after for iteration in self._log.iterations)
         return followed, (
             f"{source} is the base of the job: the replica is at step {step}, and takes "
-            f"{len(self._log.iterations)} logged steps"
+            f"{left} logged steps"
         )
 
     def commit(self, followed: Incarnation) -> None:

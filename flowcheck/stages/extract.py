@@ -14,8 +14,11 @@ from flowcheck.plane.shard import Shard
 from flowcheck.stages.apart import Apart
 from flowcheck.stages.files import create_shard, open_staging
 from flowcheck.stages.followed import Followed
+from flowcheck.stages.incarnation import await_first_base
+from flowcheck.stages.joining import NO_ROOM, full, known_of, let_go, may_join, remember
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
+from flowcheck.stages.readings import UNKNOWN
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
 from flowcheck.stages.unlearned import Unlearned
@@ -45,6 +48,8 @@ class ExtractService:
         self._followed: Followed | None = None
         self._turn = 0
         self._over = False
+        self._known = UNKNOWN
+        """Of a job that may be joined amid its run."""
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -60,6 +65,8 @@ class ExtractService:
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
+        elif may_join(self._config):
+            self._known = known_of(self._run)
 
     def _adopt(self, job: Job, shard: Shard | None, *, fresh: bool = False) -> None:
         """Follows a learned job. fresh: it was learned just now."""
@@ -77,7 +84,9 @@ class ExtractService:
             self._links,
             each=self._config.optimizer.synced_backwards,
             fresh=fresh,
+            joins=may_join(self._config),
         )
+        remember(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:
@@ -99,8 +108,17 @@ class ExtractService:
     def _learn(self, *, wait_s: float) -> int:
         stalled = [extractor for extractor in self._extractors if extractor.stalled]
         ended = all(extractor.ring.drained for extractor in self._extractors)
-        proof = self._learner.learn(self._extractors, at_once=bool(stalled) or ended, wait_s=wait_s)
+        crowded = bool(self._known) and full(self._extractors)
+        proof = self._learner.learn(
+            self._extractors,
+            at_once=bool(stalled) or ended,
+            hurry=crowded,
+            known=self._known,
+            wait_s=wait_s,
+        )
         if proof is not None:
+            if proof.job.joined:
+                await_first_base(self._run)
             proof.keep(self._run, Apart(self._run.learned_folder / "numbers"))
             self._adopt(proof.job, None, fresh=True)
             self._unlearned.over()
@@ -111,6 +129,11 @@ class ExtractService:
         if self._learner.busy:
             return 0
         why_not = self._learner.why_not
+        if crowded and self._learner.joining:
+            # A job that is known is joined wherever a whole iteration of it is seen.
+            self._unlearned.look((*why_not, NO_ROOM))
+            self._learner.forget()
+            return let_go(self._extractors)
         for extractor in stalled:
             extractor.unblock()
             self._unlearned.keep(why_not)

@@ -9,13 +9,18 @@ from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.apart import Apart
 from flowcheck.stages.generations import Generations, Short
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Succession, incarnation_of
+from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Job
 
+GOES_ON = (
+    "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
+    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
+)
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
 
@@ -33,10 +38,12 @@ class Followed:
         *,
         each: int,
         fresh: bool,
+        joins: bool = False,
     ) -> None:
         """Obeys the job: everything here may have been done before a kill.
 
-        each: all-reduced backward passes per step of the trainer; fresh: it was learned just now.
+        each: all-reduced backward passes per step of the trainer; fresh: it was learned just now;
+        joins: behind a step that was lost it is joined again.
         """
         self._each = each
         self._run, self._extractors, self._links = run, extractors, links
@@ -48,7 +55,9 @@ class Followed:
         self.generations = Generations(shard, Map(job, each).problem)
         self.generations.open_free()
         base = incarnation_of(run).iterations
-        self.planned = Planned(run, job, extractors, base=base, name=self._name, fresh=fresh)
+        self.planned = Planned(
+            run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
+        )
         self.planned.restore()
         self.planned.install(lost=self.lost)
         self.place()
@@ -100,7 +109,7 @@ class Followed:
         if any(x.stalled for x in self._extractors) and not generations.waiting:
             return self.give_up(short, "staging is full and it is not whole")
         # A whole step before it frees a generation first: then what waits is read again.
-        if looks and not generations.waiting and (why := self.planned.passed(short.step)):
+        if looks and not generations.waiting and (why := self.planned.passage.passed(short.step)):
             return self.give_up(short, why)
         return 0
 
@@ -174,7 +183,10 @@ class Followed:
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
-        self.planned.ignore_planned()
+        if self.planned.join_again():
+            self._note(GOES_ON.format(named))
+        else:
+            self.planned.ignore_planned()
         self.place()
         return 1
 

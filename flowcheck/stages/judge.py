@@ -15,17 +15,20 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Verdict, incarnation_of
+from flowcheck.stages.succession import Verdict
 from flowcheck.wire.job import decode_job
 
 OTHERWISE_USED = (
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
     "gradient"
 )
+
+GOES_ON = "it went on while some of it was not seen, and was joined again"
 
 
 class Judge:
@@ -66,7 +69,8 @@ class Judge:
     ) -> str:
         """The verdict where no step is known: the job waits for a base, or is not followed."""
         followed = incarnation_of(self._run)
-        kept = self._set_aside(replica)
+        # While its state is not known either, it is that of a past which was kept already.
+        kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
             shard.apply(followed.iteration_of(replica.step, iterations))
         what = (
@@ -78,7 +82,8 @@ class Judge:
             number=followed.number,
             step=None,
             iterations=shard.applied_step,
-            why=f"{what}: {why}; the replica's step {replica.step} is kept as {kept}",
+            why=f"{what}: {why}"
+            + (f"; the replica's step {replica.step} is kept as {kept}" if kept else ""),
             waits=waits,
         )
         write_whole(self._run.verdict, msgspec.json.encode(verdict))
@@ -98,6 +103,8 @@ class Judge:
         known = decode_job(self._run.learned_job.read_bytes())
         if (job.mapped, job.never_used) != (known.mapped, known.never_used):
             return None, OTHERWISE_USED, False
+        if job.joined:
+            return None, GOES_ON, True
         weights = np.fromfile(folder / self._run.weights.name, layout.stored_as)
         step = replica.step_of_weights(layout.memory_order(weights))
         kept = ", ".join(map(str, replica.versions))

@@ -15,7 +15,7 @@ from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
 from flowcheck.stages.left import leave_out
 from flowcheck.stages.proof import Proof
-from flowcheck.stages.readings import ReadingProcess, Terms
+from flowcheck.stages.readings import UNKNOWN, Known, ReadingProcess, Terms
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, decode_job
 from flowcheck.wire.seen import FlowKey, FlowSeen
@@ -57,6 +57,8 @@ class Learner:
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
         self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
+        self.joining = False
+        """By the last reading a job that is known runs, and was not joined yet."""
         self._left_out = 0
 
     @property
@@ -90,14 +92,15 @@ class Learner:
         hurry: bool = False,
         only: Sequence[set[int]] | None = None,
         before: Job | None = None,
+        known: Known = UNKNOWN,
         wait_s: float = 0.0,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
         is little room: read again as soon as anything is new; only: [ring] indices of the flows
-        to read, by default all; before: the job whose next incarnation this may be; wait_s: for a
-        reading under way.
+        to read, by default all; before: the job whose next incarnation this may be; known: of one
+        that may be joined amid its run; wait_s: for a reading under way.
         """
         if only is None:
             complete = _completions(extractors)
@@ -107,7 +110,7 @@ class Learner:
             quiet = at_once or self._quiet(extractors)
             if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
-                self._begin(extractors, only, before, hasty=not (quiet or hurry))
+                self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
         self._tell(unread=self._reading is not None or (complete > 0 and not read))
         if self._reading is None:
@@ -117,8 +120,9 @@ class Learner:
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
         self._not_before_s = self._clock() + PAUSE * took_s
-        if found.job is None or found.weights is None:
+        if found.job is None or (found.weights is None and not found.job.joined):
             self.why_not = found.why_not or ("the stream does not tell a training job yet",)
+            self.joining = found.joining
             self._left_out += leave_out(extractors, reading.seen.names, found.others)
             return None
         self.forget()
@@ -180,6 +184,7 @@ class Learner:
         extractors: Sequence[Extractor],
         only: Sequence[set[int]] | None,
         before: Job | None,
+        known: Known,
         *,
         hasty: bool,
     ) -> None:
@@ -195,6 +200,7 @@ class Learner:
             release=self._release,
             before=before,
             stated=self._stated,
+            known=known,
         )
         self._reading = ReadingProcess(seen, flows, terms)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from flowcheck.plane.carrying import staged_unnumbered
 from flowcheck.plane.extractor import (
     PLAN_ACTIVE,
     PLAN_IGNORE,
@@ -18,16 +17,12 @@ from flowcheck.plane.extractor import (
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
 from flowcheck.stages.gaps import explain
+from flowcheck.stages.passage import Passage
 from flowcheck.stages.recut import Recuts
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowKey
-
-PASSED_STEPS = 2
-"""A step is given up when every flow is so many steps beyond it."""
-SILENT_S = 10.0
-"""A live mirror point from which nothing comes for so long may have died."""
 
 
 class Planned:
@@ -43,11 +38,15 @@ class Planned:
         base: int = 0,
         name: Callable[[int], int] = int,
         fresh: bool = False,
+        joins: bool = False,
     ) -> None:
         """base: the shard's steps before this job's first one; name: what the trainer calls one of
         them; fresh: the job was learned just now, so that most flows it does not name belong to it
-        all the same."""
+        all the same; joins: behind a step that was lost it is joined again."""
         self.job = job
+        self._joins = joins
+        self.rejoins = False
+        """A step was lost: the job's own flows are among `late` now."""
         self._base, self._fresh = base, fresh
         self.late: list[set[int]] = [set() for _ in extractors]
         """[ring] flows that appeared after the job was learned: they stay staged."""
@@ -56,9 +55,7 @@ class Planned:
         self._waiting: list[list[int]] = [[] for _ in extractors]
         """[ring] flows without a plan of which no message came: the other directions of theirs."""
         self._looked = [0] * len(extractors)
-        self._clock = clock
-        self._heads = [(-1, clock()) for _ in extractors]
-        """[ring] its head, and since when it has not moved."""
+        self.passage = Passage(extractors, clock)
         self.recuts = Recuts(run, job, self._plans, base, name)
 
     def restore(self) -> None:
@@ -85,7 +82,10 @@ class Planned:
                     continue
                 key = keys[index]
                 plan = self._plans.get(key)
-                if plan is None and not wrote[index]:
+                if plan is not None and lost and self._joins:
+                    self.rejoins = True
+                    self.late[number].add(index)
+                elif plan is None and not wrote[index]:
                     self._waiting[number].append(index)
                 elif plan is None and index not in beside:
                     self.late[number].add(index)
@@ -100,8 +100,10 @@ class Planned:
 
     def _beside(self, extractor: Extractor) -> set[int]:
         """Flows without a plan that began before the first iteration of all others was over:
-        clear-to-send, and what else the job does."""
+        clear-to-send, and what else the job does. Of a job joined amid its run every one does."""
         keys = extractor.keys()
+        if self.job.joined:
+            return set(range(len(keys)))
         records = extractor.staging.records()
         staged = records["message"][records["state"] == 1]
         proved_at = 0
@@ -149,6 +151,18 @@ class Planned:
                     extractor.ignore(index)
             extractor.close_homes()
 
+    def join_again(self) -> bool:
+        """The job goes on behind what was lost: from now on its flows are `late` ones. False where
+        it may not be joined."""
+        if not self._joins:
+            return False
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            states = extractor.staging.plans()["state"][: len(extractor.keys())]
+            late |= set(map(int, np.flatnonzero(np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED)))))
+            extractor.forget_plans()
+        self.rejoins = True
+        return True
+
     def goes_on(self, successor: Job, called: Sequence[Mapping[FlowKey, Name]]) -> bool:
         """Did a flow of this job begin a message after the successor's first one?
 
@@ -170,60 +184,3 @@ class Planned:
     def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[str]:
         """What was lost and can only have been as planned is waited for no more."""
         return explain(self._extractors, self._plans, numbers)
-
-    def passed(self, step: int) -> str:
-        """Why no ring still brings what `step` lacks; empty while one may.
-
-        Each flow is as far as the slowest ring that carries it. A ring that ended brings
-        nothing more; one that was silent for SILENT_S is not waited for either.
-        """
-        silent = self._silent()
-        if not silent and self._undecided():
-            return ""
-        last: dict[FlowKey, int] = {}
-        ended: dict[FlowKey, int] = {}
-        for number, extractor in enumerate(self._extractors):
-            over = number in silent or extractor.ring.drained
-            plans = extractor.staging.plans()
-            for index, key in enumerate(extractor.keys()):
-                plan = plans[index]
-                if plan["state"] not in (PLAN_ACTIVE, PLAN_SUSPENDED) or not plan["each_sends"]:
-                    continue
-                at = int(plan["last_step"])
-                if over:
-                    ended[key] = max(ended.get(key, 0), at)
-                else:
-                    last[key] = min(last.get(key, at), at)
-        last = ended | last
-        if not last or any(at < step + PASSED_STEPS for at in last.values()):
-            return ""
-        why = "every flow went on without it"
-        if silent:
-            total = len(self._extractors)
-            why += f"; {len(silent)} of {total} mirror points, silent for {SILENT_S:g} s, "
-            why += "not waited for"
-        return why
-
-    def _undecided(self) -> bool:
-        """What is staged on one of several rings may be of any step until all went by it."""
-        if len(self._extractors) < 2 or all(x.ring.drained for x in self._extractors):
-            return False
-        suspended = any(
-            int(extractor.staging.plans()["state"][index]) == PLAN_SUSPENDED
-            for extractor in self._extractors
-            for index in range(len(extractor.keys()))
-        )
-        return suspended or any(map(staged_unnumbered, self._extractors))
-
-    def _silent(self) -> set[int]:
-        """Rings where nothing came for long while others went on, and all that came is taken."""
-        now_s = self._clock()
-        silent = set()
-        for number, extractor in enumerate(self._extractors):
-            ring = extractor.ring
-            head = ring.head
-            if head != self._heads[number][0] or ring.tail != head:
-                self._heads[number] = (head, now_s)
-            elif now_s - self._heads[number][1] >= SILENT_S and not ring.drained:
-                silent.add(number)
-        return silent if len(silent) < len(self._extractors) else set()

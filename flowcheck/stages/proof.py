@@ -24,8 +24,8 @@ class Proof:
     """A learned job and what must be on file with it."""
 
     job: Job
-    weights: NDArray[np.uint8]
-    """[bytes of all parameters]"""
+    weights: NDArray[np.uint8] | None
+    """[bytes of all parameters]; None of a job joined amid its run."""
     names: list[dict[FlowKey, Name]]
     """[mirror point] what its flows are called in the job."""
     numbers: dict[Named, int]
@@ -45,7 +45,8 @@ class Proof:
         named = [list(own.items()) for own in self.names]
         write_whole(folder / "names", msgspec.msgpack.encode(named))
         # The job appears last: where it is, the weights are.
-        write_whole(folder / "weights.bin", self.weights.data)
+        if self.weights is not None:
+            write_whole(folder / "weights.bin", self.weights.data)
         write_whole(folder / "job.json", encode_job(self.job))
 
 

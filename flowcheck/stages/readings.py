@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from flowcheck.stages.living import die_with_parent
 from flowcheck.stages.proof import consistent
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.jobs.amid import Expected, join_expected
+from flowcheck.wire.learn.jobs.joined import from_start, join_job, knows, of_job
 from flowcheck.wire.lives import lives
 from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowKey, FlowSeen
@@ -34,6 +36,22 @@ a ring that overflows is lost for good and a job that is learned later is not.""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a job whose start may not be seen."""
+
+    job: Job | None = None
+    """It was followed before."""
+    model: Expected | None = None
+    """Else its model, as the job file states it."""
+
+    def __bool__(self) -> bool:
+        return self.job is not None or self.model is not None
+
+
+UNKNOWN = Known()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What one reading came to: a job and what must be kept with it, or why there is none."""
 
@@ -43,6 +61,8 @@ class Outcome:
     why_not: tuple[str, ...] = ()
     others: tuple[FlowKey, ...] = ()
     """As of `Reading`."""
+    joining: bool = False
+    """A job that is known runs, and cannot be joined yet."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -58,6 +78,8 @@ class Terms:
     release: Rule | None = None
     before: Job | None = None
     stated: Stated | None = None
+    known: Known = UNKNOWN
+    """Of a job that may be joined amid its run."""
 
 
 class ReadingProcess:
@@ -131,7 +153,7 @@ def _child(file: int, parent: int, seen: Joined, flows: Sequence[FlowSeen], term
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
         os.nice(YIELDS)
         try:
-            found = outcome_of(read(seen, flows, terms))
+            found = told(seen, flows, terms)
         except Exception:
             found = Outcome(broke=traceback.format_exc())
         with os.fdopen(file, "wb", closefd=False) as out:
@@ -139,6 +161,32 @@ def _child(file: int, parent: int, seen: Joined, flows: Sequence[FlowSeen], term
         code = 0
     finally:
         os._exit(code)
+
+
+def told(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
+    """A job by its start-up, or one that is known and joined amid its run."""
+    known, model = terms.known.job, terms.known.model
+    if known is None or not knows(known, seen.messages):
+        if model is not None and not any(map(from_start, seen.messages)):
+            return _stated(model, seen, flows, terms)
+        return outcome_of(read(seen, flows, terms))
+    job, why_not = join_job(known, seen.messages, ended=terms.ended)
+    if job is not None:
+        return Outcome(job=job)
+    others = [m for m in seen.messages if not of_job(known, m.flow)]
+    if any(from_start(message) for message in others):  # it may have been launched anew meanwhile
+        rest = [flow for flow in flows if not of_job(known, flow.key)]
+        outcome = outcome_of(read(replace(seen, messages=others), rest, terms))
+        if outcome.job is not None:
+            return outcome
+    return Outcome(why_not=(why_not,), joining=True)
+
+
+def _stated(model: Expected, seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
+    job, why_not = join_expected(
+        model, flows, seen.messages, ended=terms.ended, release=terms.release
+    )
+    return Outcome(why_not=(why_not,), joining=True) if job is None else Outcome(job=job)
 
 
 def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:

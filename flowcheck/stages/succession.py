@@ -15,9 +15,12 @@ import msgspec
 
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
+from flowcheck.stages.incarnation import Incarnation
+from flowcheck.stages.joining import let_go
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.proof import Proof, write_whole
+from flowcheck.stages.readings import UNKNOWN, Known
 from flowcheck.stages.rundir import RunDir
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
@@ -42,37 +45,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def followed(self) -> bool:
         return self.step is not None or self.waits
-
-
-class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which incarnation of the job is followed."""
-
-    number: int = 1
-    iterations: int = 0
-    """The shard's number of the last iteration before its first one."""
-    step: int | None = 0
-    """The trainer's step that iteration ended; None: nobody knows, and a base is waited for."""
-
-    def iteration_of(self, step: int, each: int) -> int:
-        """The shard's number of the iteration that ends `step`; each: iterations per step."""
-        assert self.step is not None
-        return self.iterations + (step - self.step) * each
-
-    def step_within(self, iteration: int, each: int) -> int:
-        """The step an iteration belongs to; while nobody knows, its place in this incarnation."""
-        return (self.step or 0) - (self.iterations - iteration) // each
-
-    def step_of(self, iteration: int, each: int) -> int | None:
-        """The step an iteration ends; None where it only adds to one."""
-        assert self.step is not None
-        steps, rest = divmod(iteration - self.iterations, each)
-        return None if rest else self.step + steps
-
-
-def incarnation_of(run: RunDir) -> Incarnation:
-    if not run.incarnation.exists():
-        return Incarnation()
-    return msgspec.json.decode(run.incarnation.read_bytes(), type=Incarnation)
 
 
 def verdict_of(run: RunDir) -> Verdict | None:
@@ -102,6 +74,8 @@ def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
     followed = Incarnation(
         number=verdict.number + 1, iterations=verdict.iterations, step=verdict.step
     )
+    if not (run.successor / run.weights.name).exists():
+        run.weights.unlink(missing_ok=True)  # joined amid its run: those there are of another past
     write_whole(run.incarnation, msgspec.json.encode(followed))
     write_whole(run.learned_job, (run.successor / run.learned_job.name).read_bytes())
     run.successor.rename(history / run.successor.name)
@@ -132,6 +106,9 @@ class Succession:
 
     def look(self, extractors: Sequence[Extractor], planned: Planned, *, at_once: bool) -> int:
         """Reads the flows that appeared later; returns 1 where that changed something."""
+        if planned.rejoins and planned.crowded(LATE_MOST) and not self._learner.busy:
+            self._learner.forget()
+            return let_go(extractors)
         if planned.crowded(LATE_MOST):
             why = "; ".join(self._learner.why_not)
             self._leave_out(
@@ -141,6 +118,7 @@ class Succession:
         proof = self._learner.learn(
             extractors,
             before=planned.job,
+            known=Known(job=planned.job) if planned.rejoins else UNKNOWN,
             at_once=at_once,
             hurry=planned.crowded(LATE_HURRY),
             only=planned.late,

@@ -18,13 +18,13 @@ from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.warm import load_torch
-from flowcheck.stages.base import Waiting, await_first_base
+from flowcheck.stages.base import Waiting
+from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import layout_of, names_fit
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Incarnation, incarnation_of
 from flowcheck.stages.used import Map, note_left_out
 from flowcheck.wire.job import Job, decode_job
 
@@ -95,7 +95,9 @@ class UpdateService:
                 f"{len(job.parameters)} parameters: they are called param.0, param.1, ... instead"
             )
             self._links.report(Note(stage=self.name, sentence=sentence))
-        weights = layout.memory_order(np.fromfile(run.weights, layout.stored_as))
+        known = not job.joined  # else they are nobody's, and the base takes their place
+        raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
+        weights = layout.memory_order(raw.view(layout.stored_as))
         return Replica.create(
             run.replica,
             layout,
@@ -193,7 +195,8 @@ class UpdateService:
             self._say(str(error))
             return 1
         o.records.forget_after(o.replica.step - 1, followed.number)
-        o.records.audited(o.replica.step, followed.number)
+        if not o.map.joined:
+            o.records.audited(o.replica.step, followed.number)
         o.records.write(o.replica, 0.0, None)
         o.waiting.commit(followed)
         self._say(sentence)

@@ -45,6 +45,7 @@ class Map:
         own = job.reduced[: job.map_index]
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
         self._mapped = job.mapped
+        self.joined = job.joined
         self._never = np.isin(np.arange(len(own)), job.never_used)
         self._ranks = max((c.ranks for c in job.communicators), default=0)
         self._backwards = backwards

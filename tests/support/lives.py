@@ -108,13 +108,19 @@ class Both:
             raise
         return service
 
-    def drive(self, until: Callable[[], bool] = lambda: False, frames: int = 64) -> None:
+    def drive(
+        self,
+        until: Callable[[], bool] = lambda: False,
+        frames: int = 64,
+        *,
+        patient: bool = False,
+    ) -> None:
         """To the end of the capture and of all that can be done with it, or to `until`; frames: of
-        one turn."""
-        for _ in range(20000):
+        one turn; patient: none come while what came is read."""
+        for _ in range(50000):
             if until():
                 return
-            self.chain.feed(frames)
+            self.chain.feed(0 if patient and self.extract._learner.busy else frames)
             try:
                 self.extract.work()
             except Killed:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowcheck._core import ffi, lib
-from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    RingConfig,
+    SourceConfig,
+)
 from flowcheck.messages import Message
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.parser import Parser
@@ -72,7 +78,16 @@ class Heard:
 class Chain:
     """Capture, parser and updater beside the stage; one ring per capture file."""
 
-    def __init__(self, folder: Path, memory: Path, captures: Sequence[Path], slots: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        memory: Path,
+        captures: Sequence[Path],
+        slots: int,
+        *,
+        joins: bool = False,
+    ) -> None:
+        self.joins = joins
         self.run = RunDir.create(folder / "run", memory)
         self.heard = Heard()
         self.slots = slots
@@ -91,6 +106,7 @@ class Chain:
             source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
             optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
             ring=RingConfig(slots=self.slots),
+            replica=ReplicaConfig(joins=self.joins),
         )
         service = ExtractService(self.run, config)
         service.start(self.heard)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
 from flowcheck.messages import Drained, StepLost
-from flowcheck.stages import planned
+from flowcheck.stages import passage, planned
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 STEPS = 20
@@ -143,7 +143,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
             chain.apply()
         assert chain.parts[0][0].drained
         assert chain.heard.of(StepLost) == []
-        now[0] += planned.SILENT_S + 1
+        now[0] += passage.SILENT_S + 1
         for _ in range(2 * 16):
             service.work()
         [lost, *_] = chain.heard.of(StepLost)

@@ -31,8 +31,8 @@ from flowcheck.ops import base as verb
 from flowcheck.ops.steps import newest
 from flowcheck.stages.assumed import EMPTY_STATE, assumed
 from flowcheck.stages.base import write_base
+from flowcheck.stages.incarnation import Incarnation, incarnation_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Incarnation, incarnation_of
 
 STEPS = 5
 BASE = 37

@@ -19,8 +19,8 @@ from support.staged import Chain
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages import extract, learner
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.learner import Learner
-from flowcheck.stages.succession import incarnation_of
 from flowcheck.wire.job import decode_job
 
 STEPS = 5

@@ -1,0 +1,50 @@
+"""Which life of a job is followed, and which of the trainer's steps its iterations are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.rundir import RunDir
+
+
+class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
+    """Which incarnation of the job is followed."""
+
+    number: int = 1
+    iterations: int = 0
+    """The shard's number of the last iteration before its first one."""
+    step: int | None = 0
+    """The trainer's step that iteration ended; None: nobody knows, and a base is waited for."""
+    base: int | None = None
+    """The step of the base that was given; None: there was none."""
+    audits: int = 0
+    """Lines of audits.jsonl that are of what was before it."""
+
+    def iteration_of(self, step: int, each: int) -> int:
+        """The shard's number of the iteration that ends `step`; each: iterations per step."""
+        assert self.step is not None
+        return self.iterations + (step - self.step) * each
+
+    def step_within(self, iteration: int, each: int) -> int:
+        """The step an iteration belongs to; while nobody knows, its place in this incarnation."""
+        return (self.step or 0) - (self.iterations - iteration) // each
+
+    def step_of(self, iteration: int, each: int) -> int | None:
+        """The step an iteration ends; None where it only adds to one."""
+        assert self.step is not None
+        steps, rest = divmod(iteration - self.iterations, each)
+        return None if rest else self.step + steps
+
+
+def incarnation_of(run: RunDir) -> Incarnation:
+    if not run.incarnation.exists():
+        return Incarnation()
+    return msgspec.json.decode(run.incarnation.read_bytes(), type=Incarnation)
+
+
+def await_first_base(run: RunDir) -> None:
+    """The first incarnation is one whose state nobody knows, as it was resumed, or joined amid its
+    run: without a base none of its steps is taken."""
+    if not run.incarnation.exists():
+        write_whole(run.incarnation, msgspec.json.encode(Incarnation(step=None)))

@@ -1,0 +1,103 @@
+"""Joining a job amid its run: what is known of it from before, and room to see it in.
+
+Known is the job that a run before this one followed, or this one before the capture had a gap.
+Nothing of it is believed until the stream bears it out (wire/learn/jobs/joined.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flowcheck._core import lib
+from flowcheck.config import JobConfig
+from flowcheck.errors import LearnError
+from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.readings import Known
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job, decode_job, encode_job
+from flowcheck.wire.learn.jobs.amid import Expected
+
+REMEMBERED = "learned.json"
+"""In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""
+NO_ROOM = (
+    "three quarters of staging.size_bytes are full: it must hold an iteration and the begin of the "
+    "next one"
+)
+KNOWN_JOB, EXPECTED = "known.json", "expected.json"
+"""In the folder of what is learned: what a run before this one learned, and the model as the job
+file states it."""
+FULL = 0.75
+"""Share of staging that what is read and tells nothing yet may fill."""
+
+
+def may_join(config: JobConfig) -> bool:
+    """Where each step is one all-reduced backward; of several, whose turn it is nothing tells."""
+    assert config.optimizer is not None
+    return config.joins and config.optimizer.synced_backwards == 1
+
+
+def known_of(run: RunDir) -> Known:
+    """The job that was followed before, and the model that is stated."""
+    job = model = None
+    with suppress(OSError, LearnError):
+        job = decode_job((run.learned_folder / KNOWN_JOB).read_bytes())
+    stated = run.learned_folder / EXPECTED
+    if stated.exists():
+        model = msgspec.json.decode(stated.read_bytes(), type=Expected)
+    return Known(job=job, model=model)
+
+
+def remember(config: JobConfig, job: Job) -> None:
+    """Keeps what was learned beside the checkpoints, which outlive the machine. What cannot be
+    kept is missed only by a later chain."""
+    if config.checkpoint is None:
+        return
+    folder = Path(config.checkpoint)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / REMEMBERED, encode_job(job))
+
+
+def newest_known(config: JobConfig, root: Path) -> bytes | None:
+    """The job learned last by a chain of this run directory, or beside its checkpoints; to be read
+    before the directory is made anew."""
+    run = RunDir(root)
+    places = [run.learned_job, run.learned_folder / KNOWN_JOB]
+    if config.checkpoint is not None:
+        places.append(Path(config.checkpoint) / REMEMBERED)
+    found: list[tuple[float, bytes]] = []
+    for place in places:
+        with suppress(OSError, LearnError):
+            text = place.read_bytes()
+            decode_job(text)
+            found.append((place.stat().st_mtime, text))
+    return max(found)[1] if found else None
+
+
+def full(extractors: Sequence[Extractor]) -> bool:
+    """Little room is left for what comes."""
+    for x in extractors:
+        h = x.staging.handle.header
+        if x.staging.data_free_bytes < (1 - FULL) * int(h.data_bytes):
+            return True
+        if int(h.records_held) > FULL * int(h.records_max):
+            return True
+    return False
+
+
+def let_go(extractors: Sequence[Extractor]) -> int:
+    """Of flows without a plan what is staged is given up, and what comes is staged; returns how
+    many messages it was. For a job that is joined anywhere, as it goes on sending."""
+    done = 0
+    for x in extractors:
+        states = x.staging.plans()["state"]
+        for index, record in enumerate(x.staging.records()):
+            if record["state"] == 1 and states[record["message"]["flow"]] == PLAN_UNKNOWN:
+                lib.fc_staged_release(x.handle, index)
+                done += 1
+    return done

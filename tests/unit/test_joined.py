@@ -1,0 +1,125 @@
+"""A job joined amid its run, or again after a gap: logged, based, followed as its trainer goes on.
+
+Judged by torch's own optimizer, whose checkpoints are the bases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.incarnations import JOB, Life, floats
+from support.lives import Both
+from support.staged import Chain, played
+from test_base import Trainer, lines, notes
+
+from flowcheck.errors import StateError
+from flowcheck.lab.synthetic import write_pcap
+from flowcheck.messages import StepLost
+from flowcheck.ops import base as verb
+from flowcheck.ops.base import Place
+from flowcheck.stages.assumed import BASE_FITS, assumed
+from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.joining import KNOWN_JOB
+from flowcheck.wire.job import UNSHOWN, Job, decode_job, encode_job
+
+SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}
+
+
+@pytest.fixture
+def life() -> Life:
+    life = Life(JOB)
+    life.all()
+    return life
+
+
+@pytest.fixture
+def known(life: Life, tmp_path: Path, shm: Path) -> Job:
+    """What a chain learned that was there from the start."""
+    write_pcap(tmp_path / "whole.pcap", life.frames_of())
+    (tmp_path / "whole").mkdir()
+    chain = Chain(tmp_path / "whole", shm / "whole", [tmp_path / "whole.pcap"], 256)
+    played(chain)
+    chain.close()
+    return decode_job(chain.run.learned_job.read_bytes())
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
+    opened: list[Both] = []
+
+    def make(frames: list[Any], known: Job | None = None) -> Both:
+        write_pcap(tmp_path / "seen.pcap", frames)
+        chain = Chain(tmp_path, shm / "memory", [tmp_path / "seen.pcap"], 256)
+        if known is not None:
+            (chain.run.learned_folder / KNOWN_JOB).write_bytes(encode_job(known))
+        opened.append(Both(chain, **SETTINGS))
+        return opened[-1]
+
+    yield make
+    for both in opened:
+        both.close()
+
+
+def trained(life: Life, folder: Path, at: tuple[int, ...]) -> tuple[list[str], dict[int, Path]]:
+    """[step - 1] the trainer's parameters by their hash, and its checkpoints of steps `at`."""
+    trainer = Trainer()
+    hashes, files = [], {}
+    for step, gradient in enumerate(life.truth.gradients, 1):
+        hashes.append(trainer.step(floats(gradient)))
+        if step in at:
+            files[step] = trainer.save(folder / f"step-{step}.pt", step)
+    return hashes, files
+
+
+@pytest.mark.parametrize("into", [0, 7, 40])
+def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
+    play: Callable[..., Both], life: Life, known: Job, tmp_path: Path, into: int
+) -> None:
+    """into: frames of step 3 that were not seen."""
+    wanted, files = trained(life, tmp_path, (4, 6))
+    both = play(life.frames_of()[_frames_before(life, 2) + into :], known)
+    first = 3 if not into else 4
+    both.drive(until=lambda: both.applied_step() >= 7 - first)
+    assert incarnation_of(both.chain.run).step is None
+    with pytest.raises(StateError, match="no frame tells"):
+        verb.give(both.chain.run, both.config, files[4])
+    verb.give(both.chain.run, both.config, files[4], Place(then=files[6]))
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
+    assert [line["parameters_sha256"] for line in told] == wanted[3:]
+    assert both.chain.heard.of(StepLost) == []
+    assert BASE_FITS in assumed(both.chain.run)
+    line = {"step": 6, "passed": True, "file": "x", "tensors": 4}
+    both.chain.run.audits.write_text(json.dumps(line) + "\n")
+    assert not [s for s in assumed(both.chain.run) if s.endswith(UNSHOWN)]
+
+
+def _frames_before(life: Life, step: int) -> int:
+    """How many of those the mirror copies were sent before a step, counted from 0."""
+    return len(life.frames_of(stop=life.starts[step]))
+
+
+def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
+    play: Callable[..., Both], life: Life, tmp_path: Path
+) -> None:
+    wanted, files = trained(life, tmp_path, (6, 7))
+    frames = life.frames_of()
+    gap = slice(_frames_before(life, 2) + 9, _frames_before(life, 4) + 5)
+    del frames[gap]
+    both = play(frames)
+    both.drive(until=lambda: "joined again" in notes(both))
+    both.drive(until=both.extract.drained)
+    assert [line["step"] for line in lines(both)] == [1, 2]
+    lost, *_ = both.chain.heard.of(StepLost)
+    assert lost.step == 3  # type: ignore[attr-defined]
+    verb.give(both.chain.run, both.config, files[6], Place(then=files[7]))
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
+    assert [line["parameters_sha256"] for line in told[2:]] == wanted[5:]
+    assert (both.chain.run.root / "kept-1" / "step-2").exists()
