@@ -41,6 +41,15 @@ def train(
         typer.Option(help="Kill all trainers after this step, 1 or later; random by default."),
     ] = None,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Only follow the run.")] = False,
+    join_at: Annotated[
+        int | None, typer.Option(help="FlowCheck comes when the trainers are at this step.")
+    ] = None,
+    leave_at: Annotated[
+        int | None, typer.Option(help="Before that it was there, until this step.")
+    ] = None,
+    gap_at: Annotated[
+        int | None, typer.Option(help="Its capture is stopped at this step, for seconds.")
+    ] = None,
     no_control: Annotated[
         bool, typer.Option("--no-control", help="Do not run what the end is compared with.")
     ] = False,
@@ -54,10 +63,14 @@ def train(
     """
     from flowcheck.lab.run import report
     from flowcheck.lab.run.asked import check_arguments
-    from flowcheck.lab.run.plan import Plan
+    from flowcheck.lab.run.plan import Late, Plan
     from flowcheck.lab.run.train import choose_kill
     from flowcheck.lab.run.train import run as run_plan
 
+    late = None
+    if join_at is not None or gap_at is not None:
+        late = Late(join_at=join_at, leave_at=leave_at, gap_at=gap_at)
+        no_kill = no_control = True
     plan = Plan(
         cluster=cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan),
         folder=out.resolve(),
@@ -68,6 +81,7 @@ def train(
         channels=channels,
         nccl=nccl,
         loss=loss,
+        late=late,
         control=not no_control,
     )
     check_arguments("train", context.args)

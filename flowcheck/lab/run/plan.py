@@ -30,6 +30,20 @@ STAGING_BYTES = 3 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """What of a run FlowCheck is away from."""
+
+    join_at: int | None = None
+    """It comes, or comes back, when the trainers are at this step; None: it never left."""
+    leave_at: int | None = None
+    """It is there from the start and leaves at this step."""
+    gap_at: int | None = None
+    """Its capture is stopped at this step, for seconds."""
+    save_every: int = 5
+    """Steps between checkpoints of the trainer's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One run of the lab. Raises ConfigError for what could not run."""
 
@@ -45,6 +59,8 @@ class Plan:
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
+    late: Late | None = None
+    """FlowCheck does not see all of it; None: it does."""
     control: bool = True
     """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
 

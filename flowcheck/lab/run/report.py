@@ -49,6 +49,9 @@ def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
             steps = ", ".join(map(str, outcome.untold))
             said += f"; step {steps} was in flight at the kill, and no trainer tells what it was"
         found.append((comparison.exact, said))
+    if outcome.bases:
+        said = f"followed on the trainer's own checkpoint of step {outcome.bases[-1]}"
+        found.append((len(outcome.chain) > 0, said))
     if outcome.killed_at is not None and outcome.restored_step is not None:
         lost = outcome.killed_at - outcome.restored_step
         said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "

@@ -42,6 +42,8 @@ class Outcome:
     killed_at: int | None = None
     """The trainer's last step before it was killed."""
     restored_step: int | None = None
+    bases: list[int] = field(default_factory=list)
+    """Steps of the checkpoints that were given as bases, where not all of the run was seen."""
     comparison: Comparison | None = None
     untold: tuple[int, ...] = ()
     """Steps in flight at the kill that no trainer lived to tell of: they cannot be compared."""
@@ -80,7 +82,9 @@ class Run:
             # trainer's own tells it, the control's does.
             flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
             outcome.untold = tuple(step for step in flight if step not in told)
-            wanted = set(range(1, plan.steps + 1)) - set(outcome.untold)
+            unseen = range(1, max(outcome.bases, default=1))
+            told = {step: own for step, own in told.items() if step not in unseen}
+            wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
             outcome.comparison = compare(told, replica, wanted=wanted)
         finally:
             if self._services is not None:
@@ -220,5 +224,7 @@ def choose_kill(steps: int, seed: int | None) -> int:
 
 def run(plan: Plan, *, quiet: bool) -> Outcome:
     """See Run.whole."""
+    from flowcheck.lab.run.late import LateRun  # it is a Run itself
+
     with Display(plan.steps, quiet=quiet) as display:
-        return Run(plan, display).whole()
+        return (Run if plan.late is None else LateRun)(plan, display).whole()

@@ -1,0 +1,107 @@
+"""A run of the lab that FlowCheck was not there to see begin, or did not see all of.
+
+The trainer's own checkpoints are the bases: of any two of them that lie behind the join, the
+first is given as the base and the second tells where in the log it belongs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.lab.run.compare import Digests, replica_digests, trainer_digests
+from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.plan import Plan
+from flowcheck.lab.run.train import LOOK_S, Outcome, Run
+from flowcheck.lab.run.trainers import Trainers
+from flowcheck.ops import base
+from flowcheck.ops.base import Place
+from flowcheck.stages.rundir import RunDir
+
+GAP_S = 3.0
+"""How long a capture that is stopped stays so: many steps of a small model."""
+LOGGED_LIMIT_S = 120.0
+"""For the steps between two checkpoints to be logged."""
+
+
+class LateRun(Run):
+    """FlowCheck comes, or comes back, while the job runs."""
+
+    def __init__(self, plan: Plan, display: Display) -> None:
+        super().__init__(plan, display)
+        assert plan.late is not None
+        self._late = plan.late
+
+    def _train(self, outcome: Outcome) -> dict[int, Digests]:
+        plan, late = self._plan, self._late
+        services = self._start_services() if late.leave_at is not None else None
+        every = ("--save-every", str(late.save_every))
+        trainers = self._launch(plan.script("job", "--digests", str(plan.digests), *every))
+        try:
+            if services is not None:
+                self._follow("training", trainers, until=late.leave_at)
+                services.stop()
+                self._services = None
+                self._display.say(f"FlowCheck left at step {trainers.step()}")
+            if late.join_at is not None:
+                self._follow("training alone", trainers, until=late.join_at)
+                self._services = self._start_services()
+                self._display.say(f"FlowCheck joins behind step {trainers.step()}")
+                self._give_base(trainers, outcome)
+            if late.gap_at is not None:
+                self._follow("followed", trainers, until=late.gap_at)
+                self._stop_capture()
+                self._give_base(trainers, outcome)
+            self._follow("followed", trainers, until=None)
+        finally:
+            trainers.kill()
+        self._catch_up(plan.steps)
+        assert self._services is not None
+        outcome.chain = self._services.state() or {}
+        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
+        replica = replica_digests(RunDir(plan.run).steps)
+        self._services.stop()
+        self._services = None
+        return replica
+
+    def _stop_capture(self) -> None:
+        """What the mirror carries meanwhile overflows the interface's buffers."""
+        for stage, pid in RunDir(self._plan.run).stage_pids().items():
+            if stage.startswith("capture"):
+                os.kill(pid, signal.SIGSTOP)
+                Event().wait(GAP_S)
+                os.kill(pid, signal.SIGCONT)
+        self._display.say(f"capture was stopped for {GAP_S:g} s")
+
+    def _give_base(self, trainers: Trainers, outcome: Outcome) -> None:
+        """Of the trainer's checkpoints behind what is seen now the first that will do."""
+        deadline_s = time.monotonic() + LOGGED_LIMIT_S
+        run, behind, why = RunDir(self._plan.run), trainers.step(), "nothing was logged"
+        while time.monotonic() < deadline_s:
+            for one, other in self._pairs(behind):
+                try:
+                    base.take(run, one, Place(then=other))
+                except StateError as error:
+                    why = str(error)
+                    continue
+                outcome.bases.append(int(one.stem.removeprefix("step-")))
+                self._display.say(f"{one.name} is the base: {other.name} tells its place")
+                return
+            if trainers.ended() and not self._pairs(behind):
+                break
+            Event().wait(LOOK_S)
+        raise FlowCheckError(f"no base could be given: {why}")
+
+    def _pairs(self, behind: int) -> list[tuple[Path, Path]]:
+        """Neighbouring checkpoints of later steps, in order."""
+        found = {
+            int(file.stem.removeprefix("step-")): file
+            for file in (self._plan.trainers_folder / "job").glob("step-*.pt")
+        }
+        steps = sorted(step for step in found if step > behind)
+        return [(found[a], found[b]) for a, b in pairwise(steps)]
