@@ -128,7 +128,7 @@ class Fabric:
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
         """Whether a rank has received what its first `sends` messages need."""
         if operation.shift == 0:
-            return rank == 0 or self.received(rank, channel, operation, sends)
+            return rank == operation.root or self.received(rank, channel, operation, sends)
         return self.received(rank, channel, operation, sends - operation.slices)
 
     def received(self, rank: int, channel: int, operation: Operation, number: int) -> bool:

@@ -34,6 +34,8 @@ class Options:
     """int64 buffers beside them, as BatchNorm's num_batches_tracked."""
     metric_every: int = 0
     find_unused: bool = False
+    habit: str = ""
+    """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
     """Bytes sent and received per step in a second communicator; 0: there is none."""
     sharded: bool = False

@@ -23,6 +23,8 @@ class Operation:
     shift: int
     """Chunk steps a rank's send lies behind the receive that feeds it: 1; broadcast 0."""
     channels: list[int] = field(default_factory=list)
+    root: int = 0
+    """Of a broadcast."""
     gap_us: int = 0
     """Quiet time before; 0: it may begin while other channels end the one before."""
     first_frame: int = -1
@@ -149,18 +151,18 @@ def reduce_scatter(options: Options, parts: list[torch.Tensor]) -> Operation:
     return Operation(about, loads, shape.slices, 1, list(planned))
 
 
-def broadcast(options: Options, content: bytes) -> Operation:
-    """Rank 0's bytes down the ring; the last rank sends nothing."""
+def broadcast(options: Options, content: bytes, root: int = 0) -> Operation:
+    """The root's bytes down the ring; the rank before it sends nothing."""
     protocol = options.protocol_for(len(content))
     shape = shape_of(options, "broadcast", len(content), 1, protocol)
     loads: Loads = {}
     planned = plan(shape)
     for channel, loops in planned.items():
         pieces = [content[at : at + length] for [(at, length)] in loops]
-        for rank in range(options.ranks - 1):
-            loads[rank, channel] = pieces
+        for place in range(options.ranks - 1):
+            loads[(root + place) % options.ranks, channel] = pieces
     about = Collective("broadcast", "dp", protocol, content)
-    return Operation(about, loads, 1, 0, list(planned))
+    return Operation(about, loads, 1, 0, list(planned), root=root)
 
 
 def transfer(content: bytes, sender: int) -> Operation:

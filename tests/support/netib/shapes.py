@@ -169,6 +169,17 @@ CASES: dict[str, Options] = {
     "r3-ll-223-sharded": Options(
         ranks=3, shapes=SMALL, version=(2, 23), sharded=True, mirrored=(2,)
     ),
+    "r2-ll-223-early": Options(shapes=SMALL, version=(2, 23), habit="early"),
+    "r4-ll128-230-early": Options(
+        ranks=4, protocol="LL128", shapes=SMALL, version=(2, 30), channels=2, habit="early",
+        mirrored=(1,), steps=3,
+    ),
+    "r2-simple-223-zero": Options(
+        shapes=SMALL, protocol="Simple", version=(2, 23), habit="zero", steps=3
+    ),
+    "r4-ll-230-zero": Options(
+        ranks=4, shapes=SMALL, version=(2, 30), channels=2, habit="zero", mirrored=(1,), steps=3
+    ),
     "r4-simple-230-loss": Options(
         ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 30), lose=3, mirrored=(1,)
     ),

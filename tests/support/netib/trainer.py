@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 import torch
+from support.netib import habits
 from support.netib.fabric import Fabric
 from support.netib.options import Options, Truth
 from support.netib.partition import up
@@ -83,6 +84,7 @@ class Trainer:
         if options.dtypes:
             self.train_apart(everything)
             return
+        habits.before(self)
         self.start()
         each = self.dtype.itemsize
         buckets = [everything]
@@ -90,10 +92,12 @@ class Trainer:
             buckets = bucketed(options, everything, each)[::-1]
         for self.step in range(options.steps):
             self.fabric.wait(5000)
-            if self.step == 1 and not options.find_unused:
+            if self.step == 1 and not options.find_unused and options.habit != "each alone":
                 buckets = self.rebuild()
             self.forward()
-            self.backward(buckets)
+            if not habits.instead(self, buckets):
+                self.backward(buckets)
+            habits.behind(self)
         self.truth.buckets = buckets
 
     def train_sharded(self) -> None:

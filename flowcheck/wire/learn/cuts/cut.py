@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
-from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end
+from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
+from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.terms import Kind, Rule
 
@@ -37,6 +38,8 @@ HASTY_PURSE = (1_500, 20)
 nothing, and one that is whole so far takes some dozens of steps."""
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
+OTHER_ROOT_COST = 0.5
+"""For a broadcast that is not rank 0's: DDP's own are all of rank 0."""
 REPEAT_COST = 0.3
 UNSEEN_COST = 0.5
 """For a collective of which not one send was seen."""
@@ -90,10 +93,13 @@ def cut_stream(
     known: Sequence[Op] = (),
     limit: float = float("inf"),
     purse: Purse | None = None,
+    in_order: bool = False,
 ) -> Cuts:
     """Collectives from `start` on (default: send 0 of every stream). `known`: collectives found
-    elsewhere in the stream. `limit`: no reading that costs more is wanted. The search goes depth
-    first, backs up where nothing fits, and keeps the reading that left the fewest unread."""
+    elsewhere in the stream. `limit`: no reading that costs more is wanted. `in_order`: each one
+    holds the first send that was not read before, as all ranks make them one after the other. The
+    search goes depth first, backs up where nothing fits, and keeps the reading that left the
+    fewest unread."""
     state = State(
         start or tuple(tuple(0 for _ in e.streams) for e in ring.edges),
         tuple(tuple(None for _ in e.streams) for e in ring.edges),
@@ -119,7 +125,9 @@ def cut_stream(
         state, cut = step
         key = (state.positions, state.channels, state.rules)
         cost = costs[-1] + _cost(ring, path, cut)
-        if key in failed or cost > limit or not expect.accepts(ring, path, cut):
+        if key in failed or cost > limit or (in_order and _out_of_order(ring, state, cut)):
+            continue
+        if not expect.accepts(ring, path, cut):
             continue
         failed.add(key)
         path.append(cut)
@@ -130,7 +138,16 @@ def cut_stream(
         if not unread[-1]:
             break
         ways.append(_successors(ring, state, path, expect, known, purse))
-    return best
+    rules = best.state.rules
+    return replace(best, found=tuple(settled(ring, cut, rules) for cut in best.found))
+
+
+def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
+    """Another send came before all of its own."""
+    first = earliest(ring, cut.starts)
+    return (
+        first is not None and cut.starts[first[0]][first[1]] == after.positions[first[0]][first[1]]
+    )
 
 
 def unread_sends(ring: Ring, positions: Positions) -> int:
@@ -150,10 +167,12 @@ def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
         return cost + UNSEEN_COST
     if cut.op.licensed and not cut.op.open_size:
         return cost
-    if cut.op.licensed or cut.op.kind is Kind.ALL_REDUCE or ring.gathers:
-        seen = any(before.op == cut.op for before in path[-LOOK_BACK:])
-        return cost + (REPEAT_COST if seen else OPEN_COST if cut.op.licensed else COST[cut.op.kind])
-    return cost + COST[cut.op.kind]
+    first = (
+        OPEN_COST if cut.op.licensed else COST[cut.op.kind] + OTHER_ROOT_COST * (cut.op.root > 0)
+    )
+    if cut.op.licensed or cut.op.root or cut.op.kind is Kind.ALL_REDUCE or ring.gathers:
+        return cost + (REPEAT_COST if any(b.op == cut.op for b in path[-LOOK_BACK:]) else first)
+    return cost + first
 
 
 def _successors(
@@ -164,16 +183,16 @@ def _successors(
     known: Sequence[Op],
     purse: Purse | None,
 ) -> Iterator[tuple[State, Cut]]:
-    tried: set[tuple[Kind, int, object]] = set()
-    meant: set[tuple[Kind, int, object, str]] = set()
+    tried: set[tuple[object, ...]] = set()
+    meant: set[tuple[object, ...]] = set()
     for op in expect(ring, path, state):
         # Two things of one size are told apart by their content.
-        name = (op.kind, op.work_bytes, op.protocol, op.meaning)
+        name = (op.kind, op.work_bytes, op.protocol, op.root, op.meaning)
         if name in meant or not _pays(purse):
             continue
         if op.licensed:
             meant.add(name)
-            tried.add((op.kind, op.work_bytes, op.protocol))
+            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
         else:
             yield from (step for step in apply(ring, state, op) if not step[1].lost)
@@ -183,12 +202,12 @@ def _successors(
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     for op in [*followed[-1:], *repeats, *known]:
-        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes, op.protocol))
+        if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     for op in generated(ring, state.positions, state.channels):
-        if (op.kind, op.work_bytes, op.protocol) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes, op.protocol))
+        if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
+            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
             yield from apply(ring, state, op)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
@@ -58,11 +58,14 @@ def apply(
     ring: Ring, state: State, op: Op, *, may_be_unseen: bool = False
 ) -> Iterator[tuple[State, Cut]]:
     """Every way `op` fits at `state`; nothing if a size contradicts it, or if no send of it was
-    seen, unless it may lie in a gap all of it."""
-    alike: dict[tuple[Schedule, ...], list[Rule]] = {}
+    seen, unless it may lie in a gap all of it. Eras that only place its bytes elsewhere are one
+    way (`settled`), unless what it holds is looked at."""
+    alike: dict[object, tuple[tuple[Schedule, ...], list[Rule]]] = {}
     for rule in state.rules:
-        alike.setdefault(schedules_of(op, rule, ring), []).append(rule)
-    for schedules, rules in alike.items():
+        schedules = schedules_of(op, rule, ring)
+        name = schedules if op.meaning else _sizes(schedules)
+        alike.setdefault(name, (schedules, []))[1].append(rule)
+    for schedules, rules in alike.values():
         for names in _assignments(ring, state, schedules, op.protocol):
             fit = _fit(ring, state, schedules, names, op.protocol)
             if fit is None:
@@ -78,6 +81,20 @@ def apply(
                 for at, of, schedule in zip(state.positions, names, schedules, strict=True)
             )
             yield State(positions, names, tuple(rules)), cut
+
+
+def settled(ring: Ring, cut: Cut, rules: Sequence[Rule]) -> Cut:
+    """`cut` with its bytes where the first of these eras has them."""
+    schedules = schedules_of(cut.op, rules[0], ring)
+    same = tuple(rule for rule in cut.rules if schedules_of(cut.op, rule, ring) == schedules)
+    return replace(cut, schedules=schedules, rules=same)
+
+
+def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    return tuple(
+        tuple(tuple(send.wire_bytes for send in channel) for channel in schedule)
+        for schedule in schedules
+    )
 
 
 def _fit(

@@ -42,6 +42,8 @@ class Ring:
     """The hosts seen form a circle: they tell how many ranks there are."""
     gathers: bool = False
     """It is known to gather and reduce-scatter: other kinds come after these."""
+    roots: bool = False
+    """Other ranks than rank 0 may broadcast too."""
 
     def protocols_at(self, positions: Sequence[Sequence[int]]) -> tuple[Protocol, ...]:
         """Of the sends that come next on each connection, those of the earliest first. positions:

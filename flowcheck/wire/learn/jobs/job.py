@@ -16,12 +16,15 @@ from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
-from flowcheck.wire.learn.trainer.iteration import iteration, planned_at
+from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.terms import Kind, Protocol
 
-NO_START = "DDP's start-up messages were not seen: parameters and their order are unknown"
+NO_START = (
+    "DDP's start-up messages were not seen: parameters and their order are unknown (the capture "
+    "began later, DDP was told init_sync=False, or gradients are reduced without it)"
+)
 NO_REDUCES = "no all-reduce was seen: nothing here trains data-parallel yet"
 NO_PLAN = "the trainer's bucket plan was not seen yet"
 NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
@@ -83,15 +86,15 @@ def _of(
     several = max(len(s.queue_pairs) for s in streams)
     if several > 1 and not all(s.turns and s.from_start for s in streams):
         return None, (SEVERAL_QPS.format(several),)
-    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), None)
-    if before is not None and begin is not None and repeats(communicator, collected, before, begin):
+    begin = begun_at(cuts)
+    if before is not None and begin < len(cuts) and repeats(communicator, collected, before, begin):
         if release_open(communicator):
             return None, (NO_RELEASE,)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
         return None, (NO_PLAN,)
     plan_at = planned_at(cuts)
-    if begin is None or plan_at <= begin:
+    if plan_at <= begin:
         return None, (NO_PLAN,)
     each = iteration(cuts, plan_at, habits.reduces, ended)
     if not each:
@@ -165,6 +168,7 @@ def ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
         kind=cut.op.kind,
         work_bytes=cut.op.work_bytes,
         element_bytes=cut.op.element_bytes,
+        root=cut.op.root,
     )
 
 

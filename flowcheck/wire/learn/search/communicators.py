@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.place import contradictions
+from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Group, Ring, rings
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
@@ -123,16 +124,20 @@ def read_group(
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work."""
-    hasty: list[Cuts] = []
-    least = float("inf")
-    for ring in (replace(ring, gathers=gathers) for ring in rings(group, rules)):
-        if PENALTY_COST * ring.penalty > least:
-            break
-        limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
-        hasty.append(cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse))
-        least = min(least, plain_score(hasty[-1]))
-    if not hasty:
+    guesses = [replace(ring, gathers=gathers) for ring in rings(group, rules)]
+    if not guesses:
         return None
+    # Where all was seen, one collective after the other: else the likelier of kinds that fit.
+    in_order = seen_whole(guesses[0])
+    hasty = _hasty(guesses, purse, in_order=in_order)
+    if in_order and all(cuts.unread for cuts in hasty):
+        # Broadcasts of any rank explain anything, but where DDP began: ZeroRedundancyOptimizer.
+        began = [cuts.ring for cuts in hasty if Trainer().habits(cuts.ring, cuts.found).each]
+        hasty += _hasty([replace(ring, roots=True) for ring in began], purse, in_order=True)
+    if in_order and all(cuts.unread for cuts in hasty):
+        likeliest = sorted(hasty, key=plain_score)[:FINALISTS]
+        hasty += _hasty([cuts.ring for cuts in likeliest], purse, in_order=False)
+        in_order = False
     amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
     hasty.sort(key=plain_score)
     # Few large all-reduces of many ranks cost less than many small ones: content must decide.
@@ -152,11 +157,26 @@ def read_group(
     habits = Trainer().habits(won.ring, won.found)
     types = told_types(won, habits)
     if types is not None:
-        again = cut_stream(won.ring, Trainer(types), purse=purse)
+        again = cut_stream(won.ring, Trainer(types), purse=purse, in_order=in_order)
         if again.unread <= won.unread:
             won, habits = again, Trainer(types).habits(again.ring, again.found)
     won = replace(won, found=named(won.found, habits, won.ring))
     return Communicator(tightened(won), habits, rivals)
+
+
+def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> list[Cuts]:
+    """Readings of guesses as far as these may still be the likeliest."""
+    found: list[Cuts] = []
+    least = float("inf")
+    for ring in guesses:
+        if PENALTY_COST * ring.penalty > least:
+            break
+        limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
+        found.append(
+            cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse, in_order=in_order)
+        )
+        least = min(least, plain_score(found[-1]))
+    return found
 
 
 def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:

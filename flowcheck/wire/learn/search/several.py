@@ -10,7 +10,12 @@ from flowcheck.wire.learn.flows.rings import alone, groupings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.search.communicators import Communicator, read_group, score_of
+from flowcheck.wire.learn.search.communicators import (
+    CONTRADICTION_COST,
+    Communicator,
+    read_group,
+    score_of,
+)
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told
 from flowcheck.wire.terms import Kind, Rule
 
@@ -68,10 +73,15 @@ def _found(
     return best[1] if best else []
 
 
+def _score(found: Sequence[Communicator]) -> float:
+    """What speaks against a reading."""
+    return sum(score_of(c.cuts) for c in found)
+
+
 def _better(
     best: tuple[float, list[Communicator]] | None, found: list[Communicator]
 ) -> tuple[float, list[Communicator]]:
-    score = sum(score_of(c.cuts) for c in found)
+    score = _score(found)
     return best if best is not None and best[0] <= score else (score, found)
 
 
@@ -100,9 +110,12 @@ class _Search:
         """The row as one communicator, or as several if only these leave nothing unread; empty
         where it forms no ring."""
         one = self._one(row, PURSE if depth == DEPTH else PART_PURSE)
-        if _whole(one) or not (several := self.parted(row, depth)):
+        if _whole(one) and _score(one) < CONTRADICTION_COST:
             return one
-        return several
+        several = self.parted(row, depth)
+        if _whole(one) and several and _score(several) >= _score(one):
+            return one
+        return several or one
 
     def _one(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
         name = frozenset(map(id, row))

@@ -8,10 +8,11 @@ from itertools import islice
 
 from flowcheck.wire import ddp
 from flowcheck.wire.job import MAP_BYTES
-from flowcheck.wire.learn.cuts.candidates import Op, totals_of
+from flowcheck.wire.learn.cuts.candidates import Op, of_other_roots, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.match import apply
+from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
@@ -83,9 +84,10 @@ class Trainer:
             yield from self._ops(ring, habits, state, protocol)
 
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
-        from_start = not any(n for at in state.positions for n in at)
-        for kind, size, meaning in _expected(habits, from_start):
+        for kind, size, meaning in _expected(habits):
             op = _licensed(kind, size, meaning, protocol)
+            if meaning == COUNT and any(n for at in state.positions for n in at):
+                op = replace(op, licensed="")  # behind what is the trainer's own
             if size > 0:
                 typed = _type_bytes(habits, size) if meaning == BUCKET else 0
                 yield replace(op, type_bytes=typed)
@@ -96,6 +98,10 @@ class Trainer:
             return
         if habits.each and named in (WEIGHTS, BUFFERS) and not _weights_left(habits):
             yield from _of_all_ranks(ring, state, protocol)
+        first = earliest(ring, state.positions) if habits.each and named == BUFFERS else None
+        if first is not None and ring.edges[first[0]].sender == ring.ranks - 1:
+            roots = of_other_roots(ring, state.positions, state.channels, protocol)
+            yield from islice(roots, MOST_UNLICENSED)
         totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
         if named == SHAPES and protocol is Protocol.LL128:
             totals = _shapes_ends(ring, habits, state, tuple(totals))
@@ -111,12 +117,16 @@ class Trainer:
         if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, PART, BUFFERS):
             return True
         before = self.habits(ring, path)
+        if cut.op.meaning in (COUNT, SHAPES) and (path or before.stage is Stage.COUNTED):
+            # Behind collectives of the trainer's own only content tells that DDP begins.
+            told = Stage.COUNTED if cut.op.meaning == COUNT else Stage.SHAPED
+            return after(before, cut, ring).stage is told
         if cut.op.meaning == USED:
             # Where the plan puts it some of it may be lost; before, only its content tells it.
             lost = before.stage is Stage.PLANNED and content_of(cut, ring) is None
             return lost or used_of(cut, before.parameters, ring) is not None
         content = content_of(cut, ring)
-        return content is None or after(before, cut, ring).stage not in (before.stage, Stage.OFF)
+        return content is None or after(before, cut, ring).stage is not before.stage
 
 
 def _licensed(kind: Kind, size: int, meaning: str, protocol: Protocol) -> Op:
@@ -157,8 +167,8 @@ def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]
                 yield from ddp.shapes_ends(content, habits.parameters, SLACK_BYTES[op.protocol])
 
 
-def _expected(habits: Habits, from_start: bool) -> list[tuple[Kind, int, str]]:
-    if habits.stage is Stage.NOTHING and from_start:
+def _expected(habits: Habits) -> list[tuple[Kind, int, str]]:
+    if habits.stage in (Stage.NOTHING, Stage.COUNTED):
         return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
     used = (Kind.ALL_REDUCE, MAP_BYTES * habits.parameters, USED)
     if habits.stage is Stage.SHAPED:

@@ -146,18 +146,21 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     stage, op = habits.stage, cut.op
     if op.meaning == BUCKET and habits.each and not habits.reduced:
         habits = _reduced(habits, op)
-    off = replace(habits, stage=Stage.OFF)
+    if stage is Stage.COUNTED and op.kind is not Kind.BROADCAST:
+        # The trainer's own: the sizes of objects it gathers look like a count.
+        habits, stage = Habits(types=habits.types), Stage.NOTHING
     if stage is Stage.NOTHING:
         content = content_of(cut, ring) if op.meaning == COUNT else None
         count = None if content is None else ddp.parse_parameter_count(content)
-        return off if count is None else replace(habits, stage=Stage.COUNTED, parameters=count)
+        return habits if count is None else replace(habits, stage=Stage.COUNTED, parameters=count)
     if stage is Stage.COUNTED:
         content = content_of(cut, ring) if op.kind is Kind.BROADCAST else None
         values = None if content is None else ddp.parse_shape_values(content)
         shapes = () if values is None else ddp.parse_shapes(values, habits.parameters)
         if shapes and habits.types is not None:
             return _typed(habits, habits.types)
-        return replace(habits, stage=Stage.SHAPED, shapes=shapes) if shapes else off
+        told = replace(habits, stage=Stage.SHAPED, shapes=shapes)
+        return told if shapes else Habits(types=habits.types)
     if stage is Stage.SHAPED:
         return _weighed(habits, cut, ring)
     if stage is Stage.STEPPED and op.meaning in (PART, *GRADIENTS):

@@ -16,6 +16,7 @@ from flowcheck.wire.learn.trainer.habits import (
     PART,
     SIZES,
     USED,
+    WEIGHTS,
     Habits,
 )
 from flowcheck.wire.learn.trainer.parts import resized
@@ -41,6 +42,14 @@ def named(cuts: Sequence[Cut], habits: Habits, ring: Ring) -> tuple[Cut, ...]:
         return replace(sized, op=replace(sized.op, meaning=BUCKET))
 
     return tuple(of(cut) if cut.op.meaning == PART or id(cut) in buckets else cut for cut in cuts)
+
+
+def begun_at(cuts: Sequence[Cut]) -> int:
+    """Index of the first all-reduce behind the initial weights; none was seen: len(cuts). What
+    comes before is the trainer's own."""
+    weights = next((i for i, cut in enumerate(cuts) if cut.op.meaning == WEIGHTS), 0)
+    behind = range(weights, len(cuts))
+    return next((i for i in behind if cuts[i].op.kind is Kind.ALL_REDUCE), len(cuts))
 
 
 def planned_at(cuts: Sequence[Cut]) -> int:

@@ -9,6 +9,7 @@ class Stage(Enum):
     """How far the start-up has come."""
 
     NOTHING = 0
+    """No start-up, or something else than DDP so far."""
     COUNTED = 1
     SHAPED = 2
     STEPPED = 3
@@ -16,5 +17,3 @@ class Stage(Enum):
     PLANNED = 5
     UNPLANNED = 6
     """The bucket plan was sent but not seen whole."""
-    OFF = 7
-    """Something else than DDP, or its start-up was not seen whole."""

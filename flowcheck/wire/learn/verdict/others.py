@@ -27,7 +27,7 @@ def others(
         return ()
     found: list[Stream] = []
     for communicator in communicators:
-        if communicator.habits.stage is Stage.OFF and _whole(communicator):
+        if communicator.habits.stage is Stage.NOTHING and _whole(communicator):
             found += _streams(communicator)
     links = {_link(s.key) for c in communicators for s in _streams(c)}
     if before is not None:

@@ -1,0 +1,146 @@
+"""How large a collective may be by the sizes of the sends it would begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.schedule import sends_per_chunk
+from flowcheck.wire.terms import Kind, Protocol, data_bytes_of
+
+Positions = tuple[tuple[int, ...], ...]
+"""[edge][stream] -> number of the next send."""
+Channels = tuple[tuple[int | None, ...], ...]
+"""[edge][stream] -> channel; None: not told yet."""
+
+FULL_CHUNK_BYTES = {Protocol.LL: 32_768, Protocol.LL128: 576_000, Protocol.SIMPLE: 2_097_152}
+"""Data of a full chunk with default buffers: after it, another loop may follow."""
+BROADCAST_SIMPLE_CHUNK_BYTES = 524_288
+MOST_OPTIONS = 16
+
+
+def totals_of(
+    ring: Ring,
+    positions: Positions,
+    channels: Channels,
+    kind: Kind,
+    protocol: Protocol,
+    root: int = 0,
+) -> Iterator[int]:
+    """Totals of `kind` that fit the parts of the channels, by any edge that shows them all. root:
+    of a broadcast."""
+    found: dict[int, None] = {}
+    for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+        if kind is Kind.BROADCAST and (edge.sender + 1) % ring.ranks == root:
+            continue
+        parts = [
+            _parts(ring, edge, s, n, kind, protocol) for s, n in zip(edge.streams, at, strict=True)
+        ]
+        for taking_part in _subsets(parts, names):
+            for choice in product(*taking_part):
+                found.setdefault(sum(choice))
+                if len(found) >= MOST_OPTIONS:
+                    break
+    if not found and kind is Kind.ALL_REDUCE:
+        found.update(dict.fromkeys(_united(ring, positions, channels, protocol)))
+    for total in sorted(found, reverse=True):
+        if total > 0:
+            yield total
+
+
+def _subsets(
+    parts: Sequence[Sequence[int]], names: Sequence[int | None]
+) -> Iterator[list[Sequence[int]]]:
+    """All streams of an edge, then fewer: small tensors use the first channels only."""
+    order = sorted(range(len(parts)), key=lambda i: (names[i] is None, names[i] or 0))
+    for count in range(len(parts), 0, -1):
+        chosen = [parts[i] for i in order[:count]]
+        if all(chosen):
+            yield chosen
+    if any(name is None for name in names):
+        for i in order[1:]:
+            if parts[i]:
+                yield [parts[i]]
+
+
+def hops_of(kind: Kind, ring: Ring) -> int:
+    """Chunk steps per loop on one edge."""
+    if kind is Kind.ALL_REDUCE:
+        return 2 * ring.ranks - 2 + ring.extra_sends
+    return 1 if kind is Kind.BROADCAST else ring.ranks - 1
+
+
+def _parts(
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
+) -> list[int]:
+    """Most data bytes a collective starting at send `at` may have on this channel: one entry for
+    each number of loops it may have; () where a size is not known."""
+    if stream.protocol_at(at) not in (None, protocol):
+        return []
+    options: list[int] = []
+    total = 0
+    while at < stream.stop and len(options) < MOST_OPTIONS:
+        chunks = loop_chunks(ring, edge, stream, at, kind, protocol)
+        if chunks is None or any(size is None for size in chunks):
+            break
+        known = [size or 0 for size in chunks]
+        if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+            if len(set(known)) > 1:
+                break
+            known = known[:1]
+        total += sum(known)
+        full = _full_chunk(kind, protocol)
+        options.append(total)
+        if any(size < full for size in known):
+            return [*options[-1:], *options[:-1]]
+        at += hops_of(kind, ring) * sends_per_chunk(kind, protocol)
+    return options[::-1]
+
+
+def _full_chunk(kind: Kind, protocol: Protocol) -> int:
+    if kind is Kind.BROADCAST and protocol is Protocol.SIMPLE:
+        return BROADCAST_SIMPLE_CHUNK_BYTES
+    return FULL_CHUNK_BYTES[protocol]
+
+
+def loop_chunks(
+    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
+) -> list[int | None] | None:
+    """[chunk] most data bytes of each chunk of the loop that starts at send `at`, None where no
+    copy of the chunk has a known size; None if copies disagree."""
+    lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
+    sizes: list[int | None] = [None] * lanes
+    per_hop = sends_per_chunk(kind, protocol)
+    for hop in range(hops_of(kind, ring)):
+        lane = (edge.sender - 1 - hop) % lanes if kind is Kind.ALL_REDUCE else hop
+        sends = [stream.sends.get(at + hop * per_hop + i) for i in range(per_hop)]
+        if any(send is None for send in sends):
+            continue
+        size = sum(data_bytes_of(protocol, s.wire_bytes) for s in sends if s is not None)
+        if sizes[lane] not in (None, size):
+            return None
+        sizes[lane] = size
+    return sizes
+
+
+def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Protocol) -> list[int]:
+    """The total of a one-loop all-reduce whose chunks no single edge shows, but all together."""
+    total = 0
+    for channel in range(ring.channels):
+        united: list[int | None] = [None] * ring.ranks
+        for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+            order = sorted(range(len(at)), key=lambda i: (names[i] is None, names[i] or 0))
+            if channel >= len(order):
+                continue
+            i = order[channel]
+            chunks = loop_chunks(ring, edge, edge.streams[i], at[i], Kind.ALL_REDUCE, protocol)
+            for lane, size in enumerate(chunks or []):
+                if size is not None and united[lane] not in (None, size):
+                    return []
+                united[lane] = size if size is not None else united[lane]
+        if any(size is None for size in united):
+            return []
+        total += sum(size or 0 for size in united)
+    return [total]

@@ -1,0 +1,25 @@
+"""Which send comes next, over all connections of a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.wire.learn.flows.rings import Ring
+
+
+def earliest(ring: Ring, positions: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """(edge, stream) of the first of the sends that come next; None: none comes. positions:
+    [edge][stream] number of its next send."""
+    found = [
+        (send.message.first_ns, send.message.order, i, j)
+        for i, (edge, at) in enumerate(zip(ring.edges, positions, strict=True))
+        for j, (stream, number) in enumerate(zip(edge.streams, at, strict=True))
+        if (send := stream.sends.get(number)) is not None
+    ]
+    return min(found)[2:] if found else None
+
+
+def seen_whole(ring: Ring) -> bool:
+    """Every connection from its start on, and nothing was lost."""
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    return all(stream.from_start and len(stream.sends) == stream.stop for stream in streams)
