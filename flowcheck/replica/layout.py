@@ -171,6 +171,14 @@ def size_of(dtype: str) -> int:
     return np.dtype(_STORED_AS[dtype]).itemsize
 
 
+def numbers(raw: np.ndarray, dtype: str) -> np.ndarray:
+    """The bytes of elements of torch's dtype as float64, [elements]."""
+    stored = raw.view(_STORED_AS[dtype])
+    if dtype == "bfloat16":
+        stored = (stored.astype("<u4") << np.uint32(16)).view("<f4")
+    return stored.astype(np.float64)
+
+
 def _back_to_back(shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[int]:
     """[parameter] first element, in registration order."""
     ends = list(accumulate((math.prod(shape) for shape, _ in shapes), initial=0))

@@ -194,13 +194,7 @@ def read_copy(path: Path, step: int | None = None) -> tuple[Commit, Layout, dict
     step: another one than the newest. Raises RingError where there is no state, StateError where
     it does not hold that step.
     """
-    try:
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        sentence = f"{path}: no replica state can be read here: {error}"
-        raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
-    with memory:
+    with _mapped(path) as memory:
         sizes, description = read_fixed(path, memory)
         commit = read_commit(path, memory) if step is None else _version(path, memory, step)
         base = sizes.data_offset + commit.copy * sizes.copy
@@ -211,6 +205,29 @@ def read_copy(path: Path, step: int | None = None) -> tuple[Commit, Layout, dict
             for s in description.sections
         }
     return commit, description.layout, sections
+
+
+def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:
+    """(layout, flat parameters of the newest step, read-only and in place) of a state file that
+    another process may be stepping; good for a look, as a later step overwrites them.
+
+    Raises RingError where there is no state.
+    """
+    memory = _mapped(path)
+    sizes, description = read_fixed(path, memory)
+    first = description.sections[0]
+    base = sizes.data_offset + read_commit(path, memory).copy * sizes.copy
+    flat = np.frombuffer(memory, first.dtype, first.elements, base + first.offset)
+    return description.layout, flat
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        sentence = f"{path}: no replica state can be read here: {error}"
+        raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
 
 
 def _version(path: Path, memory: mmap.mmap, step: int) -> Commit:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowcheck.messages import JobLearned, Note, ShardReady, StepLost
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.apart import Apart
+from flowcheck.stages.averaged import averaged
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.links import Links
@@ -52,7 +56,8 @@ class Followed:
         self._read_out = False  # all that is staged was read once more, as nothing more comes
         self.why = ""
         """What kept the replica from more, in one sentence."""
-        self.generations = Generations(shard, Map(job, each).problem)
+        self._job, self._map = job, Map(job, each)
+        self.generations = Generations(shard, self._problem)
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = Planned(
@@ -66,6 +71,11 @@ class Followed:
     def lost(self) -> bool:
         short = self.generations.short()
         return short is not None and short.lost
+
+    def _problem(self, whole: NDArray[np.uint8]) -> str:
+        """Why the bytes of an iteration must not be taken; empty: they may."""
+        gradient, _ = self._map.split(whole)
+        return self._map.problem(whole) or averaged(self._run.replica, gradient, self._job)
 
     def _name(self, iteration: int) -> int:
         """The trainer's step that one of the shard's belongs to."""

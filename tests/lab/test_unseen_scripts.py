@@ -126,7 +126,7 @@ def run(
     return outcome
 
 
-ALL, NONE = "every step", "no step"
+ALL, SOME, NONE = "every step", "the first steps", "no step"
 QUICK = [
     ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
     ("variants.py view", ADAMW, ALL, ""),
@@ -155,6 +155,28 @@ OTHERS = [
     ("variants.py gloo", ADAMW, NONE, "no RDMA write was seen"),
     ("two_models.py", SGD, NONE, "a second model was wrapped"),
     ("own_statistics.py", SGD, ALL, ""),
+    ("options.py syncbn", SGD, ALL, ""),
+    ("options.py checkpoint", SGD, ALL, ""),
+    ("options.py checkpoint-reentrant", SGD, ALL, ""),
+    ("options.py compile", SGD, ALL, ""),
+    ("options.py compile-inner", SGD, ALL, ""),
+    ("options.py python-reducer", SGD, NONE, "optimize_ddp='python_reducer'"),
+    ("options.py join", SGD, ALL, ""),
+    ("options.py join-context", SGD, ALL, ""),
+    ("options.py mesh", SGD, ALL, ""),
+    ("options.py early", SGD, ALL, ""),
+    ("options.py early NCCL_PROTO=Simple", SGD, ALL, ""),
+    ("options.py objects", SGD, ALL, ""),
+    ("options.py averages", SGD, ALL, ""),
+    ("options.py sum-hook", SGD, ALL, ""),
+    ("options.py zero", SGD, ALL, ""),
+    ("options.py zero NCCL_PROTO=Simple", SGD, ALL, ""),
+    ("options.py delayed", SGD, NONE, "delay_all_reduce_named_params"),
+    ("options.py power-sgd", SGD, NONE, "PowerSGD of rank 1"),
+    ("options.py local-sgd caps", SGD, NONE, "averages models"),
+    ("options.py local-sgd", SGD, SOME, "holds the parameters, not their gradient"),
+    ("options.py manual", SGD, NONE, "DDP's start-up messages were not seen"),
+    ("options.py no-init-sync", SGD, NONE, "init_sync=False"),
     ("tiny.py one", SGD, NONE, "nothing tells a model of it"),
     ("tiny.py two", SGD, NONE, "nothing tells a model of it"),
     ("tiny.py numbers", SGD, NONE, "nothing tells a model of it"),
@@ -181,6 +203,8 @@ def test_script_is_followed_exactly_or_refused_with_the_reason(
         assert outcome.replica == outcome.trainer and not outcome.why
     if steps == NONE:
         assert not outcome.replica and outcome.why
+    if steps == SOME:
+        assert outcome.replica and outcome.why
     assert reason in outcome.why
 
 

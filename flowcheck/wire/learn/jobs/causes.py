@@ -9,31 +9,34 @@ torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py (fp16_compress_hook
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-from flowcheck.wire import ddp
 from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.types import is_of, undecided
-from flowcheck.wire.learn.trainer.content import content_of, used_of
+from flowcheck.wire.learn.jobs.wrappers import (
+    AVERAGED,
+    DELAYED,
+    LOW_RANK,
+    TWO_MODELS,
+    averages,
+    delayed,
+    each_alone,
+    low_rank,
+    second_count,
+)
+from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
-    COUNT_BYTES,
     ELEMENT_BYTES,
     GRADIENTS,
     ORDER,
     WEIGHTS,
     Habits,
 )
-from flowcheck.wire.learn.trainer.iteration import extras_as_large, planned_at
+from flowcheck.wire.learn.trainer.iteration import begun_at, extras_as_large, planned_at
 from flowcheck.wire.terms import Kind
 
-TWO_MODELS = (
-    "a second model was wrapped on the same connections ({} parameters beside the first one's {}): "
-    "of two DistributedDataParallel wrappers nothing tells which gradients are stepped when; one "
-    "wrapper around both models is followed"
-)
 TWIN = (
     "every iteration has an all-reduce beside the gradients that is as large as one of the "
     "buckets: which is the gradient, nothing on the wire tells; give it another size"
@@ -76,13 +79,19 @@ UNUSED = (
 
 def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     """Why a job must not be followed although all of it could be read; empty: nothing forbids."""
-    other = _second_count(cuts, ring)
+    other = second_count(cuts, ring)
     if other:
         return TWO_MODELS.format(other, habits.parameters)
     if told := undecided(habits, cuts):
         return told
     if habits.mapped and _another_map(habits, cuts, ring):
         return SKIPPED
+    if size := delayed(cuts):
+        return DELAYED.format(size)
+    if factors := low_rank(habits, cuts):
+        return LOW_RANK.format(*factors)
+    if averages(habits, cuts, ring):
+        return AVERAGED.format(habits.state_bytes)
     extras, iterations = extras_as_large(cuts, habits.reduces)
     # In the first of them, or in the last, it may not have been seen.
     always = extras > 1 and extras >= iterations - 1
@@ -93,15 +102,17 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     """The likeliest reason why what was read is no job that can be followed; empty where nothing
     tells."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
-    reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
+    begin = begun_at(cuts)
+    reduces = [cut for cut in cuts[begin:planned] if cut.op.kind is Kind.ALL_REDUCE]
     later = [cut for cut in cuts[planned:] if cut.op.kind is Kind.ALL_REDUCE]
     told = ""
-    if not _second_count(cuts, ring) and not any(cut.lost for cut in cuts):
+    if not second_count(cuts, ring) and not any(cut.lost for cut in cuts):
         told = (
             _by_plan(habits, later if habits.buckets else ())
             or _apart(cuts, reduces)
             or _in_another_type(habits, reduces)
             or _by_map(habits, reduces, ring, planned=planned < len(cuts))
+            or each_alone(habits, reduces, planned=planned < len(cuts))
         )
     return told or forbidding(habits, cuts, ring)
 
@@ -117,26 +128,11 @@ def _another_map(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     return any(used_of(cut, habits.parameters, ring) is not None for cut in others)
 
 
-def _second_count(cuts: Sequence[Cut], ring: Ring) -> int:
-    """The number of parameters that another wrapper told; 0: there is none."""
-    for one, two in pairwise(cuts[1:]):
-        if one.op.kind is not Kind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
-            continue
-        count, shapes = content_of(one, ring), content_of(two, ring)
-        if two.op.kind is not Kind.BROADCAST or count is None or shapes is None:
-            continue
-        number = ddp.parse_parameter_count(count)
-        values = ddp.parse_shape_values(shapes)
-        if number and values and ddp.parse_shapes(values, number, most=1):
-            return number
-    return 0
-
-
 def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
     """Beside its own buckets it reduced something as large as a bucket of the plan."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), 0)
     planned = planned_at(cuts) if habits.mapped else planned
-    reduces = [cut for cut in cuts[:planned] if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in cuts[begun_at(cuts) : planned] if cut.op.kind is Kind.ALL_REDUCE]
     others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
     sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
     sizes += [MAP_BYTES * habits.parameters] * habits.mapped
@@ -177,8 +173,7 @@ def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
 
 def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> str:
     """By the start-up broadcasts, one for each dtype: the first buckets are of their sizes."""
-    begin = next((i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE), len(cuts))
-    sent = [cut for cut in cuts[:begin] if cut.op.meaning == WEIGHTS]
+    sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
     first = reduces[: len(sent)]
     sizes = sorted(cut.op.work_bytes for cut in first)
     pairs = zip(sorted(sent, key=lambda cut: cut.op.work_bytes), sizes, strict=False)

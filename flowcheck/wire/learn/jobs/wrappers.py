@@ -1,0 +1,150 @@
+"""Collectives that are not those of one plain DDP wrapper, by what they hold or how large they are.
+
+Sources: torch/nn/parallel/distributed.py (_register_delay_all_reduce_hook,
+_register_accum_grad_hook).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, product, takewhile
+from math import prod
+
+import numpy as np
+
+from flowcheck.wire import ddp
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.types import is_of
+from flowcheck.wire.learn.trainer.content import content_of
+from flowcheck.wire.learn.trainer.habits import (
+    COUNT,
+    COUNT_BYTES,
+    GRADIENTS,
+    ORDER,
+    SHAPES,
+    WEIGHTS,
+    Habits,
+)
+from flowcheck.wire.learn.trainer.iteration import begun_at
+from flowcheck.wire.terms import Kind
+
+FLOAT_BYTES = 4
+TWO_MODELS = (
+    "a second model was wrapped on the same connections ({} parameters beside the first one's {}): "
+    "of two DistributedDataParallel wrappers nothing tells which gradients are stepped when; one "
+    "wrapper around both models is followed"
+)
+EACH_ALONE = (
+    "every parameter's gradient was reduced by itself, {} all-reduces of {} parameters' sizes, and "
+    "no bucket plan was sent: DDP's Python reducer does so (torch.compile with optimize_ddp="
+    "'python_reducer'); leave optimize_ddp as it is"
+)
+DELAYED = (
+    "{:,} bytes were broadcast just before DDP began, and every iteration reduces as many beside "
+    "the gradients: delay_all_reduce_named_params, whose parameters DDP's start-up does not tell; "
+    "leave it out"
+)
+LOW_RANK = (
+    "all-reduces of {1:,} and {2:,} bytes follow each other, as PowerSGD of rank {0} makes of "
+    "these parameters: gradients themselves are not on the wire; train without the hook"
+)
+RANKS, RATES = range(1, 33), (1, 2, 4)
+"""matrix_approximation_rank and min_compression_rate that are tried."""
+AVERAGED = (
+    "an all-reduce beside the buckets is as large as all parameters ({:,} bytes) and holds what "
+    "they began with, nearly: the trainer averages models (post_localSGD_hook, local SGD), and "
+    "what its ranks do between that is not on the wire"
+)
+ALIGNED = 0.95
+"""Cosine of the angle between both; that of a gradient, or of anything else, is far from it."""
+SMALL_BYTES = 16
+"""What scripts tell their ranks, like a seed, and reduce as often, like a metric."""
+
+
+def second_count(cuts: Sequence[Cut], ring: Ring) -> int:
+    """The number of parameters that another wrapper told; 0: there is none."""
+    first = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SHAPES), len(cuts))
+    for one, two in pairwise(cuts[first:]):
+        if one.op.kind is not Kind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
+            continue
+        count, shapes = content_of(one, ring), content_of(two, ring)
+        if two.op.kind is not Kind.BROADCAST or count is None or shapes is None:
+            continue
+        number = ddp.parse_parameter_count(count)
+        values = ddp.parse_shape_values(shapes)
+        if number and values and ddp.parse_shapes(values, number, most=1):
+            return number
+    return 0
+
+
+def delayed(cuts: Sequence[Cut]) -> int:
+    """Bytes of parameters that DDP leaves to a hook of its own; 0: there are none.
+
+    torch/nn/parallel/distributed.py, _register_delay_all_reduce_hook: broadcast before all others,
+    reduced in one piece in every iteration, the first one too.
+    """
+    count = next((i for i, cut in enumerate(cuts) if cut.op.meaning == COUNT), 0)
+    before = list(takewhile(lambda cut: cut.op.kind is Kind.BROADCAST, cuts[count - 1 :: -1]))
+    sizes = list(accumulate(cut.op.work_bytes for cut in before)) if count else []
+    behind = cuts[begun_at(cuts) :]
+    reduces = [cut for cut in behind if cut.op.kind is Kind.ALL_REDUCE]
+    others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
+    planned = next((i for i, cut in enumerate(behind) if cut.op.meaning == ORDER), 0)
+    first = [cut for cut in behind[:planned] if cut in others]
+    fits = (n for n in sizes if n > SMALL_BYTES and any(is_of(cut, n) for cut in first))
+    return next((n for n in fits if sum(is_of(cut, n) for cut in others) > 1), 0)
+
+
+def averages(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
+    """Models are averaged beside the gradients: all parameters, of four bytes an element each, in
+    registration order."""
+    size = habits.state_bytes
+    sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
+    if set(habits.each) != {FLOAT_BYTES} or not sent:
+        return False
+    first = paint(sent[0], ring)[0].result[:size].view("<f4").astype(np.float64)
+    for cut in cuts[begun_at(cuts) :]:
+        whole = cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning not in GRADIENTS
+        if whole and is_of(cut, size) and cut.op.work_bytes >= size:
+            canvas = paint(cut, ring)[0]
+            held = canvas.result[: len(first) * FLOAT_BYTES].view("<f4").astype(np.float64)
+            lengths = float(np.linalg.norm(first) * np.linalg.norm(held))
+            if canvas.covered[:size].all() and lengths and first @ held > ALIGNED * lengths:
+                return True
+    return False
+
+
+def low_rank(habits: Habits, cuts: Sequence[Cut]) -> tuple[int, int, int] | None:
+    """(rank, bytes of both factors) where buckets are reduced as PowerSGD's factors of their
+    matrices; None: they are not.
+
+    torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py: P and Q of all tensors of a bucket
+    that are worth it, each kind in one all-reduce.
+    """
+    reduces = [cut for cut in cuts[begun_at(cuts) :] if cut.op.kind is Kind.ALL_REDUCE]
+    others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
+    if not others or set(habits.each) != {FLOAT_BYTES}:
+        return None
+    sizes = [sizes for sizes, _ in habits.shapes[0].shapes]
+    for bucket in habits.buckets:
+        matrices = [(sizes[i][0], prod(sizes[i][1:])) for i in bucket if len(sizes[i]) > 1]
+        for rank, rate in product(RANKS, RATES):
+            worth = [(n, m) for n, m in matrices if (n + m) * rank * rate < n * m]
+            one = sum(n for n, _ in worth) * rank * FLOAT_BYTES
+            two = sum(m for _, m in worth) * rank * FLOAT_BYTES
+            pairs = (is_of(a, one) and is_of(b, two) for a, b in pairwise(others))
+            if one not in (0, two) and sum(pairs) > 1:
+                return rank, one, two
+    return None
+
+
+def each_alone(habits: Habits, reduces: Sequence[Cut], *, planned: bool) -> str:
+    """By the sizes of the first all-reduces: those of the parameters, one each."""
+    sizes = sorted(habits.bytes_of((i,), habits.each) for i in range(len(habits.each)))
+    first = sorted(reduces[: len(sizes)], key=lambda cut: cut.op.work_bytes)
+    if planned or len(sizes) < 2 or len(first) < len(sizes):
+        return ""
+    alike = all(is_of(cut, size) for cut, size in zip(first, sizes, strict=True))
+    return EACH_ALONE.format(len(first), len(sizes)) if alike else ""

@@ -1,0 +1,52 @@
+"""Scripts that reduce something else than DDP's buckets are refused by what they do on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.netib import Options, generate
+
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+
+SHAPES = ((40, 30), (40,), (30, 40), (30,))
+
+
+def reading(folder: Path, options: Options) -> Reading:
+    tape = read_tape(generate(options, folder).files)
+    return read_stream(tape.flows, tape.messages)
+
+
+@pytest.mark.parametrize(("ranks", "protocol"), [(2, "LL"), (3, "Simple")])
+@pytest.mark.parametrize(
+    ("habit", "named"),
+    [
+        ("delayed", "delay_all_reduce_named_params"),
+        ("each alone", "optimize_ddp='python_reducer'"),
+        ("low rank", "PowerSGD of rank 2"),
+        ("averages", "averages models (post_localSGD_hook, local SGD)"),
+    ],
+)
+def test_it_is_named(tmp_path: Path, habit: str, named: str, ranks: int, protocol: str) -> None:
+    options = Options(
+        habit=habit,
+        ranks=ranks,
+        protocol=protocol,
+        version=(2, 23),
+        shapes=SHAPES,
+        caps_bytes=(3000, 3000),
+        steps=5,
+        mirrored=(1,),
+    )
+    found = reading(tmp_path, options)
+    assert found.job is None
+    assert named in found.why_not[0]
+
+
+@pytest.mark.parametrize("habit", ["early", "zero"])
+def test_what_only_comes_beside_is_no_reason(tmp_path: Path, habit: str) -> None:
+    found = reading(tmp_path, Options(habit=habit, version=(2, 23), shapes=SHAPES, steps=4))
+    assert found.job is not None and not found.why_not
+    roots = {op.root for op in found.job.each if op.kind == "broadcast"}
+    assert roots == ({0, 1} if habit == "zero" else set())
