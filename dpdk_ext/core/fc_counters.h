@@ -41,6 +41,7 @@ enum fc_verdict {
 	FC_ATOMIC,
 	FC_ROCE_OTHER, /* a known transport or opcode we do not follow */
 	FC_SHIM,       /* RoCE behind a vendor shim after UDP (RTT probes) */
+	FC_ENCRYPTED,  /* MACsec, IPsec ESP (in UDP as well), PSP: nothing inside is readable */
 	FC_ICRC_BAD,
 	FC_SNAPPED,   /* a RoCE frame cut by the capture's snap length */
 	FC_MALFORMED, /* lengths that contradict each other */
@@ -62,10 +63,10 @@ enum fc_verdict {
 struct fc_parse_counters {
 	uint64_t write_frames, orphan_frames, stale_frames, doubtful_frames, refused_frames,
 		ack_frames, nak_frames, cnp_frames, mad_frames, ud_frames, send_frames, read_frames,
-		atomic_frames, roce_other_frames, shim_frames, icrc_bad_frames, snapped_frames,
-		malformed_frames, fragment_frames, tcp_frames, ptp_frames, udp_other_frames,
-		icmp_frames, ip_other_frames, arp_frames, lldp_frames, stp_frames, llc_other_frames,
-		ethernet_other_frames, unknown_frames;
+		atomic_frames, roce_other_frames, shim_frames, encrypted_frames, icrc_bad_frames,
+		snapped_frames, malformed_frames, fragment_frames, tcp_frames, ptp_frames,
+		udp_other_frames, icmp_frames, ip_other_frames, arp_frames, lldp_frames, stp_frames,
+		llc_other_frames, ethernet_other_frames, unknown_frames;
 	/* Beside the verdicts: these do not add up to frames. */
 	uint64_t icrc_checked_frames, duplicate_packets, vlan_frames, encapsulated_frames;
 	uint64_t flow_table_full_packets, incarnations;

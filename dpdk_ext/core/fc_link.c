@@ -7,6 +7,14 @@
 #define IPV6_EXTENSIONS_MAX 8
 #define IPV6_EXTENSION_BYTES_MAX 256
 
+/* RFC 3948: key exchange has four zero bytes where ESP has its index. */
+static bool is_esp(struct fc_decoding *d, uint16_t port)
+{
+	const uint8_t *index = port == FC_PORT_ESP ? fc_take(&d->c, 4) : NULL;
+
+	return index && fc_be32(index);
+}
+
 static enum fc_verdict decode_udp(struct fc_decoding *d, size_t ip_payload_bytes)
 {
 	const struct fc_udp *udp = fc_take(&d->c, sizeof *udp);
@@ -19,6 +27,8 @@ static enum fc_verdict decode_udp(struct fc_decoding *d, size_t ip_payload_bytes
 			destination == FC_PORT_PTP_EVENT || destination == FC_PORT_PTP_GENERAL;
 		if (destination == FC_PORT_VXLAN && ip_payload_bytes >= sizeof *udp)
 			return fc_decode_vxlan(d, ip_payload_bytes - sizeof *udp);
+		if (destination == FC_PORT_PSP || is_esp(d, destination))
+			return FC_ENCRYPTED;
 		return ptp ? FC_PTP : FC_UDP_OTHER;
 	}
 	d->out->udp_at = fc_at(d) - (uint32_t)sizeof *udp;
@@ -42,6 +52,8 @@ static enum fc_verdict by_ip_protocol(struct fc_decoding *d, uint8_t protocol, s
 	case FC_IP_ICMP:
 	case FC_IP_ICMP6:
 		return FC_ICMP;
+	case FC_IP_ESP:
+		return FC_ENCRYPTED;
 	default:
 		return FC_IP_OTHER;
 	}
@@ -128,7 +140,7 @@ static enum fc_verdict decode_llc(struct fc_decoding *d)
 
 /* EtherTypes of IEEE's registry met in data centres that are of no use to us:
  * WoL, Wake, TRILL, RARP, AppleTalk, IPX, flow control/PFC, slow protocols,
- * MPLS, PPPoE, jumbo LLC, EAPOL, Profinet, EtherCAT, AoE, experiments, MACsec, PBB,
+ * MPLS, PPPoE, jumbo LLC, EAPOL, Profinet, EtherCAT, AoE, experiments, PBB,
  * MVRP, MMRP, AVTP, NCSI, PRP, CFM, FCoE, FIP, TTEthernet, HSR, loopback, TEB, BPQ. */
 static bool is_registered(uint16_t type)
 {
@@ -136,12 +148,11 @@ static bool is_registered(uint16_t type)
 					  0x809b, 0x80f3, 0x8137, 0x8808, 0x8809,
 					  0x8847, 0x8848, 0x8863, 0x8864, 0x8870,
 					  0x888e, 0x8892, 0x88a4, 0x88a2, 0x88b5,
-					  0x88b6, 0x88b7, 0x88e5, 0x88e7, 0x88f5,
-					  0x88f6, 0x88f8, 0x88fb, 0x8902, 0x8906,
-					  0x8914, 0x891d, 0x892f, 0x9000, 0x6558,
-					  0x88c7, 0x88e3, 0x8926, 0x893f, 0x8940,
-					  0x894f, 0x8946, 0x8899, 0x886d, 0x887b,
-					  0x890d };
+					  0x88b6, 0x88b7, 0x88e7, 0x88f5, 0x88f6,
+					  0x88f8, 0x88fb, 0x8902, 0x8906, 0x8914,
+					  0x891d, 0x892f, 0x9000, 0x6558, 0x88c7,
+					  0x88e3, 0x8926, 0x893f, 0x8940, 0x894f,
+					  0x8946, 0x8899, 0x886d, 0x887b, 0x890d };
 
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
 		if (types[i] == type)
@@ -160,6 +171,8 @@ static enum fc_verdict by_ethertype(struct fc_decoding *d, uint16_t type)
 		return FC_ARP;
 	case FC_ETHERTYPE_LLDP:
 		return FC_LLDP;
+	case FC_ETHERTYPE_MACSEC:
+		return FC_ENCRYPTED;
 	case FC_ETHERTYPE_PTP:
 		return FC_PTP;
 	case FC_ETHERTYPE_ROCE1:

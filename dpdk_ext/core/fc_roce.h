@@ -17,6 +17,7 @@ enum fc_ethertype {
 	FC_ETHERTYPE_QINQ = 0x88a8,
 	FC_ETHERTYPE_LLDP = 0x88cc,
 	FC_ETHERTYPE_PTP = 0x88f7,
+	FC_ETHERTYPE_MACSEC = 0x88e5,
 	FC_ETHERTYPE_ROCE1 = 0x8915,
 	FC_ETHERTYPE_QINQ_OLD = 0x9100,
 };
@@ -29,6 +30,7 @@ enum fc_ip_protocol {
 	FC_IP_ROUTING = 43,
 	FC_IP_FRAGMENT = 44,
 	FC_IP_GRE = 47,
+	FC_IP_ESP = 50,
 	FC_IP_ICMP6 = 58,
 	FC_IP_DESTINATION = 60,
 };
@@ -36,6 +38,8 @@ enum fc_ip_protocol {
 enum fc_udp_port {
 	FC_PORT_PTP_EVENT = 319,
 	FC_PORT_PTP_GENERAL = 320,
+	FC_PORT_PSP = 1000,
+	FC_PORT_ESP = 4500, /* RFC 3948 */
 	FC_PORT_VXLAN = 4789,
 	FC_PORT_ROCE = 4791,
 };

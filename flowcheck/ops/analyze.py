@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
 from flowcheck.ops.stated import with_factory
 from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
 
 
@@ -34,6 +36,8 @@ def run(
     stated = with_factory(ModelConfig(factory=model)).stated if model is not None else None
     tape = read_tape(files)
     reading = read_stream(tape.flows, tape.messages, stated=stated)
+    if reading.job is None:
+        reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
     notes = _notes(tape)
     for note in notes:
         print(note, file=sys.stderr)

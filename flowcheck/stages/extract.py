@@ -5,8 +5,11 @@ Everything it needs after a kill lies in shared memory and in the learned job's 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note
+from flowcheck.plane.counters import by_verdict
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
@@ -22,6 +25,7 @@ from flowcheck.stages.readings import UNKNOWN
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
 from flowcheck.stages.unlearned import Unlearned
+from flowcheck.wire.foreign import foreign
 from flowcheck.wire.job import Job
 
 SPAN_SLOTS = 4096
@@ -128,7 +132,7 @@ class ExtractService:
             return 1 + place_staged(self._extractors, {})
         if self._learner.busy:
             return 0
-        why_not = self._learner.why_not
+        why_not = self._why_not()
         if crowded and self._learner.joining:
             # A job that is known is joined wherever a whole iteration of it is seen.
             self._unlearned.look((*why_not, NO_ROOM))
@@ -141,6 +145,13 @@ class ExtractService:
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
             self._unlearned.look(why_not)
         return len(stalled)
+
+    def _why_not(self) -> tuple[str, ...]:
+        """Why no job is learned, with what the ports carry instead."""
+        frames = Counter[str]()
+        for extractor in self._extractors:
+            frames.update(by_verdict(extractor.ring.parse_commit().counters))
+        return (*self._learner.why_not, *foreign(frames))
 
     def _hand_over(self, followed: Followed) -> int:
         """The updater's word on the later incarnation, once it is there, is obeyed."""
@@ -172,7 +183,7 @@ class ExtractService:
         followed = self._followed
         if followed is None:
             if self._learner.read_all(self._extractors):
-                why = "no job was learned: " + "; ".join(self._learner.why_not)
+                why = "no job was learned: " + "; ".join(self._why_not())
                 self._say_drained(0, why)
             return 0
         if self._succession.open:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.chain import wait_until
 
+from flowcheck._core import ffi
 from flowcheck.config import job_from
 from flowcheck.plane.merge import Joined
 from flowcheck.stages import learner, readings, unlearned
@@ -200,7 +201,8 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))
     heard: list[Any] = []
     stage._links = SimpleNamespace(report=heard.append)  # type: ignore[assignment]
-    ring = SimpleNamespace(drained=False, tail=0)
+    commit = ffi.new("struct fc_parse_commit *")
+    ring = SimpleNamespace(drained=False, tail=0, parse_commit=lambda: commit)
     stage._extractors = [
         SimpleNamespace(ring=ring, stalled=False, staging=SimpleNamespace(completions=0))  # type: ignore[list-item]
     ]

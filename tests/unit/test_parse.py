@@ -70,6 +70,25 @@ NOT_ROCE = {
 }
 
 
+ENCRYPTED = [
+    Ether(type=0x88E5) / Raw(bytes(60)),
+    Ether() / IP(proto=50) / Raw(bytes(60)),
+    Ether() / IPv6(nh=50) / Raw(bytes(60)),
+    Ether() / IP() / UDP(sport=4500, dport=4500) / Raw(b"\0\0\x10\1" + bytes(60)),
+    Ether() / IP() / UDP(sport=50000, dport=1000) / Raw(bytes(60)),
+]
+
+
+@pytest.mark.parametrize("frame", ENCRYPTED)
+def test_what_is_encrypted_has_one_as_well(frame: Ether) -> None:
+    assert said(bytes(frame)) == "encrypted"
+
+
+def test_a_key_exchange_on_the_port_of_encrypted_traffic_is_in_clear() -> None:
+    frame = Ether() / IP() / UDP(sport=4500, dport=4500) / Raw(bytes(60))
+    assert said(bytes(frame)) == "udp_other"
+
+
 @pytest.mark.parametrize("verdict", NOT_ROCE)
 def test_what_is_not_roce_has_a_verdict_of_its_own(verdict: str) -> None:
     assert said(bytes(NOT_ROCE[verdict])) == verdict

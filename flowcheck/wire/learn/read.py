@@ -41,6 +41,10 @@ NOT_LOST = (
 NO_WRITES = (
     "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
 )
+NOT_NCCL = (
+    "{:,} RDMA writes were seen, none of the form of NCCL's own transport (clear-to-send one way, "
+    "writes that end with their size as immediate the other): another library's or plugin's"
+)
 IN_ONE_LINE = (
     "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "
     "that nothing tells a model of it"
@@ -121,6 +125,8 @@ def read_stream(
         why_not = (*why_not, weights.why_not)
     if not messages:
         why_not = (NO_WRITES,)
+    elif not sorted_flows.streams and not any(grant.rings for grant in sorted_flows.grants):
+        why_not = (NOT_NCCL.format(len(messages)),)
     if job is not None and release is not None:
         sentence = (STATED if rules == (release,) else CONTRADICTED).format(release)
         job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))

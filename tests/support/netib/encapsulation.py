@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 from support.netib.packets import ipv4
@@ -45,5 +46,18 @@ def wrap(kind: str, frame: bytes, number: int) -> bytes:
         udp = struct.pack(">HHHH", 49152 + number % 7, 4789, 8 + len(body), 0)
         outer = ipv4(FROM, TO, len(udp) + len(body), tos=0)
         return OUTER + b"\x08\x00" + outer + udp + body
+    if kind == "macsec":
+        # TCI: encrypted, changed, secure channel named; packet number; ciphertext and check value.
+        tag = struct.pack(">BBI8s", 0x2C, 0, number, frame[6:12] + b"\0\1")
+        return frame[:12] + b"\x88\xe5" + tag + cipher(frame[12:], number) + bytes(16)
+    if kind == "esp":
+        whole = cipher(frame[14:], number)
+        body = struct.pack(">II", 0x1001, number) + whole
+        return frame[:12] + b"\x08\x00" + ipv4(FROM, TO, len(body), protocol=50, tos=0) + body
     assert not kind
     return frame
+
+
+def cipher(clear: bytes, number: int) -> bytes:
+    """As many bytes that look like chance."""
+    return random.Random(number).randbytes(len(clear))
