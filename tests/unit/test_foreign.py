@@ -1,63 +1,51 @@
-"""Traffic that nothing can be followed of is named, by `analyze` and by the live chain alike."""
+"""Files that are no checkpoint of torch's, and what is said of them."""
 
 from __future__ import annotations
 
+import pickle
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.netib import Options, generate
-from support.staged import Chain, played
+import torch
 
-from flowcheck.messages import Drained
-from flowcheck.ops import analyze
-from flowcheck.wire.foreign import foreign
-
-SHAPES = ((40, 30), (40,))
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+from flowcheck.vault.template import load_template
 
 
-@pytest.mark.parametrize("wrap", ["macsec", "esp"])
-def test_encrypted_frames_are_named_and_give_no_tensor(
-    wrap: str, tmp_path: Path, shm: Path, capsys: pytest.CaptureFixture[str]
+class Settings:
+    """What a trainer may put beside its tensors, and nobody else should run."""
+
+
+def cut(file: Path, left_out: int) -> None:
+    torch.save({"weight": torch.zeros(1000)}, file)
+    file.write_bytes(file.read_bytes()[:-left_out])
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda file: file.touch(), "is empty"),
+        (lambda file: file.mkdir(), "cannot be read: Is a directory"),
+        (lambda file: None, "cannot be read: No such file"),
+        (lambda file: cut(file, 9), "is not whole: its end is missing"),
+        (lambda file: cut(file, 3000), "is not whole: its end is missing"),
+        (lambda file: file.write_text("hello\n" * 9), "is not a file that torch.save wrote"),
+        (lambda file: file.write_bytes(bytes(range(256))), "is not a file that torch.save wrote"),
+        (lambda file: file.write_bytes(pickle.dumps([1])), "is not a file that torch.save wrote"),
+        (lambda file: torch.save({"s": Settings()}, file), "plain values (test_foreign.Settings)"),
+        (lambda file: zipfile.ZipFile(file, "w").close(), "is not a file that torch.save wrote"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_told_in_one_line(
+    tmp_path: Path, write: Callable[[Path], object], told: str
 ) -> None:
-    files = generate(Options(shapes=SHAPES, wrap=wrap), tmp_path).files
-    analyze.run(files)
-    told = " ".join(capsys.readouterr().out.split())
-    assert "no RDMA write was seen" in told and "frames are encrypted (MACsec, IPsec" in told
-    assert "all_reduce" not in told
-    chain = Chain(tmp_path, shm / "memory", files, 512)
-    assert not played(chain, 32)
-    chain.close()
-    [end] = chain.heard.of(Drained)
-    assert "frames are encrypted" in end.why and not end.steps
-
-
-def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:
-    told = foreign({"tcp": 40, "send": 900, "read": 80, "arp": 3, "write": 0})
-    assert [sentence.split(":")[0] for sentence in told] == [
-        "900 frames are RDMA SENDs",
-        "80 frames are RDMA READs",
-        "40 frames are TCP",
-    ]
-
-
-def test_beside_writes_only_many_encrypted_frames_are_worth_a_word() -> None:
-    assert not foreign({"write": 100_000, "tcp": 9000, "encrypted": 10})
-    assert foreign({"write": 100_000, "encrypted": 9000})
-
-
-def test_storage_alone_is_not_taken_for_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = generate(Options(shapes=SHAPES, storage=30, steps=1), tmp_path)
-    whole = made.files[0].read_bytes()
-    kept, at = [whole[:24]], 24
-    while at < len(whole):
-        size = int.from_bytes(whole[at + 8 : at + 12], "little")
-        frame = whole[at + 16 : at + 16 + size]
-        if 201 in (frame[10], frame[4]):  # the storage server's address
-            kept.append(whole[at : at + 16 + size])
-        at += 16 + size
-    made.files[0].write_bytes(b"".join(kept))
-    analyze.run(made.files)
-    told = " ".join(capsys.readouterr().out.split())
-    assert "frames are RDMA SENDs: storage" in told and "frames are RDMA READs" in told
+    file = tmp_path / "step-4.pt"
+    write(file)
+    with pytest.raises(StateError) as caught:
+        load_template(file, Layout.of_shapes([(1000,)]))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
