@@ -11,6 +11,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
+from flowcheck.sharded import ShardedConfig
 from flowcheck.strict import Section, at_least, convert
 from flowcheck.wire.terms import Rule, rule_of
 
@@ -132,6 +133,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
     parse: ParseConfig = ParseConfig()
     staging: StagingConfig = StagingConfig()
     model: ModelConfig = ModelConfig()
+    sharded: ShardedConfig | None = None
     replica: ReplicaConfig = ReplicaConfig()
     gradient_log: GradientLogConfig = GradientLogConfig()
 
@@ -143,7 +145,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
                 "optimizer",
                 None,
                 "the optimizer never crosses the wire: state the trainer's in [optimizer], "
-                'such as name = "adamw", learning_rate = 1e-4',
+                'such as name = "adamw", learning_rate = 1e-4, or [sharded] where it is sharded',
             )
         check_optimizer(self.optimizer)
         try:
@@ -189,6 +191,8 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
 
 def job_from(tree: dict[str, Any]) -> JobConfig:
     """The checked settings of a parsed job file."""
+    if "optimizer" not in tree and "sharded" in tree:
+        tree = tree | {"optimizer": {"name": "none", "learning_rate": 0.0}}
     return convert(tree, JobConfig)
 
 

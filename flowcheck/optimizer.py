@@ -14,7 +14,8 @@ from flowcheck.strict import Section, at_least
 class OptimizerConfig(Section, frozen=True, kw_only=True):
     """The trainer's optimizer, as its script states it; nothing of this crosses the wire."""
 
-    name: Literal["sgd", "adam", "adamw"]
+    name: Literal["sgd", "adam", "adamw", "none"]
+    """none: parameters are followed as they are sent, no step is computed."""
     implementation: Literal["loop", "foreach", "fused"] = "loop"
     """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
     learning_rate: float

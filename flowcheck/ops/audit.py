@@ -15,6 +15,7 @@ from flowcheck.ops.steps import stated_names
 from flowcheck.replica import snapshot
 from flowcheck.replica.header import peek_versions
 from flowcheck.replica.trace import digests_at
+from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit
 from flowcheck.vault.template import Template, load_template
@@ -47,14 +48,14 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
 
 
 def _audited(where: RunDir, file: Path) -> audit.Audit:
-    config = where.settings()
-    if not where.replica.exists() or config.optimizer is None:
+    where.settings()
+    if not where.replica.exists():
         raise StateError(f"{where.root}: there is no replica yet")
     layout, kept = peek_versions(where.replica)
     template = load_template(file, layout, stated_names(layout))
     if template.step in kept:
         try:
-            taken = snapshot.of_state(where.replica, config.optimizer, template.step)
+            taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)
             return audit.compare(template, taken)
         except StateError:
             if template.step in peek_versions(where.replica)[1]:
@@ -63,7 +64,6 @@ def _audited(where: RunDir, file: Path) -> audit.Audit:
 
 
 def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
-    config = where.settings()
     layout, kept = peek_versions(where.replica)
     digests = digests_at(where.trace, template.step)
     if digests is None:
@@ -71,16 +71,18 @@ def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
             f"{file}: is of step {template.step}; the replica of {where.root} is at "
             f"{max(kept, default=0)} and has no record of that step"
         )
-    assert config.optimizer is not None
-    return audit.compare_digests(template, layout, config.optimizer, digests)
+    return audit.compare_digests(template, layout, optimizer_in(where), digests)
 
 
 def _print(found: audit.Audit, file: Path) -> None:
     say = Console(highlight=False, soft_wrap=True).print
-    kinds = "parameters and optimizer tensors" if found.optimizer else "parameters"
+    compared = found.optimizer and not found.parameters_only
+    kinds = "parameters and optimizer tensors" if compared else "parameters"
     left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
     left_out = left if found.others else ""
-    if not found.optimizer:
+    if found.parameters_only:
+        left_out += "; the replica has no optimizer state, only parameters as they are sent"
+    elif not found.optimizer:
         left_out += "; the file holds no optimizer state, so that of the replica was not compared"
     if found.passed:
         say(

@@ -47,6 +47,16 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     return msgspec.structs.replace(config, model=with_factory(config.model))
 
 
+def _units(config: JobConfig) -> bytes | None:
+    """The sharded model that the job file names, as torch cuts it; None: it names none. Raises
+    ConfigError where its factory does not work out."""
+    if config.sharded is None:
+        return None
+    from flowcheck.replica.wrapped import wrapped
+
+    return msgspec.json.encode(wrapped(config.sharded.factory, config.sharded.ranks))
+
+
 def memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
@@ -64,10 +74,11 @@ def ordinary_bytes_free() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Files for a job that is joined amid its run."""
+    """Files for a job that is joined amid its run, and of a sharded model."""
 
     job: bytes | None
     model: bytes | None
+    units: bytes | None
 
 
 def create(config: JobConfig, root: Path, expected: Expected | None = None) -> tuple[RunDir, str]:
@@ -77,6 +88,7 @@ def create(config: JobConfig, root: Path, expected: Expected | None = None) -> t
     known = _Known(
         newest_known(config, root) if may_join(config) else None,
         None if expected is None else msgspec.json.encode(expected),
+        _units(config),
     )
     need = memory_need(config)
     place = choose(need)
@@ -113,6 +125,9 @@ def _create_in(
                 (run.learned_folder / KNOWN_JOB).write_bytes(known.job)
             if known.model is not None:
                 (run.learned_folder / EXPECTED).write_bytes(known.model)
+            run.units.unlink(missing_ok=True)
+            if known.units is not None:
+                run.units.write_bytes(known.units)
             if learned is not None:
                 run.weights.write_bytes(learned[1])
                 run.learned_job.write_bytes(learned[0])

@@ -14,6 +14,7 @@ from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import verdict_of
 from flowcheck.stages.supervisor import Progress
+from flowcheck.wire.job import Follows, decode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,15 @@ def _stopped(run: RunDir, progress: Progress) -> str | None:
     return f"step {step} was lost, and the replica stays at step {step - 1}"
 
 
+def _goes_on(run: RunDir) -> bool:
+    """A lost step keeps nothing that follows from being taken."""
+    if not run.learned_job.exists():
+        return False
+    return decode_job(run.learned_job.read_bytes()).kind is Follows.PARAMETERS
+
+
 def _lost_step(run: RunDir) -> int | None:
-    if not run.shard.exists():
+    if not run.shard.exists() or _goes_on(run):
         return None
     with Shard.open(run.shard) as shard:
         lost = [shard.step(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]

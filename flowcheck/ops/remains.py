@@ -39,13 +39,14 @@ class Kept:
 
 def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
     """Writes the replica's last committed step; None if there is no replica yet."""
-    if not run.replica.exists() or config.optimizer is None:
+    if not run.replica.exists():
         return None
     from flowcheck.replica import checkpoint
     from flowcheck.replica.replica import Replica
+    from flowcheck.stages.model import optimizer_in
 
     evidence = decode_job(run.learned_job.read_bytes()).evidence
-    replica = Replica.open(run.replica, config.optimizer)
+    replica = Replica.open(run.replica, optimizer_in(run))
     try:
         return checkpoint.save(replica, directory, evidence=evidence, assumed=assumed(run))
     finally:

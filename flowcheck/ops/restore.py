@@ -40,12 +40,18 @@ def run(
             "replaced": filled.replaced,
             "kept": filled.kept,
             "assumed": (*found.assumed, *filled.assumed),
+            "not_full": filled.not_full,
+            "older": found.snapshot.older,
             "audited": audited,
         }
         print(json.dumps(result))
         return 0
     say = Console(highlight=False, soft_wrap=True).print
     say(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
+    if filled.not_full:
+        say(f"  NOT a full resume: {filled.not_full}")
+    for name, of in found.snapshot.older.items():
+        say(f"  of step {of}: {name}")
     for part in filled.replaced:
         say(f"  now of step {filled.step}: {part}")
     for part in filled.kept:

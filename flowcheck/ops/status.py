@@ -23,7 +23,7 @@ from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job import Follows, decode_job
 
 
 def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
@@ -94,11 +94,19 @@ def read(where: RunDir) -> dict[str, Any]:
         "rings": rings,
         "learned": where.learned_job.exists(),
         "why_not": reasons(where),
+        "follows": _follows(where),
         "awaits_base": incarnation_of(where).step is None,
         "shard": _shard(where),
         "last_step": last_step(where),
         "audit": msgspec.to_builtins(last_audit(where)),
     }
+
+
+def _follows(where: RunDir) -> str | None:
+    """What a learned job is followed by: gradients or parameters."""
+    if not where.learned_job.exists():
+        return None
+    return str(decode_job(where.learned_job.read_bytes()).kind)
 
 
 def _shard(where: RunDir) -> dict[str, Any] | None:
@@ -144,13 +152,17 @@ def _print(state: dict[str, Any]) -> None:
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
     console.print(f"frames by verdict: {seen or 'none'}", highlight=False)
     for generation in state["shard"]["generations"] if state["shard"] else ():
-        if generation["state"] == "lost":
+        if generation["state"] == "lost" and state["follows"] == Follows.GRADIENTS:
             console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
     if state["awaits_base"]:
         console.print("the job began with a state that is not known: flowcheck base FILE gives it")
     step = state["last_step"]
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
+        if state["follows"] == Follows.PARAMETERS:
+            console.print("  of kind: parameters as they are gathered, no optimizer state")
+            for name, of in step.get("older", {}).items():
+                console.print(f"  of step {of}: {name}", highlight=False, markup=False)
         console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")

@@ -18,6 +18,7 @@ from flowcheck.replica.snapshot import Snapshot
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
 from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
 
@@ -53,8 +54,8 @@ def newest(run: RunDir, *, settle: bool) -> Found:
     config = run.settings()
     if settle and run.stage_pids():
         _settle(run, config)
-    if run.replica.exists() and config.optimizer is not None:
-        taken = snapshot.of_state(run.replica, config.optimizer)
+    if run.replica.exists():
+        taken = snapshot.of_state(run.replica, optimizer_in(run))
         if taken.step == 0 and incarnation_of(run).step is None:
             raise StateError(
                 f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"

@@ -29,12 +29,15 @@ from flowcheck.errors import StateError, naming
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256_file
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.placed import older
 from flowcheck.replica.replica import Replica
 
 FORMAT = 1
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"
+FULL = "parameters and optimizer state"
+PARAMETERS_ONLY = "parameters, no optimizer state"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +49,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """`Replica.digest` of this step, see digest.py."""
     torch_version: str
     """Whose arithmetic took the steps."""
+    kind: str = FULL
+    older: dict[str, int] = {}
+    """Parameters that are of another step than `step`, and which."""
     layout: Layout
     optimizer: OptimizerConfig
     sha256: dict[str, str]
@@ -69,7 +75,10 @@ class Checkpoint:
     states: tuple[dict[str, torch.Tensor], ...]
 
     def optimizer_state_dict(self) -> dict[str, Any]:
-        """What `torch.optim.Optimizer.load_state_dict` takes, for one group in this order."""
+        """What `torch.optim.Optimizer.load_state_dict` takes, for one group in this order. Raises
+        StateError where there is none."""
+        if self.manifest.kind == PARAMETERS_ONLY:
+            raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
         built = optimizers.build(self.manifest.optimizer, list(self.parameters.values()))
         groups = built.state_dict()["param_groups"]
         return {
@@ -171,6 +180,8 @@ def _write(
         step=replica.step,
         digest=replica.digest,
         torch_version=str(torch.__version__),
+        kind=PARAMETERS_ONLY if replica.optimizer.name == "none" else FULL,
+        older=older(replica.optimizer, replica.layout, replica.sections(), replica.step),
         layout=replica.layout,
         optimizer=replica.optimizer,
         sha256={name: sha256_file(folder / name) for name in (MODEL, OPTIMIZER)},

@@ -28,7 +28,8 @@ STEP_COUNT = "step"
 _get_scalar_dtype)."""
 STEPPED = "stepped"
 """Where a step may leave parameters out and torch counts none: one float32 each, 1 once it was
-stepped. A parameter that never was has no state, as torch makes it in its first step."""
+stepped. A parameter that never was has no state, as torch makes it in its first step. Without an
+optimizer: the step that a parameter is of."""
 
 Used = np.ndarray | None
 """[parameters] bool: those that have a gradient in a step; None: all."""
@@ -38,6 +39,8 @@ Tensors = list[torch.Tensor]
 
 def state_names(config: OptimizerConfig) -> tuple[str, ...]:
     """torch's names of the per-element optimizer states, without the step counters."""
+    if config.name == "none":
+        return ()
     if config.name == "sgd":
         return ("momentum_buffer",) if config.momentum else ()
     return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if config.amsgrad else ()))
@@ -45,7 +48,7 @@ def state_names(config: OptimizerConfig) -> tuple[str, ...]:
 
 def counts_steps(config: OptimizerConfig) -> bool:
     """Whether torch keeps a step counter per parameter."""
-    return config.name != "sgd"
+    return config.name in ("adam", "adamw")
 
 
 def fingerprint(config: OptimizerConfig) -> bytes:

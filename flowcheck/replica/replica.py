@@ -17,6 +17,7 @@ from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.placed import Placed, bound
 from flowcheck.replica.schedule import Rate, rate_of
 from flowcheck.replica.sections import sections_of
 from flowcheck.replica.state import StateFile, place_sections
@@ -37,8 +38,7 @@ class Replica:
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
         self._bound = [
-            optimizers.BoundOptimizer(optimizer, self.layout, state.sections(copy))
-            for copy in range(state.copies)
+            bound(optimizer, self.layout, state.sections(copy)) for copy in range(state.copies)
         ]
         self.tensor_digests: list[bytes] = []
         """Of the step taken last, in the order of `optimizers.named_tensors`; [] before it."""
@@ -170,12 +170,11 @@ class Replica:
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
-        self._bound[other].step(
-            values,
-            state.commit.has_optimizer_state,
-            self._rate(step - 1),
-            used,
-        )
+        taker = self._bound[other]
+        if isinstance(taker, Placed):
+            taker.place(step, values, used)
+        else:
+            taker.step(values, state.commit.has_optimizer_state, self._rate(step - 1), used)
         whole, self.tensor_digests = self._digest_of(other)
         state.publish(step, other, whole)
         state.in_step = 0

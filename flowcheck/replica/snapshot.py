@@ -6,7 +6,7 @@ one; the digest proves that nothing moved while a copy was read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from flowcheck.replica import checkpoint, optimizers
 from flowcheck.replica.digest import state_digest, tensor_digests
 from flowcheck.replica.header import Commit
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.placed import older
 from flowcheck.replica.state import read_copy
 
 ATTEMPTS = 16
@@ -38,6 +39,13 @@ class Snapshot:
     optimizer: OptimizerConfig
     parameters: dict[str, torch.Tensor]
     states: tuple[dict[str, torch.Tensor], ...]
+    older: dict[str, int] = field(default_factory=dict)
+    """Parameters that are of another step, and which."""
+
+    @property
+    def parameters_only(self) -> bool:
+        """Nothing is known of an optimizer's state."""
+        return self.optimizer.name == "none"
 
 
 def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Snapshot:
@@ -69,6 +77,7 @@ def of_checkpoint(folder: Path) -> Snapshot:
         manifest.optimizer,
         kept.parameters,
         kept.states,
+        manifest.older,
     )
 
 
@@ -92,4 +101,5 @@ def _assembled(
                 states[index][optimizers.STEP_COUNT] = torch.tensor(float(count))
     values = tensors(optimizers.PARAMETERS)
     named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
-    return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states))
+    left = older(optimizer, layout, sections, commit.step)
+    return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states), left)

@@ -9,7 +9,7 @@ from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import KEEPS_NONE, first_left_out
-from flowcheck.wire.job import UNSHOWN, decode_job
+from flowcheck.wire.job import UNSHOWN, Follows, decode_job
 
 EMPTY_STATE = (
     "the trainer's optimizer had no state when its start-up was seen (no audit has shown it yet)"
@@ -32,7 +32,7 @@ def assumed(run: RunDir) -> tuple[str, ...]:
     job, followed = decode_job(run.learned_job.read_bytes()), incarnation_of(run)
     own = job.assumed
     audited = _audited(run, 0 if followed.base is None else followed.audits)
-    first = () if audited else (EMPTY_STATE,)
+    first = () if audited or job.kind is Follows.PARAMETERS else (EMPTY_STATE,)
     if job.joined:
         # A base is equal to itself: what was taken on it shows whether it belonged there.
         shown = followed.base is not None and audited > followed.base

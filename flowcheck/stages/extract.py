@@ -21,12 +21,13 @@ from flowcheck.stages.incarnation import await_first_base
 from flowcheck.stages.joining import NO_ROOM, full, known_of, let_go, may_join, remember
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
+from flowcheck.stages.model import optimizer_of
 from flowcheck.stages.readings import UNKNOWN
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
 from flowcheck.stages.unlearned import Unlearned
 from flowcheck.wire.foreign import foreign
-from flowcheck.wire.job import Job
+from flowcheck.wire.job import Follows, Job
 
 SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
@@ -79,16 +80,15 @@ class ExtractService:
         shard = shard or create_shard(self._run, job)
         for extractor in self._extractors:
             extractor.use_shard(shard)
-        assert self._config.optimizer is not None
         self._followed = Followed(
             self._run,
             job,
             self._extractors,
             shard,
             self._links,
-            each=self._config.optimizer.synced_backwards,
+            each=optimizer_of(job, self._config).synced_backwards,
             fresh=fresh,
-            joins=may_join(self._config),
+            joins=may_join(self._config) and job.kind is Follows.GRADIENTS,
         )
         remember(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))

@@ -19,7 +19,7 @@ from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
-from flowcheck.wire.job import Job
+from flowcheck.wire.job import Follows, Job
 
 GOES_ON = (
     "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
@@ -27,6 +27,9 @@ GOES_ON = (
 )
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
+
+
+NOT_CAME = "never came, and units that lack some keep those of the step before"
 
 
 class Followed:
@@ -56,8 +59,11 @@ class Followed:
         self._read_out = False  # all that is staged was read once more, as nothing more comes
         self.why = ""
         """What kept the replica from more, in one sentence."""
+        self._alone = job.kind is Follows.PARAMETERS
+        """Every step is whole by itself: a lost one costs what of it did not come."""
+        self._stopped = False
         self._job, self._map = job, Map(job, each)
-        self.generations = Generations(shard, self._problem)
+        self.generations = Generations(shard, self._problem, takes_lost=self._alone)
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = Planned(
@@ -70,10 +76,12 @@ class Followed:
     @property
     def lost(self) -> bool:
         short = self.generations.short()
-        return short is not None and short.lost
+        return self._stopped or (short is not None and short.lost)
 
     def _problem(self, whole: NDArray[np.uint8]) -> str:
         """Why the bytes of an iteration must not be taken; empty: they may."""
+        if self._alone:
+            return ""
         gradient, _ = self._map.split(whole)
         return self._map.problem(whole) or averaged(self._run.replica, gradient, self._job)
 
@@ -103,7 +111,7 @@ class Followed:
         for step, generation in generations.finished():
             self._links.send("update", ShardReady(step=step, generation=generation))
         short = generations.short()
-        if short is None or short.lost or done:
+        if short is None or self.lost or done:
             return done
         if looks and (done := self._recut(short, ended=self._drained)):
             return done
@@ -111,7 +119,8 @@ class Followed:
             return self._lose(short, self.generations.refused[short.step])
         if short.conflict_bytes:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
-        if self._broken is not None and short.step >= self._broken[0]:
+        over = self._alone and self._drained and not short.covered_bytes
+        if self._broken is not None and short.step >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
         if any(x.stalled for x in self._extractors) and any(self.planned.late):
             succession.drop(self.planned)
@@ -181,14 +190,23 @@ class Followed:
         return done + place_staged(self._extractors, self._apart.numbers)
 
     def _lose(self, short: Short, why: str) -> int:
-        """The replica stops before this step; capture and counting go on."""
+        """The replica stops before this step; capture and counting go on. Of sharded training a
+        loss costs no more than itself."""
         shard = self.generations.shard
         missing = shard.missing(short.generation)
         if len(missing) > MISSING_RANGES_MAX:
             why += f"; the first {MISSING_RANGES_MAX} of {len(missing)} missing ranges"
             missing = missing[:MISSING_RANGES_MAX]
-        shard.lose(short.generation)
+        self._stopped = self._alone and self._broken is not None
+        if not self._stopped:
+            shard.lose(short.generation)
         named = self._name(short.step)
+        if self._alone and self._broken is None:
+            self._note(
+                f"step {named}: {sum(b - a for a, b in missing):,} bytes of it {NOT_CAME}: {why}"
+            )
+            self._links.send("update", ShardReady(step=short.step, generation=short.generation))
+            return 1 + self.place()
         self.why = f"step {named} was lost: {why}"
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
@@ -203,10 +221,12 @@ class Followed:
     def end(self) -> tuple[int, int | None]:
         """The last word on every step, every frame being extracted: (what was done, the whole
         steps once nothing more can be)."""
-        held = sum(int(x.staging.handle.header.records_held) for x in self._extractors)
+        held = self._staged
         short = self.generations.short()
         if short is None:
             return 0, None
+        if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
+            return 0, short.step - 1  # what the last step made is gathered no more
         if held and not short.lost and (self.generations.waiting or not self._read_out):
             return 0, None
         if not short.lost and (short.covered_bytes or held):
@@ -215,6 +235,11 @@ class Followed:
             # By this stage, before it was restarted.
             self.why = f"step {self._name(short.step)} was lost"
         return 0, short.step - 1
+
+    @property
+    def _staged(self) -> int:
+        """Messages without a home."""
+        return sum(int(x.staging.handle.header.records_held) for x in self._extractors)
 
     def _note(self, sentence: str) -> None:
         self._links.report(Note(stage="extract", sentence=sentence))

@@ -29,10 +29,17 @@ class Short:
 class Generations:
     """The extractor's hand on the shard; all its state is in the shard itself."""
 
-    def __init__(self, shard: Shard, problem: Callable[[NDArray[np.uint8]], str] = _none) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        problem: Callable[[NDArray[np.uint8]], str] = _none,
+        *,
+        takes_lost: bool = False,
+    ) -> None:
         """problem: why the bytes of a step must not be taken although all are there; empty: they
-        may."""
+        may. takes_lost: of a lost step the replica takes what is there, and goes on."""
         self.shard = shard
+        self._done = {State.COMPLETE, State.LOST} if takes_lost else {State.COMPLETE}
         self.refused: dict[int, str] = {}
         """{step: why}"""
         self._problem = problem
@@ -83,14 +90,14 @@ class Generations:
     def waiting(self) -> bool:
         """The step after the replica's is whole: it will be taken, and a generation be free."""
         generation = self.shard.generation_of(self.shard.applied_step + 1)
-        return generation is not None and self.shard.state(generation) == State.COMPLETE
+        return generation is not None and self.shard.state(generation) in self._done
 
     def short(self) -> Short | None:
         """The first step after the whole ones, if a generation is open for it."""
         step = self.shard.applied_step + 1
         while (generation := self.shard.generation_of(step)) is not None:
             state = self.shard.state(generation)
-            if state != State.COMPLETE:
+            if state not in self._done:
                 covered = self.shard.covered_bytes(generation)
                 conflict_bytes = self.shard.conflict_bytes(generation)
                 return Short(step, generation, covered, state == State.LOST, conflict_bytes)

@@ -19,7 +19,7 @@ from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.readings import Known
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, decode_job, encode_job
+from flowcheck.wire.job import Follows, Job, decode_job, encode_job
 from flowcheck.wire.learn.jobs.amid import Expected
 
 REMEMBERED = "learned.json"
@@ -45,7 +45,8 @@ def known_of(run: RunDir) -> Known:
     """The job that was followed before, and the model that is stated."""
     job = model = None
     with suppress(OSError, LearnError):
-        job = decode_job((run.learned_folder / KNOWN_JOB).read_bytes())
+        kept = decode_job((run.learned_folder / KNOWN_JOB).read_bytes())
+        job = kept if kept.kind is Follows.GRADIENTS else None
     stated = run.learned_folder / EXPECTED
     if stated.exists():
         model = msgspec.json.decode(stated.read_bytes(), type=Expected)

@@ -15,13 +15,14 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Verdict
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job import Follows, decode_job
 
 OTHERWISE_USED = (
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
@@ -94,25 +95,33 @@ class Judge:
         base would help."""
         folder = self._run.successor
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
+        known = decode_job(self._run.learned_job.read_bytes())
+        if job.kind is not known.kind:
+            return None, "one of them reduces whole gradients, the other shards them", False
+        gathered = None
         try:
-            layout = layout_of(job, self._config)
+            if job.kind is Follows.PARAMETERS:
+                gathered, _ = placing_of(self._run, job, self._config)
+            layout = layout_of(job, self._config) if gathered is None else gathered.layout
         except StateError as error:
             return None, str(error), False
         if layout != replica.layout:
             return None, "it has other parameters than the replica", False
-        known = decode_job(self._run.learned_job.read_bytes())
         if (job.mapped, job.never_used) != (known.mapped, known.never_used):
             return None, OTHERWISE_USED, False
         if job.joined:
             return None, GOES_ON, True
-        weights = np.fromfile(folder / self._run.weights.name, layout.stored_as)
+        weights = np.fromfile(folder / self._run.weights.name, np.uint8)
+        if gathered is not None:
+            weights = gathered.parameters(weights)
+        weights = weights.view(layout.stored_as)
         step = replica.step_of_weights(layout.memory_order(weights))
         kept = ", ".join(map(str, replica.versions))
         why = (
             f"it began with parameters of no step that is kept ({kept}), so its optimizer state "
             "is not known"
         )
-        return step, why, True
+        return step, why, gathered is None
 
     def _set_aside(self, replica: Replica) -> str:
         """A checkpoint of the replica in the run directory; nothing there is overwritten."""

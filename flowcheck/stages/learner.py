@@ -13,6 +13,7 @@ import numpy as np
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
+from flowcheck.stages.gathered import blocks_of
 from flowcheck.stages.left import leave_out
 from flowcheck.stages.proof import Proof
 from flowcheck.stages.readings import UNKNOWN, Known, ReadingProcess, Terms
@@ -201,6 +202,7 @@ class Learner:
             before=before,
             stated=self._stated,
             known=known,
+            blocks=blocks_of(self._run),
         )
         self._reading = ReadingProcess(seen, flows, terms)
 

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig
+from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
-from flowcheck.wire.job import Job, Parameter
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Follows, Job, Parameter, decode_job
 
+NO_OPTIMIZER = (
+    "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "
+    "wire, state the trainer's in [optimizer]"
+)
+GATHERED = OptimizerConfig(name="none", learning_rate=0.0)
+"""Of a job whose parameters are followed as they are sent."""
 DTYPES = {2: None, 4: "float32", 8: "float64"}
 """What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
+
+
+def optimizer_of(job: Job, config: JobConfig) -> OptimizerConfig:
+    """What takes the replica's steps. Raises StateError where nobody stated it."""
+    if job.kind is Follows.PARAMETERS:
+        return GATHERED
+    optimizer = config.optimizer
+    assert optimizer is not None, "checked when the configuration was read"
+    if optimizer.name == "none":
+        raise StateError(NO_OPTIMIZER)
+    return optimizer
+
+
+def optimizer_in(run: RunDir) -> OptimizerConfig:
+    """Of a run whose job is learned. Raises ConfigError without a run, StateError as
+    `optimizer_of`."""
+    return optimizer_of(decode_job(run.learned_job.read_bytes()), run.settings())
 
 
 def layout_of(job: Job, config: JobConfig) -> Layout:
@@ -20,8 +44,7 @@ def layout_of(job: Job, config: JobConfig) -> Layout:
     sizes = sorted({parameter.element_bytes for parameter in job.parameters})
     told = all(parameter.dtype is not None for parameter in job.parameters)
     meant = {} if told else _dtypes(sizes, config.model)
-    optimizer = config.optimizer
-    assert optimizer is not None, "checked when the configuration was read"
+    optimizer = optimizer_of(job, config)
     if 2 in sizes and (optimizer.name, optimizer.implementation) == ("sgd", "fused"):
         _refuse_momentum(optimizer.momentum)
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]

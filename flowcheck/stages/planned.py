@@ -20,7 +20,7 @@ from flowcheck.stages.gaps import explain
 from flowcheck.stages.passage import Passage
 from flowcheck.stages.recut import Recuts
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job
+from flowcheck.wire.job import Follows, Job
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowKey
 
@@ -56,7 +56,8 @@ class Planned:
         """[ring] flows without a plan of which no message came: the other directions of theirs."""
         self._looked = [0] * len(extractors)
         self.passage = Passage(extractors, clock)
-        self.recuts = Recuts(run, job, self._plans, base, name)
+        once = job.kind is Follows.PARAMETERS and not job.guarded
+        self.recuts = Recuts(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self) -> None:
         """Ends what a kill interrupted: every plan gets the cuts that were decided."""

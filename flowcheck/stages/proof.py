@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flowcheck.plane.owners import Name
 from flowcheck.stages.apart import Apart, Named
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, Role, encode_job
+from flowcheck.wire.job import Follows, Job, Role, encode_job
 from flowcheck.wire.seen import FlowKey, MessageSeen
 from flowcheck.wire.terms import Kind
 
@@ -56,6 +56,8 @@ def consistent(job: Job) -> bool:
     It may be otherwise while one of several mirror points lags: what is missing then was read
     over.
     """
+    if job.kind is Follows.PARAMETERS:
+        return True  # what is gathered is the plan
     for ops, buckets in ((job.first, job.first_buckets), (job.each, job.buckets)):
         told = {
             op.bucket: op.work_bytes

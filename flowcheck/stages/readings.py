@@ -80,6 +80,7 @@ class Terms:
     stated: Stated | None = None
     known: Known = UNKNOWN
     """Of a job that may be joined amid its run."""
+    blocks: tuple[int, ...] = ()
 
 
 class ReadingProcess:
@@ -194,9 +195,13 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
     *over, (flows, messages) = lives(flows, seen.messages)
     for earlier in over:
         reading = read_stream(
-            *earlier, release=terms.release, before=terms.before, stated=terms.stated
+            *earlier,
+            release=terms.release,
+            before=terms.before,
+            stated=terms.stated,
+            blocks=terms.blocks,
         )
-        if reading.job is not None and reading.weights is not None:
+        if reading.job is not None and (reading.gathered or reading.weights) is not None:
             return reading
     if not terms.quiet:
         messages = up_to_quiet(messages)
@@ -206,6 +211,7 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
         ended=terms.ended,
         release=terms.release,
         before=terms.before if terms.quiet else None,
+        blocks=terms.blocks,
         hasty=terms.hasty,
         stated=terms.stated,
     )
@@ -215,8 +221,9 @@ def outcome_of(reading: Reading) -> Outcome:
     """What a stage needs of a reading. A job without its initial weights starts no replica."""
     if reading.job is None:
         return Outcome(why_not=reading.why_not, others=reading.others)
-    if reading.weights is None or not reading.weights.complete:
-        told = reading.weights.why_not if reading.weights is not None else ""
+    weights = reading.gathered or reading.weights
+    if weights is None or not weights.complete:
+        told = weights.why_not if weights is not None else ""
         unseen = "the initial weights were not seen whole, so no replica can start"
         return Outcome(why_not=(told or unseen,), others=reading.others)
     if not consistent(reading.job):
@@ -235,4 +242,4 @@ def outcome_of(reading: Reading) -> Outcome:
         for placement in collective.placements
         if placement.first_psn is not None and placement.flow not in dealt
     }
-    return Outcome(job=reading.job, weights=reading.weights.result, numbers=numbers)
+    return Outcome(job=reading.job, weights=weights.result, numbers=numbers)

@@ -15,6 +15,7 @@ from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import sha256
+from flowcheck.replica.placed import older
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.trace import Trace
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
@@ -35,6 +36,8 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the parameters after the step, flat in registration order."""
     states_sha256: dict[str, str] = {}
     """Of each optimizer state after the step, likewise, by torch's name."""
+    older: dict[str, int] = {}
+    """Of sharded training: parameters that did not come with the step, and which they are of."""
 
 
 class Records:
@@ -57,7 +60,8 @@ class Records:
         told = parameters = None
         states: dict[str, str] = {}
         if self._digests:
-            told = None if gradient is None else sha256(gradient)
+            placed = replica.optimizer.name == "none"
+            told = None if gradient is None or placed else sha256(gradient)
             parameters = sha256(replica.layout.registration_order(replica.parameters()))
             states = _states(replica)
         return StepLine(
@@ -67,6 +71,7 @@ class Records:
             gradient_sha256=told,
             parameters_sha256=parameters,
             states_sha256=states,
+            older=older(replica.optimizer, replica.layout, replica.sections(), replica.step),
         )
 
     def last_step(self) -> int:

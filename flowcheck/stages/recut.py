@@ -64,12 +64,15 @@ class Recuts:
         plans: Mapping[FlowKey, FlowPlan],
         base: int = 0,
         name: Callable[[int], int] = int,
+        *,
+        unbroken: bool = False,
     ) -> None:
         """base: the shard's steps before this job's first one; here its own are counted from 1.
+        unbroken: nothing is left out within a step.
 
         name: what the trainer calls one of the shard's steps.
         """
-        self._name = name
+        self._name, self._unbroken = name, unbroken
         self._run, self._base = run, base
         self._file = run.learned_folder / "recuts"
         self._plans = plans
@@ -135,10 +138,14 @@ class Recuts:
         # One queue pair of a connection may be ahead of another.
         several = any(len(lane.flows) > 1 for lane in reader.lanes)
         view.gaps_open = (len(rings) > 1 or several) and not must
-        found = reader.read(stream, start, steps, at_once=must)
-        if found is Answer.WAIT:
+        if self._unbroken:
+            skipped = reader.skip(stream, start, most=MESSAGES_MAX)
+            reading = Answer.WAIT if skipped is None and not must else skipped
+        else:
+            found = reader.read(stream, start, steps, at_once=must)
+            reading = reader.skip(stream, start) if found is Answer.NONE else found
+        if reading is Answer.WAIT:
             return
-        reading = reader.skip(stream, start) if found is Answer.NONE else found
         if isinstance(reading, Found) and reading.refused:
             named = step + self._base
             outcome.broken = (named, f"step {self._name(named)}: {reading.refused}")

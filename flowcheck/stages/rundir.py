@@ -90,6 +90,11 @@ class RunDir:
         return self.learned_folder / "job.json"
 
     @property
+    def units(self) -> Path:
+        """The sharded model that the job file names, as torch cuts it."""
+        return self.root / "units.json"
+
+    @property
     def weights(self) -> Path:
         """Initial parameters off the wire, bytes in index order."""
         return self.learned_folder / "weights.bin"

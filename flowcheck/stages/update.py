@@ -9,24 +9,29 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.schedule import rate_of
+from flowcheck.replica.units import Placing
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting
+from flowcheck.stages.gathered import is_lost, taken
 from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
-from flowcheck.stages.model import layout_of, names_fit
+from flowcheck.stages.model import optimizer_of
+from flowcheck.stages.proof import write_whole
 from flowcheck.stages.records import Records
+from flowcheck.stages.replicas import open_replica
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.used import Map, note_left_out
-from flowcheck.wire.job import Job, decode_job
+from flowcheck.stages.used import Map, Used, note_left_out
+from flowcheck.wire.job import decode_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,14 @@ class _Open:
     records: Records
     waiting: Waiting
     map: Map
+    placing: Placing | None
+    """Of sharded training."""
+
+    def taken(self, generation: int) -> tuple[np.ndarray, Used]:
+        """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
+        if self.placing is not None:
+            return taken(self.placing, self.shard, generation)
+        return self.map.split(self.shard.gradient(generation))
 
     def close(self) -> None:
         self.waiting.close()
@@ -70,42 +83,23 @@ class UpdateService:
 
     def _opened(self) -> _Open | None:
         """Opens or creates the replica once the job is learned; None until then."""
-        run, optimizer = self._run, self._config.optimizer
+        run = self._run
         if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
             return self._open
-        assert optimizer is not None
         job = decode_job(run.learned_job.read_bytes())
+        self._each = optimizer_of(job, self._config).synced_backwards
         known = Map(job, self._each)
-        replica = self._replica(optimizer, job, leaves_out=known.leaves_out)
+        replica, placing = open_replica(
+            run, self._config, job, leaves_out=known.leaves_out, say=self._say
+        )
+        if placing is not None and incarnation_of(run).step is None:
+            write_whole(run.incarnation, msgspec.json.encode(Incarnation()))  # needs no base
         shard = Shard.open(run.shard)
         records = Records(run, self._config, replica)
         waiting = Waiting(run, self._config, shard.gradient_bytes)
-        self._open = _Open(replica, shard, records, waiting, known)
+        self._open = _Open(replica, shard, records, waiting, known, placing)
         self._finish_interrupted(self._open)
         return self._open
-
-    def _replica(self, optimizer: OptimizerConfig, job: Job, *, leaves_out: bool) -> Replica:
-        run = self._run
-        if run.replica.exists():
-            return Replica.open(run.replica, optimizer)
-        layout = layout_of(job, self._config)
-        if self._config.model.names and not names_fit(job, self._config):
-            sentence = (
-                f"[model] names has {len(self._config.model.names)} names for "
-                f"{len(job.parameters)} parameters: they are called param.0, param.1, ... instead"
-            )
-            self._links.report(Note(stage=self.name, sentence=sentence))
-        known = not job.joined  # else they are nobody's, and the base takes their place
-        raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
-        weights = layout.memory_order(raw.view(layout.stored_as))
-        return Replica.create(
-            run.replica,
-            layout,
-            optimizer,
-            weights,
-            keep_bytes=self._config.replica.keep_bytes,
-            leaves_out=leaves_out,
-        )
 
     def _iteration(self, o: _Open) -> int | None:
         """The shard's number of the iteration that ended the replica's step; None: it waits."""
@@ -119,12 +113,11 @@ class UpdateService:
         iteration, last = self._iteration(o), o.records.last_step()
         if iteration is None:
             return
-        generation = _complete(o.shard, iteration)
-        gradient = o.shard.gradient(generation) if generation is not None else None
-        if gradient is None:
-            gradient = o.waiting.of(iteration)
+        generation = _whole(o, iteration)
+        own = o.taken(generation)[0] if generation is not None else None
+        if own is None and (logged := o.waiting.of(iteration)) is not None:
+            own = o.map.split(logged)[0]
         if last < o.replica.step:
-            own = None if gradient is None else o.map.split(gradient)[0]
             o.records.write(o.replica, 0.0, own)
         if iteration > o.shard.applied_step:
             o.shard.apply(iteration)
@@ -138,7 +131,7 @@ class UpdateService:
             return self._take_base(o)
         followed = incarnation_of(self._run)
         iteration = o.shard.applied_step + 1
-        generation = _complete(o.shard, iteration)
+        generation = _whole(o, iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
         if generation is None:
@@ -146,18 +139,18 @@ class UpdateService:
         step = followed.step_of(iteration, self._each)
         seconds = 0.0
         if step is not None:
-            seconds = self._step(o, step, o.shard.gradient(generation))
+            seconds = self._step(o, step, *o.taken(generation))
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.shard.apply(iteration)
         if step is not None:
             self._tell(o, seconds)
         return 1
 
-    def _step(self, o: _Open, step: int, whole: np.ndarray) -> float:
-        """Takes it and writes it down; the seconds it took. whole: as the shard has it."""
+    def _step(self, o: _Open, step: int, gradient: np.ndarray, used: Used) -> float:
+        """Takes it and writes it down; the seconds it took."""
         began = time.perf_counter()
-        gradient, used = o.map.split(whole)
-        if used is not None and bool((o.replica.have_state() & ~used).any()):
+        left_out = used if o.placing is None else None
+        if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_left_out(self._run.left_out, step)
         o.replica.apply(step, gradient, used)
         seconds = time.perf_counter() - began
@@ -175,7 +168,7 @@ class UpdateService:
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
             assert step is not None
-            seconds = self._step(o, step, logged[1])
+            seconds = self._step(o, step, *o.map.split(logged[1]))
             self._tell(o, seconds)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
@@ -233,7 +226,7 @@ class UpdateService:
         )
         if self._judge.due or replaying or self._run.base.exists():
             return False
-        return _complete(o.shard, o.shard.applied_step + 1) is None
+        return _whole(o, o.shard.applied_step + 1) is None
 
     def stop(self) -> None:
         if self._open is not None:
@@ -241,9 +234,11 @@ class UpdateService:
             self._open = None
 
 
-def _complete(shard: Shard, step: int) -> int | None:
-    """The generation that holds all of `step`."""
-    generation = shard.generation_of(step)
-    return (
-        generation if generation is not None and shard.state(generation) == State.COMPLETE else None
-    )
+def _whole(o: _Open, step: int) -> int | None:
+    """The generation that holds all of `step`; of sharded training, all that ever comes of it."""
+    generation = o.shard.generation_of(step)
+    if generation is None:
+        return None
+    if o.shard.state(generation) == State.COMPLETE:
+        return generation
+    return generation if o.placing is not None and is_lost(o.shard, generation) else None

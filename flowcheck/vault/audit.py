@@ -13,7 +13,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import optimizers
 from flowcheck.replica.digest import tensor_digests
-from flowcheck.replica.layout import Layout
+from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.vault.flat import in_memory_order, state_of, step_counts, were_stepped
 from flowcheck.vault.template import Template
@@ -46,6 +46,8 @@ class Audit:
     """Tensors of the file's model that no replica has, so that nothing was compared: buffers."""
     optimizer: bool
     """The file holds an optimizer's state."""
+    parameters_only: bool = False
+    """The replica holds none, and none was compared."""
 
     @property
     def passed(self) -> bool:
@@ -60,7 +62,7 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
         )
     pairs = list(_pairs(template, snapshot))
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
-    return _audit(template, len(pairs), found)
+    return _audit(template, len(pairs), found, snapshot.optimizer)
 
 
 def compare_digests(
@@ -72,7 +74,7 @@ def compare_digests(
     not hold the same tensors.
     """
     own = [
-        (name, in_memory_order(value, p, layout))
+        (name, in_memory_order(_as_sent(value, p, layout, optimizer), p, layout))
         for name, value, p in zip(
             template.names, template.parameters, layout.parameters, strict=True
         )
@@ -91,12 +93,27 @@ def compare_digests(
     differ = [
         Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b
     ]
-    return _audit(template, len(own), differ)
+    return _audit(template, len(own), differ, optimizer)
 
 
-def _audit(template: Template, tensors: int, differences: Sequence[Difference]) -> Audit:
+def _audit(
+    template: Template,
+    tensors: int,
+    differences: Sequence[Difference],
+    config: OptimizerConfig,
+) -> Audit:
+    alone = config.name == "none"
     optimizer = template.optimizer is not None
-    return Audit(template.step, tensors, tuple(differences), template.others, optimizer)
+    return Audit(template.step, tensors, tuple(differences), template.others, optimizer, alone)
+
+
+def _as_sent(
+    own: torch.Tensor, parameter: Parameter, layout: Layout, config: OptimizerConfig
+) -> torch.Tensor:
+    """Parameters are followed in the type they are gathered in: the trainer's own, rounded to it
+    as torch does before it sends them."""
+    sent = getattr(torch, layout.dtype_of(parameter))
+    return own.to(sent) if config.name == "none" and own.is_floating_point() else own
 
 
 def _pairs(
@@ -106,7 +123,10 @@ def _pairs(
     for index, (name, own, new) in enumerate(
         zip(template.names, template.parameters, values, strict=True)
     ):
-        yield name, own, new
+        parameter = snapshot.layout.parameters[index]
+        yield name, _as_sent(own, parameter, snapshot.layout, snapshot.optimizer), new
+        if snapshot.parameters_only:
+            continue
         held = {k: v for k, v in template.states(index).items() if v is not None}
         if template.optimizer is not None and held.keys() != snapshot.states[index].keys():
             raise StateError(

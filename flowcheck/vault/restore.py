@@ -35,6 +35,8 @@ class Filled:
     """Parts that stay as they were in the template: what the wire does not tell."""
     assumed: tuple[str, ...] = ()
     """What the template could not have contradicted."""
+    not_full: str = ""
+    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
 
 
 def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
@@ -43,6 +45,8 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
     Raises StateError where a shape, a type or a counter does not fit; the template must not be
     used then.
     """
+    if snapshot.parameters_only:
+        return _fill_parameters(template, snapshot)
     replaced = [f"{len(template.parameters)} parameters"]
     for name, own, new in zip(
         template.names, template.parameters, snapshot.parameters.values(), strict=True
@@ -68,6 +72,33 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
         replaced.append(f"{name} = {snapshot.step}")
     kept += [f"{key}" for key in template.untouched]
     return Filled(snapshot.step, template.step, tuple(replaced), tuple(kept), tuple(assumed))
+
+
+def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
+    """Of sharded training nothing but parameters is known: all else stays of the template's age."""
+    rounded = 0
+    for name, own, new in zip(
+        template.names, template.parameters, snapshot.parameters.values(), strict=True
+    ):
+        if own.shape != new.shape or not own.is_floating_point():
+            _same_kind(name, own, new)
+        rounded += own.dtype != new.dtype
+        own.detach().copy_(new)
+    kept = [f"{len(template.others)} buffers of the model"] if template.others else []
+    if template.optimizer is not None:
+        kept.append(f"optimizer state and learning rate, of step {template.step}")
+    kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
+    kept += [f"{'.'.join(path)} = {node[key]}" for node, key, path in template.counters]
+    kept += list(template.untouched)
+    what = f"parameters of step {snapshot.step} beside an optimizer state of step {template.step}"
+    if template.optimizer is None:
+        what = f"parameters of step {snapshot.step} and no optimizer state"
+    if rounded:
+        what += f"; {rounded} parameters are rounded to the type they are sent in"
+    if snapshot.older:
+        what += f"; {len(snapshot.older)} parameters are of earlier steps"
+    replaced = (f"{len(template.parameters)} parameters",)
+    return Filled(snapshot.step, template.step, replaced, tuple(kept), not_full=what)
 
 
 def write(tree: Any, path: Path) -> None:

@@ -43,9 +43,18 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 class Role(StrEnum):
     BUCKET = "bucket"
-    """An all-reduce of a gradient bucket, or a point-to-point send of a part of one."""
+    """An all-reduce of a gradient bucket, or a point-to-point send of a part of one; or a gather
+    of parameters."""
     IGNORED = "ignored"
-    """Not gradients: index lists, buffers, metrics."""
+    """Nothing that is placed: index lists, buffers, metrics."""
+
+
+class Follows(StrEnum):
+    GRADIENTS = "gradients"
+    """Whole sums, which an optimizer takes."""
+    PARAMETERS = "parameters"
+    """Of sharded training, as they are gathered: each bucket of a step is a unit, whose bytes are
+    the ranks' parts one behind the other."""
 
 
 class PointToPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +137,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the extractor and the updater need to know about a training job."""
 
     rule: Rule
+    kind: Follows = Follows.GRADIENTS
     communicators: tuple[Communicator, ...]
     edges: tuple[Edge, ...]
     parameters: tuple[Parameter, ...]
@@ -179,6 +189,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return any(edge.first_psns for edge in self.edges)
 
     @property
+    def guarded(self) -> bool:
+        """Gradients in the place of parameters would show, as two copies of every unit must be
+        equal: it is gathered twice an iteration, or forwarded."""
+        if self.communicators[0].ranks > 2 and len(self.edges) > 1:
+            return True
+        units = [op.bucket for op in self.each if op.role is Role.BUCKET]
+        return min(map(units.count, units)) > 1
+
+    @property
     def map_index(self) -> int:
         """Of the map among `reduced`."""
         return len(self.parameters)
@@ -186,6 +205,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_iterations(self) -> tuple[tuple[Op, ...], ...]:
         """`first` by iterations: a static graph has two before its bucket plan."""
+        if self.kind is Follows.PARAMETERS:
+            return (self.first,)
         starts = [
             i
             for i, op in enumerate(self.first)

@@ -157,9 +157,9 @@ def all_absent(stream: Stream, at: At, sizes: Sequence[Sequence[int]]) -> bool:
 
 
 def run_fits(stream: Stream, lane: int, at: int, whole: Sequence[int]) -> bool:
-    sizes = [stream.size(lane, at + n) for n in range(len(whole))]
-    free = all(stream.pinned(lane, at + n) is None for n in range(len(whole)))
-    return free and all(seen in (None, due) for seen, due in zip(sizes, whole, strict=True))
+    sizes = (stream.size(lane, at + n) for n in range(len(whole)))
+    fit = all(seen in (None, due) for seen, due in zip(sizes, whole, strict=True))
+    return fit and all(stream.pinned(lane, at + n) is None for n in range(len(whole)))
 
 
 def after(at: At, sizes: Sequence[Sequence[int]]) -> At:

@@ -13,7 +13,7 @@ from enum import IntEnum
 import msgspec
 
 from flowcheck.wire.extras import Extras, LaneSizes
-from flowcheck.wire.job import MAP_BYTES, Job, Op, Role
+from flowcheck.wire.job import MAP_BYTES, Follows, Job, Op, Role
 from flowcheck.wire.layers import At, Fit, Search, State, Stream, after, fits, run_fits
 from flowcheck.wire.plan import op_sizes
 from flowcheck.wire.seen import FlowKey
@@ -87,10 +87,13 @@ class Reader:
         own = [op for op in job.each if op.communicator == communicator]
         self._maps = tuple(self._lane_sizes(op) for op in _maps(job, own))
         self.each = tuple(map(self._lane_sizes, own))
-        self.buckets = tuple(n for n, op in enumerate(own) if op.role is Role.BUCKET)
+        # A gather has the size of a reduce-scatter: only all of an iteration, in order, tells them.
+        whole = job.kind is Follows.PARAMETERS
+        self.buckets = tuple(n for n, op in enumerate(own) if whole or op.role is Role.BUCKET)
         """Into `each`."""
         once = [op for op in job.first if op.communicator == communicator]
-        kept = 1 + max((n for n, op in enumerate(once) if op.role is Role.BUCKET), default=-1)
+        last = (n for n, op in enumerate(once) if whole or op.role is Role.BUCKET)
+        kept = 1 + max(last, default=-1)
         told = [self._lane_sizes(op) for op in once[:kept]]
         self.first_end = tuple(sum(len(op[n]) for op in told) for n in range(len(self.lanes)))
         """[lane] messages of iteration 0 up to the end of its last bucket."""
@@ -160,16 +163,14 @@ class Reader:
             for sizes in self._maps
         )
 
-    def skip(self, stream: Stream, start: Bucket) -> Found | None:
+    def skip(self, stream: Stream, start: Bucket, *, most: int = UNEXPLAINED_MAX) -> Found | None:
         """As few messages as possible left out of each flow, whatever they are, before `start`;
         then one whole step. Only where no collectives explain them."""
         ends: list[int] = []
         begins: list[int] = []
         for lane, at in enumerate(start.at):
             whole = [size for n in self.buckets[start.op :] for size in self.each[n][lane]]
-            shift = next(
-                (k for k in range(UNEXPLAINED_MAX) if run_fits(stream, lane, at + k, whole)), None
-            )
+            shift = next((k for k in range(most) if run_fits(stream, lane, at + k, whole)), None)
             if shift is None:
                 return None
             begins.append(at + shift)

@@ -89,9 +89,9 @@ def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> No
 
 
 def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:
-    """What `flowcheck replay` says of it."""
+    """What `flowcheck replay` says of it. optimizer: empty where the job file states none."""
     job = capture.with_suffix(".toml")
-    job.write_text(f"[optimizer]\n{optimizer}\n{more}")
+    job.write_text((f"[optimizer]\n{optimizer}\n" if optimizer else "") + more)
     command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
     done = subprocess.run(
         [*command, "--digests", "--json", "--source", "file"],

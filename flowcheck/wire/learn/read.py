@@ -14,10 +14,11 @@ from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
+from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded
+from flowcheck.wire.learn.jobs.sharded_basis import SHARDED
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
-from flowcheck.wire.learn.search.gathers import GATHERED
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
@@ -53,11 +54,6 @@ END_TOLD_BY_NONE = (
     "where the initial weights end is not told: other shapes, or elements of another size, fit the "
     "start-up as well"
 )
-SHARDED = (
-    "parameters are gathered and gradients reduce-scattered, as by FSDP or ZeRO: a gradient's sum "
-    "never crosses the wire whole, so that no replica follows it; the gathered parameters are "
-    "told, in the type they are sent in"
-)
 STATED = "NCCL's release is {}, as the job file states"
 CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
 FROZEN = (
@@ -75,13 +71,15 @@ def read_stream(
     ended: bool = True,
     release: Rule | None = None,
     before: Job | None = None,
+    blocks: Sequence[int] = (),
     hasty: bool = False,
     stated: Stated | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
-    `before`. release: NCCL's, where it is stated; hasty: what is hard to read now will be read
-    again once more came; stated: the model, for trainers that do not tell theirs."""
+    `before`. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each unit of
+    sharded training, where the model is known; hasty: what is hard to read now will be read again
+    once more came; stated: the model, for trainers that do not tell theirs."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
@@ -105,9 +103,10 @@ def read_stream(
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
     if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, stated, ended=ended)
-    sharded = any(cut.op.meaning == GATHERED for c in communicators for cut in c.cuts.found)
-    if job is None and sharded:
-        why_not = (SHARDED,)
+    sharded = Learned()
+    if job is None and gathers(communicators):
+        sharded = learn_sharded(communicators, blocks)
+        job, why_not = sharded.job, (SHARDED, *sharded.why_not)
     if purse.left <= 0 and NOT_YET.issuperset(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
@@ -137,6 +136,7 @@ def read_stream(
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
         others=others(communicators, p2p_streams, before),
+        gathered=sharded.base,
     )
 
 

@@ -142,6 +142,9 @@ class Reading:
     weights: Weights | None
     job: Job | None
     why_not: tuple[str, ...]
-    """Why there is no job, or why something stayed unread; one sentence each."""
+    """Why there is no job, or one of parameters alone, or why something stayed unread; one
+    sentence each."""
     others: tuple[FlowKey, ...] = ()
     """Flows of connections that are of no job which could be learned."""
+    gathered: Weights | None = None
+    """Of a job of sharded training: the parameters it is followed from, unit by unit."""

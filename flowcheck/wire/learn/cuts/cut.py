@@ -205,10 +205,22 @@ def _successors(
         if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
             tried.add((op.kind, op.work_bytes, op.protocol, op.root))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+    steps: list[tuple[State, Cut]] = []
     for op in generated(ring, state.positions, state.channels):
         if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
             tried.add((op.kind, op.work_bytes, op.protocol, op.root))
-            yield from apply(ring, state, op)
+            if ring.gathers:
+                steps += apply(ring, state, op)
+            else:
+                yield from apply(ring, state, op)
+    # Many sizes fit where any channel may be the first: what was sent first comes first.
+    yield from sorted(steps, key=lambda step: _began(ring, step[1]))
+
+
+def _began(ring: Ring, cut: Cut) -> int:
+    """When the first send of a collective was seen."""
+    seen = (stream.sends.get(number) for stream, number, _ in cut.sends(ring))
+    return min((send.message.first_ns for send in seen if send is not None), default=0)
 
 
 def _pays(purse: Purse | None) -> bool:

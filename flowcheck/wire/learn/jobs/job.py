@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
-from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.again import repeats
 from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
+from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
@@ -193,45 +193,19 @@ def _p2p_op(sent: Completion, bucket: int) -> job.Op:
     )
 
 
-def _edge(
-    communicator: int, sender: int, streams: Sequence[Stream | None], numbers: Sequence[int]
-) -> job.Edge:
-    """streams: [channel], None where no mirror saw it; numbers: [channel] of its first send."""
-    seen = [stream for stream in streams if stream is not None]
-    several = any(len(stream.turns) > 1 for stream in seen)
-    turns = tuple(() if stream is None else stream.turns for stream in streams)
-    sends = (send for stream in seen for send in stream.sends.values())
-    return job.Edge(
-        communicator=communicator,
-        sender=sender,
-        flows=tuple(own[0] if own else None for own in turns),
-        first_numbers=tuple(numbers),
-        flags_count=not any(send.protocol is Protocol.SIMPLE for send in sends),
-        queue_pairs=turns if several else (),
-        split=any(stream.split for stream in seen),
-    )
-
-
 def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.Job:
     """The job of a plan."""
     completions = collected.completions
     ring, start = communicator.ring, plan.start
     assert start is not None
-    edges: list[job.Edge] = []
-    for edge, at, names in zip(
-        ring.edges, start.starts, communicator.cuts.state.channels, strict=True
-    ):
-        place = {name: i for i, name in enumerate(names) if name is not None}
-        streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
-        numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
-        edges.append(_edge(0, edge.sender, streams, numbers))
+    edges = edges_of(communicator, start)
     communicators = [
         job.Communicator(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends)
     ]
     if completions:
         parcel = completions[min(completions)].parcel
         communicators.append(job.Communicator(ranks=2, channels=1))
-        edges.append(_edge(1, 0, [parcel.stream], [parcel.number]))
+        edges.append(edge_of(1, 0, [parcel.stream], [parcel.number]))
     return job.Job(
         rule=communicator.cuts.state.rules[0],
         communicators=tuple(communicators),

@@ -1,0 +1,67 @@
+"""The parameters of sharded training, out of the units that were gathered in an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shard import Shard, State
+from flowcheck.replica.units import Placing, Wrapped, flat_units, model_units
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job
+
+DTYPE = (
+    "gathered parameters are float32: in which type they are sent, nothing tells; state "
+    "[model] dtype, or [sharded]"
+)
+ALIKE = "units of one size are gathered in the order of the model's modules"
+
+
+def wrapped_of(run: RunDir) -> Wrapped | None:
+    """The sharded model that the job file names; None: it names none."""
+    if not run.units.exists():
+        return None
+    return msgspec.json.decode(run.units.read_bytes(), type=Wrapped)
+
+
+def blocks_of(run: RunDir) -> tuple[int, ...]:
+    """Bytes of one rank's part of each unit, where the model is known."""
+    model = wrapped_of(run)
+    return () if model is None else tuple(unit.block_bytes for unit in model.units)
+
+
+def placing_of(run: RunDir, job: Job, config: JobConfig) -> tuple[Placing, tuple[str, ...]]:
+    """Where the parameters lie, and what that rests on. Raises StateError where what the job file
+    says of the model does not fit."""
+    sizes = [parameter.nbytes for parameter in job.parameters]
+    ranks = job.communicators[0].ranks
+    model = wrapped_of(run)
+    if model is not None:
+        placing, alike = model_units(sizes, ranks, model)
+        return placing, (ALIKE,) * alike
+    dtype = config.model.dtype
+    return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (DTYPE,)
+
+
+def is_lost(shard: Shard, generation: int) -> bool:
+    """Nothing more comes of it: what is whole is taken, the rest stays of the step before."""
+    return shard.state(generation) == State.LOST
+
+
+def taken(
+    placing: Placing, shard: Shard, generation: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """([layout bytes] in registration order, [parameters] those that came whole). Of two copies
+    that differ neither is believed, and nothing tells where they do."""
+    gathered = shard.gradient(generation)
+    if gathered.size != placing.gathered_bytes:
+        raise StateError(f"{gathered.size} bytes are gathered, {placing.gathered_bytes} expected")
+    missing: Sequence[tuple[int, int]] = shard.missing(generation)
+    if shard.conflict_bytes(generation):
+        missing = ((0, gathered.size),)
+    return placing.parameters(gathered), placing.whole(missing)

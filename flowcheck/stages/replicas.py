@@ -1,0 +1,57 @@
+"""The updater's replica: opened, or made from what the job began with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.units import Placing
+from flowcheck.stages.assumed import assume
+from flowcheck.stages.gathered import placing_of
+from flowcheck.stages.model import layout_of, names_fit, optimizer_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Follows, Job
+
+
+def open_replica(
+    run: RunDir, config: JobConfig, job: Job, *, leaves_out: bool, say: Callable[[str], None]
+) -> tuple[Replica, Placing | None]:
+    """The replica of a learned job, and of sharded training how its parameters are taken from what
+    is gathered. leaves_out: as Replica.create takes it; say: tells the operator.
+
+    Raises StateError where the job file does not fit the job.
+    """
+    optimizer = optimizer_of(job, config)
+    placing = None
+    if job.kind is Follows.PARAMETERS:
+        placing, rests = placing_of(run, job, config)
+        for sentence in rests:
+            assume(run, sentence)
+    if run.replica.exists():
+        return Replica.open(run.replica, optimizer), placing
+    if placing is not None:
+        layout, leaves_out = placing.layout, True
+        gathered = placing.parameters(np.fromfile(run.weights, np.uint8))
+        weights = layout.memory_order(gathered.view(layout.stored_as))
+    else:
+        layout = layout_of(job, config)
+        if config.model.names and not names_fit(job, config):
+            say(
+                f"[model] names has {len(config.model.names)} names for {len(job.parameters)} "
+                "parameters: they are called param.0, param.1, ... instead"
+            )
+        known = not job.joined  # else they are nobody's, and the base takes their place
+        raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
+        weights = layout.memory_order(raw.view(layout.stored_as))
+    made = Replica.create(
+        run.replica,
+        layout,
+        optimizer,
+        weights,
+        keep_bytes=config.replica.keep_bytes,
+        leaves_out=leaves_out,
+    )
+    return made, placing

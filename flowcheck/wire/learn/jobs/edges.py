@@ -1,0 +1,45 @@
+"""The connections of a communicator as a job names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.terms import Protocol
+
+
+def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
+    """All of them; their first messages are those of `start`."""
+    ring = communicator.ring
+    edges: list[job.Edge] = []
+    for edge, at, names in zip(
+        ring.edges, start.starts, communicator.cuts.state.channels, strict=True
+    ):
+        place = {name: i for i, name in enumerate(names) if name is not None}
+        streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
+        numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
+        edges.append(edge_of(0, edge.sender, streams, numbers))
+    return edges
+
+
+def edge_of(
+    communicator: int, sender: int, streams: Sequence[Stream | None], numbers: Sequence[int]
+) -> job.Edge:
+    """One rank's mirrored connections to the next. streams: [channel], None where no mirror saw
+    it; numbers: [channel] of its first send."""
+    seen = [stream for stream in streams if stream is not None]
+    several = any(len(stream.turns) > 1 for stream in seen)
+    turns = tuple(() if stream is None else stream.turns for stream in streams)
+    sends = (send for stream in seen for send in stream.sends.values())
+    return job.Edge(
+        communicator=communicator,
+        sender=sender,
+        flows=tuple(own[0] if own else None for own in turns),
+        first_numbers=tuple(numbers),
+        flags_count=not any(send.protocol is Protocol.SIMPLE for send in sends),
+        queue_pairs=turns if several else (),
+        split=any(stream.split for stream in seen),
+    )

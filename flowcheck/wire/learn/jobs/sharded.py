@@ -1,0 +1,224 @@
+"""Sharded training as a job: what is followed are the parameters it gathers.
+
+A gradient's sum stays with the rank it belongs to; the parameters of every step cross the wire with
+the gathers of the next forward, each rank's part as it is. The job's tensors are the units as they
+are gathered, the ranks' parts one behind the other; what of a unit is which parameter, the model's
+own code tells (flowcheck.replica.units).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import Canvas, paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs import sharded_basis as basis
+from flowcheck.wire.learn.jobs.edges import edges_of
+from flowcheck.wire.learn.jobs.periods import Period, Token, period_of
+from flowcheck.wire.learn.reading import Weights
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.gathers import GATHERED
+from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.terms import GRAIN_BYTES, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A job and the parameters it begins with, or why there is none."""
+
+    job: job.Job | None = None
+    base: Weights | None = None
+    why_not: tuple[str, ...] = ()
+
+
+def gathers(communicators: Sequence[Communicator]) -> bool:
+    """Parameters are gathered by any of them."""
+    return any(cut.op.meaning == GATHERED for c in communicators for cut in c.cuts.found)
+
+
+def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] = ()) -> Learned:
+    """The job of the one communicator that gathers parameters.
+
+    blocks: bytes of one rank's part of each unit, where the model is known.
+    """
+    found = [c for c in communicators if any(x.op.meaning == GATHERED for x in c.cuts.found)]
+    if len(found) != 1:
+        return Learned(why_not=(basis.SEVERAL.format(len(found)),) if found else ())
+    communicator = found[0]
+    ring = communicator.ring
+    streams = [s for edge in ring.edges for s in edge.streams]
+    if not all(s.from_start for s in streams):
+        return Learned(why_not=(basis.MIDST,))
+    cuts = [_exact(cut, ring, blocks) for cut in communicator.cuts.found]
+    canvases = [_canvas(cut, ring) for cut in cuts]
+    if (lacking := _lacking(canvases, cuts, ring)) is not None:
+        return Learned(why_not=(lacking,))
+    tokens = [_token(cut, canvas) for cut, canvas in zip(cuts, canvases, strict=True)]
+    period = period_of(tokens)
+    if period is None:
+        return Learned(why_not=(basis.NO_PERIOD,))
+    return _followed(communicator, cuts, canvases, period, frozenset(blocks))
+
+
+def _exact(cut: Cut, ring: Ring, blocks: Sequence[int]) -> Cut:
+    """With the size that a unit of the model has, where it has the same sends."""
+    if cut.op.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        return cut
+    grain = GRAIN_BYTES[cut.op.protocol]
+    for size in blocks:
+        if not 0 <= cut.op.work_bytes - size < grain:
+            continue
+        op = replace(cut.op, work_bytes=size)
+        schedules = schedules_of(op, cut.rules[0], ring)
+        if _wire_sizes(schedules) == _wire_sizes(cut.schedules):
+            return replace(cut, op=op, schedules=schedules)
+    return cut
+
+
+def _wire_sizes(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
+    return [[[send.wire_bytes for send in c] for c in edge] for edge in schedules]  # type: ignore[attr-defined]
+
+
+def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
+    """What a gather holds, by whatever name sizes gave it; None for anything else."""
+    if cut.op.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        return None
+    return paint(_as_gather(cut, ring), ring)[0]
+
+
+def _as_gather(cut: Cut, ring: Ring) -> Cut:
+    op = replace(cut.op, kind=Kind.ALL_GATHER)
+    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
+
+
+def _token(cut: Cut, canvas: Canvas | None) -> Token:
+    tells = cut.op.meaning == GATHERED and canvas is not None
+    mark = b""
+    if tells and canvas is not None and canvas.covered.all() and not canvas.conflicts:
+        # What fills a last line up is another thing each time.
+        size = cut.op.work_bytes
+        known = size - GRAIN_BYTES[cut.op.protocol] + 1
+        held = canvas.result.reshape(-1, size)[:, : known if known > 0 else size]
+        mark = hashlib.sha256(held.tobytes()).digest()
+    return Token(cut.op.kind, cut.op.work_bytes, cut.op.protocol, tells, mark)
+
+
+def _lacking(canvases: Sequence[Canvas | None], cuts: Sequence[Cut], ring: Ring) -> str | None:
+    """Which rank's part no gather holds, if one link alone is mirrored."""
+    told = [
+        (canvas.covered.reshape(ring.ranks, -1).any(axis=1), cut.op.work_bytes)
+        for canvas, cut in zip(canvases, cuts, strict=True)
+        if canvas is not None and cut.op.meaning == GATHERED
+    ]
+    seen = np.logical_or.reduce([parts for parts, _ in told])
+    if seen.all():
+        return None
+    units = sum({size for _, size in told})
+    missing = ", ".join(map(str, np.flatnonzero(~seen)))
+    lost = int((~seen).sum()) * units
+    return basis.ONE_WAY.format(missing, ring.ranks, f"{lost:,}", f"{units * ring.ranks:,}")
+
+
+def _followed(
+    communicator: Communicator,
+    cuts: Sequence[Cut],
+    canvases: Sequence[Canvas | None],
+    period: Period,
+    blocks: frozenset[int],
+) -> Learned:
+    ring = communicator.ring
+    alike = {cut.op: cut for cut in cuts}.values()
+    if any(releases_open(cut, communicator) for cut in alike):
+        return Learned(why_not=(basis.RELEASE,))
+    twice = sum(len(unit) > 1 for unit in period.units)
+    if ring.ranks == 2 and not twice:
+        return Learned(why_not=(basis.NOTHING_TWICE,))
+    first = _base(period, canvases)
+    if first is None or first + 1 >= period.windows:
+        return Learned(why_not=(basis.NO_BASE,))
+    if any(cut.lost for cut in cuts[: period.at(first + 1).stop]):
+        return Learned(why_not=(basis.LOST,))
+    sizes = [cuts[period.start + unit[0]].op.work_bytes * ring.ranks for unit in period.units]
+    element = 4 if all(size // ring.ranks % 4 == 0 for size in sizes) else 2
+    if any(size // ring.ranks % element for size in sizes):
+        return Learned(why_not=(basis.ODD,))
+    held = np.concatenate([_content(period, unit, first, canvases) for unit in period.units])
+    base = Weights(shapes=tuple((size,) for size in sizes), result=held, missing=(), complete=True)
+    each = tuple(_ops(cuts, period, first + 1))
+    units = tuple((n,) for n in range(len(period.units)))
+    learned = job.Job(
+        kind=job.Follows.PARAMETERS,
+        rule=communicator.cuts.state.rules[0],
+        communicators=(
+            job.Communicator(
+                ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends
+            ),
+        ),
+        edges=tuple(edges_of(communicator, cuts[period.at(first + 1).start])),
+        parameters=tuple(
+            job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
+            for size in sizes
+        ),
+        first_buckets=units,
+        buckets=units,
+        first=each,
+        each=each,
+        evidence=basis.evidence(period, ring),
+        assumed=tuple(basis.assumed(period, cuts, ring, first, blocks)),
+    )
+    return Learned(learned, base)
+
+
+def _base(period: Period, canvases: Sequence[Canvas | None]) -> int | None:
+    """The first iteration of which every unit was seen whole."""
+    for window in range(period.windows):
+        if all(_whole_at(period, unit, window, canvases) is not None for unit in period.units):
+            return window
+    return None
+
+
+def _whole_at(
+    period: Period, unit: Sequence[int], window: int, canvases: Sequence[Canvas | None]
+) -> Canvas | None:
+    """The first gather of a unit in an iteration that was seen whole."""
+    begin = period.at(window).start
+    for place in unit:
+        canvas = canvases[begin + place]
+        if canvas is not None and canvas.covered.all() and not canvas.conflicts:
+            return canvas
+    return None
+
+
+def _content(
+    period: Period, unit: Sequence[int], window: int, canvases: Sequence[Canvas | None]
+) -> NDArray[np.uint8]:
+    canvas = _whole_at(period, unit, window, canvases)
+    assert canvas is not None
+    return canvas.result
+
+
+def _ops(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[job.Op]:
+    """One iteration: gathers are placed, all else passes by."""
+    unit_of = {place: n for n, unit in enumerate(period.units) for place in unit}
+    for place, i in enumerate(period.at(window)):
+        op = cuts[i].op
+        gather = place in unit_of
+        blocks = op.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        other = Kind.REDUCE_SCATTER if blocks else op.kind
+        yield job.Op(
+            communicator=0,
+            protocol=op.protocol,
+            role=job.Role.BUCKET if gather else job.Role.IGNORED,
+            bucket=unit_of.get(place, 0),
+            kind=Kind.ALL_GATHER if gather else other,
+            work_bytes=op.work_bytes,
+            element_bytes=op.element_bytes,
+        )

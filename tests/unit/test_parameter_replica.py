@@ -1,0 +1,126 @@
+"""A replica of parameters alone: what it is made of, and what it never claims to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.optimizer import OptimizerConfig
+from flowcheck.replica import checkpoint, snapshot
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.vault import audit, restore
+from flowcheck.vault.template import Template, load_template
+
+NONE = OptimizerConfig(name="none", learning_rate=0.0)
+SHAPES = {"a.weight": (3, 4), "a.bias": (5,), "b.weight": (2, 2)}
+
+
+def drawn(step: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(step)
+    return {name: torch.randn(shape) for name, shape in SHAPES.items()}
+
+
+def flat(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> np.ndarray:
+    joined = torch.cat([t.reshape(-1) for t in tensors.values()]).to(dtype)
+    return joined.view(torch.uint8).numpy()
+
+
+def replica_of(folder: Path, dtype: str = "float32") -> Replica:
+    layout = Layout.of_shapes(SHAPES.values(), names=list(SHAPES), dtype=dtype)
+    weights = flat(drawn(0), getattr(torch, dtype)).view(layout.stored_as)
+    return Replica.create(folder / "replica", layout, NONE, weights, leaves_out=True)
+
+
+def trainer_file(folder: Path, step: int) -> Path:
+    """What a trainer that shards wrote: whole parameters and optimizer state."""
+    model = {name: torch.nn.Parameter(value) for name, value in drawn(step).items()}
+    optimizer = torch.optim.AdamW(model.values())
+    for _ in range(step):
+        for p in model.values():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    values = {name: value.clone() for name, value in drawn(step).items()}
+    tree = {"model": values, "optimizer": optimizer.state_dict(), "step": step}
+    path = folder / f"trainer-{step}.pt"
+    torch.save(tree, path)
+    return path
+
+
+def template_of(path: Path, replica: Replica) -> Template:
+    return load_template(path, replica.layout, list(SHAPES))
+
+
+def test_a_step_is_what_was_sent_and_says_what_did_not_come(tmp_path: Path) -> None:
+    replica = replica_of(tmp_path)
+    replica.apply(1, flat(drawn(1), torch.float32))
+    replica.apply(2, flat(drawn(2), torch.float32), np.array([True, False, True]))
+    path = checkpoint.save(replica, tmp_path / "out")
+    replica.close()
+    saved = checkpoint.load(path)
+    assert saved.manifest.kind == "parameters, no optimizer state"
+    assert saved.manifest.older == {"a.bias": 1}
+    for name, of in (("a.weight", 2), ("a.bias", 1), ("b.weight", 2)):
+        assert torch.equal(saved.parameters[name], drawn(of)[name])
+    with pytest.raises(StateError, match="no optimizer state"):
+        saved.optimizer_state_dict()
+    taken = snapshot.of_checkpoint(path)
+    assert taken.parameters_only and taken.older == {"a.bias": 1}
+
+
+def test_a_kill_loses_nothing(tmp_path: Path) -> None:
+    replica = replica_of(tmp_path)
+    replica.apply(1, flat(drawn(1), torch.float32), np.array([False, True, True]))
+    digest = replica.digest
+    replica.close()
+    again = Replica.open(tmp_path / "replica", NONE)
+    assert (again.step, again.digest) == (1, digest)
+    again.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_audit_holds_it_against_what_the_trainer_wrote_in_the_type_that_is_sent(
+    tmp_path: Path, dtype: str
+) -> None:
+    replica = replica_of(tmp_path, dtype)
+    replica.apply(1, flat(drawn(1), getattr(torch, dtype)))
+    replica.apply(2, flat(drawn(2), getattr(torch, dtype)), np.array([True, True, False]))
+    held = snapshot.of_state(tmp_path / "replica", NONE, 1)
+    found = audit.compare(template_of(trainer_file(tmp_path, 1), replica), held)
+    assert found.passed and found.parameters_only and found.tensors == 3
+    held = snapshot.of_state(tmp_path / "replica", NONE, 2)
+    found = audit.compare(template_of(trainer_file(tmp_path, 2), replica), held)
+    assert [difference.name for difference in found.differences] == ["b.weight"]
+    by_digest = audit.compare_digests(
+        template_of(trainer_file(tmp_path, 2), replica),
+        replica.layout,
+        NONE,
+        replica.tensor_digests,
+    )
+    assert [difference.name for difference in by_digest.differences] == ["b.weight"]
+    replica.close()
+
+
+def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Path) -> None:
+    replica = replica_of(tmp_path, "bfloat16")
+    for step in (1, 2, 3):
+        replica.apply(step, flat(drawn(step), torch.bfloat16))
+    template = template_of(trainer_file(tmp_path, 1), replica)
+    before: dict[str, Any] = {
+        name: value.clone() for name, value in template.optimizer["state"][0].items()
+    }
+    taken = snapshot.of_state(tmp_path / "replica", NONE)
+    filled = restore.fill(template, taken, lambda _: 0.0)
+    replica.close()
+    assert "parameters of step 3 beside an optimizer state of step 1" in filled.not_full
+    assert "3 parameters are rounded" in filled.not_full
+    assert template.tree["step"] == 1
+    for name, value in template.tree["model"].items():
+        assert torch.equal(value, drawn(3)[name].bfloat16().float())
+    after = template.optimizer["state"][0]
+    assert all(torch.equal(before[name], after[name]) for name in before)
