@@ -93,7 +93,7 @@ def impaired(
 ) -> list[Emitted]:
     """Without the frames the mirror lost, with those it made twice."""
     writes = [at for at, each in enumerate(seen) if len(each.frame) > 160]
-    lost = {int(at) for at in rng.choice(writes, options.lose, replace=False)}
+    lost = {int(at) for at in rng.choice(writes, min(options.lose, len(writes)), replace=False)}
     truth.dropped += [(name, at) for at in sorted(lost)]
     twice = {int(at) for at in rng.integers(0, len(seen), options.duplicates)}
     kept = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from support.netib.nodes import ranks_of
 from support.netib.options import Options
 from support.netib.packets import Port
 from support.netib.reduction import Operation
@@ -46,14 +47,26 @@ class Fabric:
                 self.connect("pp", 1, channel, PIPELINE_RANK, ours)
 
     def join(self, communicator: str) -> None:
-        """The connections of its ring that touch a mirrored rank."""
+        """The connections of its ring that touch a mirrored node."""
         hosts = self.members[communicator]
-        for rank in (at for at, host in enumerate(hosts) if host in self.options.mirrored):
-            for sender in ((rank - 1) % len(hosts), rank):
-                source, target = hosts[sender], hosts[(sender + 1) % len(hosts)]
+        for host in self.options.mirrored:
+            for inward in (True, False):
                 for channel in range(self.options.channels):
-                    if (communicator, sender, channel) not in self.connections:
-                        self.connect(communicator, sender, channel, source, target)
+                    for sender in range(len(hosts)):
+                        source, target = self.ends(communicator, sender, channel)
+                        near = target == host if inward else source == host
+                        new = (communicator, sender, channel) not in self.connections
+                        if source != target and near and new:
+                            self.connect(communicator, sender, channel, source, target)
+
+    def ends(self, communicator: str, sender: int, channel: int) -> tuple[int, int]:
+        """Hosts of the rank at a ring index and of the next one."""
+        hosts = self.members[communicator]
+        pair = sender, (sender + 1) % len(hosts)
+        if communicator in ("dp", "metrics"):
+            ranks = ranks_of(self.options, channel)
+            pair = ranks[pair[0]], ranks[pair[1]]
+        return hosts[pair[0]], hosts[pair[1]]
 
     def connect(
         self, communicator: str, sender: int, channel: int, source: int, target: int
@@ -61,9 +74,11 @@ class Fabric:
         rail = channel % self.options.rails
         pairs = [QueuePair(self.qpn(source), self.qpn(target)) for _ in range(self.options.qps)]
         src, dst = self.port(source, rail), self.port(target, rail)
+        whole = communicator in ("dp", "metrics")
+        tag = ranks_of(self.options, channel)[sender] if whole else sender
         self.connections[communicator, sender, channel] = Connection(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
-            self.emit, self.ready,
+            self.emit, self.ready, tag,
         )  # fmt: skip
 
     def qpn(self, rank: int) -> int:
@@ -81,10 +96,11 @@ class Fabric:
         return self.next_qpn[rank]
 
     def port(self, rank: int, rail: int) -> Port:
-        mac = bytes([0x02, 0, 0, 0, rank, rail])
+        high, low = divmod(rank + 1, 256)
+        mac = bytes([0x02, 0, 0, *divmod(rank, 256), rail])
         if self.options.ipv6:
-            return Port(mac, bytes.fromhex("fd00") + bytes(12) + bytes([rail, rank + 1]))
-        return Port(mac, bytes([10, 0, rail, rank + 1]))
+            return Port(mac, bytes.fromhex("fd00") + bytes(11) + bytes([high, rail, low]))
+        return Port(mac, bytes([10, high, rail, low]))
 
     def emit(self, src: Port, dst: Port, frame: bytes, operation: Operation | None) -> None:
         if operation is not None and operation.first_frame < 0:
@@ -132,14 +148,16 @@ class Fabric:
         return self.received(rank, channel, operation, sends - operation.slices)
 
     def received(self, rank: int, channel: int, operation: Operation, number: int) -> bool:
-        if number <= 0:
-            return True
         communicator = operation.about.communicator
-        before = (rank - 1) % len(self.members[communicator])
-        source = self.connections.get((communicator, before, channel))
-        if source is None:
-            return self.fed(before, channel, operation, number)
-        return source.done[id(operation)] >= number
+        while number > 0:
+            rank = (rank - 1) % len(self.members[communicator])
+            source = self.connections.get((communicator, rank, channel))
+            if source is not None:
+                return source.done[id(operation)] >= number
+            if operation.shift == 0 and rank == 0:
+                return True
+            number -= operation.slices * operation.shift
+        return True
 
     def finished(self, rank: int, operation: Operation) -> bool:
         """Whether a rank's kernel has ended: everything sent, everything received."""
@@ -157,12 +175,13 @@ class Fabric:
 
 
 def members_of(options: Options) -> dict[str, tuple[int, ...]]:
-    """{communicator of a ring: its ranks' hosts, in ring order}."""
-    found = {"dp": tuple(range(options.ranks))}
+    """{communicator of a ring: its ranks' hosts, by rank}."""
+    whole = tuple(rank // options.gpus for rank in range(options.ranks))
+    found = {"dp": whole}
     ours = options.mirrored[0]
     if options.tensor_layers:
-        near = (ours + 1) % options.ranks
+        near = (ours + 1) % options.nodes
         found["tp"] = (ours, near if options.tensor_near else TENSOR_RANK)
     if options.metrics_group:
-        found["metrics"] = tuple(range(options.ranks))
+        found["metrics"] = whole
     return found

@@ -14,6 +14,10 @@ class Options:
 
     seed: int = 1
     ranks: int = 2
+    gpus: int = 1
+    """Ranks of a node; they stand next to each other in every ring. Mirror points are nodes'."""
+    orders: int = 0
+    """Ways round a node's GPUs, drawn at random; channel c takes way c mod so many. 0: by rank."""
     channels: int = 1
     version: tuple[int, int] = (2, 19)
     protocol: str = LL
@@ -62,7 +66,7 @@ class Options:
     mirrored: tuple[int, ...] = (0,)
     directions: str = "both"
     rails: int = 1
-    """NIC ports of a rank; channel c uses port c mod rails. Each is a mirror point of its own."""
+    """NIC ports of a node; channel c uses port c mod rails. Each is a mirror point of its own."""
     wrap: str = ""
     storage: int = 0
     """Storage requests and answers of others on the mirrored port."""
@@ -75,6 +79,10 @@ class Options:
     lose: int = 0
     duplicates: int = 0
     retransmits: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return self.ranks // self.gpus
 
     @property
     def splits(self) -> bool:

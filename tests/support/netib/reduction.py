@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from support.netib.layouts import slices
+from support.netib.nodes import ranks_of, visible
 from support.netib.options import Collective, Options
 from support.netib.partition import Shape, over, plan, up
 
@@ -48,65 +49,66 @@ def shape_of(options: Options, kind: str, count: int, each: int, protocol: str) 
 
 def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
     """Sum of `parts`, one flat tensor a rank, rounded at every hop as the ring does."""
-    ranks, count, each = options.ranks, len(parts[0]), parts[0].element_size()
+    count, each = len(parts[0]), parts[0].element_size()
     protocol = options.protocol_for(count * each)
     shape = shape_of(options, "all_reduce", count, each, protocol)
-    stored = [part.clone() for part in parts]
+    result = torch.empty_like(parts[0])
     loads: Loads = {}
     planned = plan(shape)
     final = 0
     for channel, loops in planned.items():
+        turn = torch.stack([parts[rank] for rank in ranks_of(options, channel)])
         for chunks in loops:
-            hop_by_hop(parts, stored, chunks, channel, shape.slices, loads)
+            hop_by_hop(options, turn, result, chunks, channel, shape.slices, loads)
             final += sum(n for k, (_, n) in enumerate(chunks) if seen(options, k, channel))
-    for other in stored[1:]:
-        assert octets(other) == octets(stored[0])
-    result = octets(stored[ranks - 1])
-    about = Collective("all_reduce", "dp", protocol, result, visible=final / count)
+    about = Collective("all_reduce", "dp", protocol, octets(result), visible=final / count)
     return Operation(about, loads, shape.slices, 1, list(planned))
 
 
 def seen(options: Options, chunk: int, channel: int) -> bool:
     """Whether some mirror point passes the chunk in final form."""
-    for rank in options.mirrored:
-        if options.directions != "rx" and chunk != (rank + 1) % options.ranks:
-            return True
-        if options.directions != "tx" and chunk != rank:
+    ranks = ranks_of(options, channel)
+    for sender in visible(options, channel):
+        after = (sender + 1) % len(ranks)
+        out = ranks[sender] // options.gpus in options.mirrored and options.directions != "rx"
+        into = ranks[after] // options.gpus in options.mirrored and options.directions != "tx"
+        if (out or into) and chunk != after:
             return True
     return False
 
 
 def hop_by_hop(
-    parts: list[torch.Tensor],
-    stored: list[torch.Tensor],
+    options: Options,
+    turn: torch.Tensor,
+    result: torch.Tensor,
     chunks: list[tuple[int, int]],
     channel: int,
     number: int,
     loads: Loads,
 ) -> None:
-    """One loop of an all-reduce: all ranks in lock-step."""
-    ranks = len(parts)
-    arriving: list[torch.Tensor] = []
-    for step in range(2 * (ranks - 1)):
-        leaving = []
-        for rank in range(ranks):
-            chunk = (rank - step - 1) % ranks
-            at, length = chunks[chunk]
-            where = slice(at, at + length)
-            if step == 0:
-                value = parts[rank][where]
-            elif step < ranks:
-                value = arriving[rank] + parts[rank][where]
-            else:
-                value = arriving[rank]
-            if step >= ranks - 1:
-                stored[rank][where] = value
-            leaving.append(value)
-            loads.setdefault((rank, channel), []).extend(cut(value, number))
-        arriving = [leaving[rank - 1] for rank in range(ranks)]
-    for rank in range(ranks):
-        at, length = chunks[(rank + 1) % ranks]
-        stored[rank][at : at + length] = arriving[rank]
+    """One loop of an all-reduce. turn: [ring index, element]; the sum of chunk k begins at ring
+    index k + 1 and ends at k."""
+    ranks = len(turn)
+    wide = max(length for _, length in chunks)
+    own = turn.new_zeros((ranks, ranks, wide))
+    for chunk, (at, length) in enumerate(chunks):
+        own[:, chunk, :length] = turn[:, at : at + length]
+    every = torch.arange(ranks)
+    sums = [own[(every + 1) % ranks, every]]
+    for step in range(1, ranks):
+        sums.append(sums[-1] + own[(every + step + 1) % ranks, every])
+    for chunk, (at, length) in enumerate(chunks):
+        result[at : at + length] = sums[-1][chunk, :length]
+    watched = set(visible(options, channel))
+    for sender in range(ranks):
+        load = loads.setdefault((sender, channel), [])
+        for step in range(2 * (ranks - 1)):
+            if sender not in watched:
+                load.extend([b""] * number)
+                continue
+            chunk = (sender - step - 1) % ranks
+            value = sums[min(step, ranks - 1)][chunk, : chunks[chunk][1]]
+            load.extend(cut(value, number))
 
 
 def all_gather(options: Options, blocks: list[bytes]) -> Operation:
@@ -118,9 +120,10 @@ def all_gather(options: Options, blocks: list[bytes]) -> Operation:
     planned = plan(shape)
     for channel, loops in planned.items():
         for [(at, length)] in loops:
+            order = ranks_of(options, channel)
             for step in range(ranks - 1):
                 for rank in range(ranks):
-                    block = blocks[(rank - step) % ranks][at : at + length]
+                    block = blocks[order[(rank - step) % ranks]][at : at + length]
                     whole = slices(length, 1, shape.slices)
                     messages = [block[a : a + n] for a, n in whole]
                     loads.setdefault((rank, channel), []).extend(messages)
@@ -137,13 +140,14 @@ def reduce_scatter(options: Options, parts: list[torch.Tensor]) -> Operation:
     loads: Loads = {}
     planned = plan(shape)
     for channel, loops in planned.items():
+        order = ranks_of(options, channel)
         for [(at, length)] in loops:
             arriving: list[torch.Tensor] = []
             for step in range(ranks - 1):
                 leaving = []
                 for rank in range(ranks):
-                    first = (rank - step - 1) % ranks * count + at
-                    value = parts[rank][first : first + length]
+                    first = order[(rank - step - 1) % ranks] * count + at
+                    value = parts[order[rank]][first : first + length]
                     leaving.append(value + arriving[rank] if step else value)
                     loads.setdefault((rank, channel), []).extend(cut(leaving[-1], shape.slices))
                 arriving = [leaving[rank - 1] for rank in range(ranks)]

@@ -136,6 +136,13 @@ CASES: dict[str, Options] = {
     "r3-rank1-rx": Options(
         ranks=3, shapes=SMALL, channels=2, version=(2, 30), mirrored=(1,), directions="rx"
     ),
+    "r8-nodes2-ll-226-buffers": Options(
+        ranks=8, gpus=4, shapes=SMALL, version=(2, 26), buffers=96, mirrored=(1,), steps=3
+    ),
+    "r6-nodes3-ll128-221-rails": Options(
+        ranks=6, gpus=2, orders=2, shapes=SMALL, version=(2, 21), channels=2, rails=2,
+        protocol="LL128", mirrored=(2,), steps=3,
+    ),
     "r2-ll-230-tensor": Options(shapes=SMALL, version=(2, 30), tensor_layers=2),
     "r4-simple-223-tensor-near-first": Options(
         ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 23), tensor_layers=2,
@@ -191,6 +198,38 @@ CASES: dict[str, Options] = {
         retransmits=8,
     ),
 }  # fmt: skip
+
+
+def drawn_nodes(seed: int) -> Options:
+    """A random job on nodes of several GPUs."""
+    rng = np.random.default_rng(seed)
+
+    def one(*choices: Any) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    gpus, nodes = one((2, 2), (2, 3), (2, 5), (3, 2), (3, 4), (4, 2), (4, 6), (8, 2), (8, 5))
+    return Options(
+        seed=seed,
+        ranks=gpus * nodes,
+        gpus=gpus,
+        orders=one(0, 1, 2, 4),
+        channels=one(1, 1, 2, 3, 8),
+        version=one((2, 19), (2, 21), (2, 23), (2, 26), (2, 30)),
+        protocol=one("LL", "LL128", "Simple"),
+        mix=one((), ((1024, "LL"),)),
+        dtype=one("float32", "float32", "bfloat16"),
+        shapes=one(SMALL, ((64, 64), (64,), (127, 64), (64,)), ((300, 120), (120,), (5, 120))),
+        steps=3,
+        caps_bytes=one((1 << 20, 25 << 20), CAPS, (4000, 20000)),
+        buffers=one(0, 0, 64),
+        metric_every=one(0, 0, 2),
+        rails=one(1, 1, 2),
+        qps=one(1, 1, 2),
+        random_qpns=rng.random() < 0.1,
+        mirrored=(int(rng.integers(nodes)),),
+        directions=one("both", "both", "both", "tx", "rx"),
+        lose=one(0, 0, 0, 2),
+    )
 
 
 def drawn(seed: int) -> Options:

@@ -206,7 +206,7 @@ class Trainer:
 
     def shared(self) -> Operation:
         """The activations of a layer that two ranks share."""
-        options = replace(self.options, ranks=2)
+        options = replace(self.options, ranks=2, gpus=1, orders=0, mirrored=(0,))
         made = all_reduce(options, [self.random(16 * options.shapes[0][0], 1) for _ in range(2)])
         made.about.communicator = "tp"
         return made

@@ -67,6 +67,8 @@ class Connection:
     pairs: list[QueuePair]
     emit: Emit
     ready: Callable[[Connection, Operation, int], bool]
+    tag: int
+    """The sender's rank."""
     queue: list[Operation] = field(default_factory=list)
     done: dict[int, int] = field(default_factory=dict)
     """Messages that arrived, by identity of the operation."""
@@ -137,7 +139,7 @@ class Connection:
         slot, stride = self.granted % FIFO_SLOTS, 256 if self.options.version < (2, 20) else 512
         self.granted += 1
         self.granted_now += 1
-        entry = clear_to_send(self.options.version, va, size, rkey, self.sender, self.granted)
+        entry = clear_to_send(self.options.version, va, size, rkey, self.tag, self.granted)
         pair = self.pairs[0]
         body = packets.reth(self.fifo + slot * stride, self.fifo_rkey, len(entry)) + entry
         self.back(packets.WRITE_ONLY, pair, pair.cts_psn, body, operation)

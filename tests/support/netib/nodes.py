@@ -1,0 +1,44 @@
+"""Rings over nodes of several GPUs: whose turn is when, and which hops leave a node.
+
+Inside a node NVLink carries the hops; only its last GPU in a channel's ring writes to the next
+node, to the first GPU there. Ring index 0 is rank 0, wherever it stands in its node.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from support.netib.options import Options
+
+
+@cache
+def order_of(options: Options, channel: int) -> tuple[int, ...]:
+    """A node's GPUs from the one that receives to the one that sends, by local rank."""
+    if not options.orders:
+        return tuple(range(options.gpus))
+    drawn = np.random.default_rng((options.seed, 77, channel % options.orders))
+    return tuple(int(n) for n in drawn.permutation(options.gpus))
+
+
+@cache
+def ranks_of(options: Options, channel: int) -> tuple[int, ...]:
+    """[ring index] the rank that stands there."""
+    order = order_of(options, channel)
+    whole = [
+        node * options.gpus + local
+        for node in range(options.ranks // options.gpus)
+        for local in order
+    ]
+    first = whole.index(0)
+    return (*whole[first:], *whole[:first])
+
+
+def visible(options: Options, channel: int) -> list[int]:
+    """Ring indices whose sends some mirrored node's port carries, in one direction or the other."""
+    ranks, found = ranks_of(options, channel), []
+    for index in range(len(ranks)):
+        ends = ranks[index] // options.gpus, ranks[(index + 1) % len(ranks)] // options.gpus
+        if ends[0] != ends[1] and set(ends) & set(options.mirrored):
+            found.append(index)
+    return found
