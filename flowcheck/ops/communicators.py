@@ -10,7 +10,7 @@ import msgspec
 from flowcheck.ops.coverage import Coverage, Shape, coverage_of
 from flowcheck.wire.learn import Collective, Reading
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import Kind, Rule
+from flowcheck.wire.terms import Kind, Rule, Senders
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """From one rank of a ring to the next; `sender` is a ring index."""
+    """From one node of a ring to the next, by place in the ring. Of one GPU each, a node's place is
+    its rank's ring index."""
 
     sender: int
     receiver: int
@@ -62,11 +63,17 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...]
     protocols: dict[str, Share]
     kinds: dict[str, int]
+    gpus: int = 1
+    """Ranks of a node."""
     coverage: Coverage | None = None
     """None: no all-reduce was seen."""
 
+    @property
+    def nodes(self) -> int:
+        return self.ranks // self.gpus
+
     def host(self, index: int) -> str:
-        """Addresses of the rank at a ring index; empty: no mirrored link ends there."""
+        """Addresses of a node by its place in the ring; empty: no mirrored link ends there."""
         found: dict[str, None] = {}
         for link in self.links:
             if self.ring and link.sender == index:
@@ -104,6 +111,7 @@ def _communicator(number: int, found: Sequence[Collective]) -> Communicator:
         rules=ring.rules if ring is not None else (),
         assumed=tuple(dict.fromkeys(assumed)),
         links=links,
+        gpus=ring.gpus if ring is not None else 1,
         protocols=protocols,
         kinds=dict(Counter(one.kind for one in found)),
         coverage=_coverage(found),
@@ -117,17 +125,22 @@ def _named(one: Collective) -> int:
 
 def _links(last: Collective, found: Sequence[Collective]) -> tuple[Link, ...]:
     assert last.ring is not None
-    carried = _carried(found)
+    carried, gpus = _carried(found), last.ring.gpus
     return tuple(
         Link(
-            sender=link.sender,
-            receiver=(link.sender + 1) % last.ranks,
+            sender=place_of(link.senders, gpus),
+            receiver=(place_of(link.senders, gpus) + 1) % (last.ranks // gpus),
             connections=tuple(
                 _connection(channel, flows, carried) for channel, flows in link.channels
             ),
         )
         for link in last.ring.links
     )
+
+
+def place_of(senders: Senders, gpus: int) -> int:
+    """Of the node whose ranks these are, in the ring."""
+    return (senders if isinstance(senders, int) else senders[0]) // gpus
 
 
 def _pairs(found: Sequence[Collective]) -> tuple[Link, ...]:
@@ -186,5 +199,6 @@ def _coverage(found: Sequence[Collective]) -> Coverage | None:
         channels=of.ring.channels,
         protocol=of.protocol,
         rule=of.ring.rules[0],
+        gpus=of.ring.gpus,
     )
-    return coverage_of(shape, [link.sender for link in of.ring.links])
+    return coverage_of(shape, [link.senders for link in of.ring.links])

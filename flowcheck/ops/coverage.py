@@ -9,9 +9,9 @@ import msgspec
 
 from flowcheck.wire.schedule import Schedule, all_reduce
 from flowcheck.wire.sight import Sight, sight
-from flowcheck.wire.terms import Protocol, Rule
+from flowcheck.wire.terms import Protocol, Rule, Senders
 
-FAR_RANKS = 64
+FAR_NODES = 64
 """Of a longer ring only links beside those seen are tried: all others are alike."""
 
 
@@ -25,13 +25,16 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     channels: int
     protocol: Protocol
     rule: Rule
+    gpus: int = 1
+    """Ranks of a node: links are those between nodes, and named by the node that they lead out
+    of."""
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """What another mirrored link would add."""
 
     links: tuple[int, ...]
-    """Their senders: each of them alone would add as much."""
+    """The nodes they lead out of: each of them alone would add as much."""
     adds_bytes: int
     """Of the all-reduce, in final form where nothing was."""
     twice_bytes: int
@@ -52,14 +55,15 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """A broadcast from rank 0 passes one of the links."""
 
 
-def coverage_of(shape: Shape, senders: Sequence[int]) -> Coverage:
-    """senders: ring indices out of which mirrored links lead."""
-    seen = sorted(set(senders))
-    now = _seen(shape, seen)
+def coverage_of(shape: Shape, senders: Sequence[Senders]) -> Coverage:
+    """senders: ring indices out of which mirrored links lead, [channel] where they differ."""
+    seen = {_node(one, shape): one for one in sorted(senders, key=lambda one: _node(one, shape))}
+    now = _seen(shape, [*seen.values()])
     gains: dict[tuple[int, int], list[int]] = {}
-    for sender in _others(shape.ranks, seen):
-        more = _seen(shape, [*seen, sender])
-        gains.setdefault((more.once_bytes - now.once_bytes, more.twice_bytes), []).append(sender)
+    for node in _others(shape.ranks // shape.gpus, [*seen]):
+        near = next(iter(seen))
+        more = _seen(shape, [*seen.values(), _moved(seen[near], node - near, shape)])
+        gains.setdefault((more.once_bytes - now.once_bytes, more.twice_bytes), []).append(node)
     return Coverage(
         bytes=shape.bytes,
         once_bytes=now.once_bytes,
@@ -70,23 +74,46 @@ def coverage_of(shape: Shape, senders: Sequence[int]) -> Coverage:
             Gain(links=tuple(links), adds_bytes=adds, twice_bytes=twice)
             for (adds, twice), links in sorted(gains.items(), reverse=True)
         ),
-        weights=any(sender != shape.ranks - 1 for sender in seen),
+        weights=_weights(shape, [*seen.values()]),
     )
 
 
-def _others(ranks: int, seen: Sequence[int]) -> Iterable[int]:
-    if ranks <= FAR_RANKS:
-        return [sender for sender in range(ranks) if sender not in seen]
-    beside = {(sender + step) % ranks for sender in seen for step in (-1, 1)}
+def _each(senders: Senders, shape: Shape) -> tuple[int, ...]:
+    """[channel]"""
+    return (senders,) * shape.channels if isinstance(senders, int) else senders
+
+
+def _node(senders: Senders, shape: Shape) -> int:
+    return _each(senders, shape)[0] // shape.gpus
+
+
+def _moved(senders: Senders, nodes: int, shape: Shape) -> Senders:
+    """Those of the link out of the node so many behind."""
+    each = (one + nodes * shape.gpus for one in _each(senders, shape))
+    moved = tuple(one % shape.ranks for one in each)
+    return moved[0] if isinstance(senders, int) else moved
+
+
+def _weights(shape: Shape, seen: Sequence[Senders]) -> bool:
+    """On every channel a broadcast from rank 0 passes one of the links."""
+    last = shape.ranks - 1
+    each = [_each(one, shape) for one in seen]
+    return all(any(one[c] != last for one in each) for c in range(shape.channels))
+
+
+def _others(nodes: int, seen: Sequence[int]) -> Iterable[int]:
+    if nodes <= FAR_NODES:
+        return [node for node in range(nodes) if node not in seen]
+    beside = {(node + step) % nodes for node in seen for step in (-1, 1)}
     return sorted(beside - set(seen))
 
 
-def _seen(shape: Shape, senders: Sequence[int]) -> Sight:
-    return sight([_schedule(shape, sender) for sender in senders], shape.bytes, shape.ranks)
+def _seen(shape: Shape, senders: Sequence[Senders]) -> Sight:
+    return sight([_schedule(shape, one) for one in senders], shape.bytes, shape.ranks)
 
 
 @lru_cache(maxsize=256)
-def _schedule(shape: Shape, sender: int) -> Schedule:
+def _schedule(shape: Shape, sender: Senders) -> Schedule:
     return all_reduce(
         shape.bytes,
         sender=sender,

@@ -95,17 +95,18 @@ def nodes_of(one: Communicator) -> list[Node]:
     """Ring indices in order; of a long ring, those a mirrored link touches and the gaps between."""
     touched = {index for link in one.links for index in (link.sender, link.receiver)}
     nodes: list[Node] = []
-    for index in range(one.ranks):
-        if one.ranks <= MOST_NODES or index in touched:
+    unit = "node" if one.gpus > 1 else "rank"
+    for index in range(one.nodes):
+        if one.nodes <= MOST_NODES or index in touched:
             nodes.append((index, one.host(index)))
         elif nodes and nodes[-1][0] is None:
             count = int(nodes[-1][1].split()[0]) + 1
-            nodes[-1] = (None, f"{count} ranks")
+            nodes[-1] = (None, f"{count} {unit}s")
         else:
-            nodes.append((None, "1 rank"))
+            nodes.append((None, f"1 {unit}"))
     if len(nodes) > 1 and nodes[0][0] is None and nodes[-1][0] is None:
         count = int(nodes.pop()[1].split()[0]) + int(nodes[0][1].split()[0])
-        nodes[0] = (None, f"{count} ranks")
+        nodes[0] = (None, f"{count} {unit}s")
     return nodes
 
 
@@ -125,7 +126,8 @@ def _ring(group: Element, one: Communicator, top: float) -> float:
         _add(group, "circle", cx=x, cy=y, r=NODE, **{"class": f"box{known}"})
         _text(group, x, y + 5, "..." if index is None else str(index), anchor="middle")
         _beside(group, centre, radius + NODE + 6, place / len(nodes), below or "not seen")
-    legend = "thick: mirrored; dotted: not; data go round clockwise, by ring index"
+    by = f"node, {one.gpus} GPUs each" if one.gpus > 1 else "ring index"
+    legend = f"thick: mirrored; dotted: not; data go round clockwise, by {by}"
     _text(group, MARGIN, top + height, legend, "small")
     return height + LINE
 

@@ -24,7 +24,7 @@ def lines_of(one: Communicator) -> Iterator[str]:
     else:
         eras = f", NCCL {' or '.join(one.rules)}" if 0 < len(one.rules) < 3 else ""
         channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
-        yield f"Communicator {one.number}: a ring of {one.ranks} ranks, {channels}{eras}"
+        yield f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
         yield _labelled("ring", ring_order(one))
     mix = (
         f"{name} {share.collectives} collectives, {share.bytes:,} bytes"
@@ -43,17 +43,22 @@ def lines_of(one: Communicator) -> Iterator[str]:
         yield _labelled("assumed", sentence)
 
 
+def ranks_of(one: Communicator) -> str:
+    nodes = f" on {one.nodes} nodes of {one.gpus} GPUs" if one.gpus > 1 else ""
+    return f"{one.ranks} ranks{nodes}"
+
+
 def _labelled(label: str, text: str) -> str:
     return f"  {label:<{LABEL}}{text}"
 
 
 def ring_order(one: Communicator) -> str:
-    """`0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`; a question mark is a rank that nothing told of."""
+    """`0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`; a question mark is a node that nothing told of."""
     known = {index for link in one.links for index in (link.sender, link.receiver)}
     hops: list[str] = []
     silent = 0
-    for index in range(one.ranks):
-        if index in known or one.ranks <= MOST_HOPS:
+    for index in range(one.nodes):
+        if index in known or one.nodes <= MOST_HOPS:
             hops += [f"({silent} not seen)"] * bool(silent)
             hops.append(f"{index} {one.host(index) or '?'}")
             silent = 0
@@ -90,6 +95,8 @@ def covered(one: Communicator, coverage: Coverage) -> str:
     else:
         chunks = ", ".join(map(str, coverage.missing_chunks))
         lacks = f"chunk{'s' * (len(coverage.missing_chunks) > 1)} {chunks} of {one.ranks}"
+        if one.gpus > 1:
+            lacks += " on some channels"
         missing = coverage.bytes - coverage.once_bytes
         told = f"{whole} lack {lacks}, {_percent(missing, coverage)}"
     if not coverage.weights:
@@ -126,7 +133,7 @@ def _links(one: Communicator, gain: Gain) -> str:
 
 def _named(one: Communicator, sender: int) -> str:
     """A link by the ports that carry it: a direction of a port that is mirrored already, or not."""
-    receiver = (sender + 1) % one.ranks
+    receiver = (sender + 1) % one.nodes
     ports = [f"out of {one.host(sender)}"] if one.host(sender) else []
     ports += [f"into {one.host(receiver)}"] if one.host(receiver) else []
     told = f" ({', '.join(ports)})" if ports else ""

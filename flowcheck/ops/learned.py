@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowcheck.ops.communicators import Communicator, Connection, Link, Share
+from flowcheck.ops.communicators import Communicator, Connection, Link, Share, place_of
 from flowcheck.ops.coverage import Coverage, Shape, coverage_of
+from flowcheck.wire.job import Communicator as Ring
 from flowcheck.wire.job import Edge, Job, Op, Role
 from flowcheck.wire.terms import Kind
 
@@ -33,14 +34,15 @@ def _communicator(job: Job, number: int) -> Communicator:
         channels=own.channels,
         rules=(),  # the job goes by one of those that place its bytes alike
         assumed=job.assumed,
-        links=tuple(_link(edge, own.ranks, ops) for edge in edges),
+        links=tuple(_link(edge, own, ops) for edge in edges),
+        gpus=own.gpus,
         protocols=protocols,
         kinds=dict(Counter(str(op.kind or "send_recv") for op in ops)),
         coverage=_coverage(job, number, edges, ops) if ring else None,
     )
 
 
-def _link(edge: Edge, ranks: int, ops: list[Op]) -> Link:
+def _link(edge: Edge, ring: Ring, ops: list[Op]) -> Link:
     protocols = tuple(dict.fromkeys(str(op.protocol) for op in ops))
     connections = []
     for channel in range(len(edge.flows)):
@@ -55,9 +57,9 @@ def _link(edge: Edge, ranks: int, ops: list[Op]) -> Link:
                     protocols=protocols,
                 )
             )
-    return Link(
-        sender=edge.sender, receiver=(edge.sender + 1) % ranks, connections=tuple(connections)
-    )
+    place = place_of(edge.writers, ring.gpus)
+    after = (place + 1) % (ring.ranks // ring.gpus)
+    return Link(sender=place, receiver=after, connections=tuple(connections))
 
 
 def _coverage(job: Job, number: int, edges: list[Edge], ops: list[Op]) -> Coverage | None:
@@ -73,5 +75,6 @@ def _coverage(job: Job, number: int, edges: list[Edge], ops: list[Op]) -> Covera
         channels=own.channels,
         protocol=largest.protocol,
         rule=job.rule,
+        gpus=own.gpus,
     )
-    return coverage_of(shape, [edge.sender for edge in edges])
+    return coverage_of(shape, [edge.writers for edge in edges])

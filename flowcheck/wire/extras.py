@@ -71,7 +71,7 @@ class Extras:
     def _of_kind(
         self, at: tuple[int, ...], size: Size, kind: Kind, hops: int
     ) -> Iterator[LaneSizes]:
-        roots = range(self._communicator.ranks) if kind is Kind.BROADCAST else range(1)
+        roots = self._roots() if kind is Kind.BROADCAST else (0,)
         for loops in range(1, LOOPS_MAX + 1):
             for used in range(1, self._communicator.channels + 1):
                 for root in roots:
@@ -79,14 +79,25 @@ class Extras:
                     if edges is not None:
                         yield from self._fitting(kind, root, edges)
 
+    def _after(self, lane: int) -> int:
+        """Ring index of who is written to."""
+        edge, channel = self._lanes[lane]
+        return (self._job.edges[edge].sender_of(channel) + 1) % self._communicator.ranks
+
+    def _roots(self) -> list[int]:
+        """Roots of a broadcast that lanes tell from each other: who writes to one sends nothing,
+        and all that nobody writes to are alike."""
+        near = {self._after(lane) for lane in range(len(self._lanes))}
+        far = [rank for rank in range(self._communicator.ranks) if rank not in near]
+        return sorted(near | set(far[:1]))
+
     def _edges(
         self, at: tuple[int, ...], size: Size, messages: int, used: int, root: int, kind: Kind
     ) -> _Edges | None:
         """What each edge sends if the next `messages` of its first channels are one collective."""
         by_edge: dict[int, list[Sizes]] = {}
         for number, (edge, channel) in enumerate(self._lanes):
-            after = (self._job.edges[edge].sender + 1) % self._communicator.ranks
-            silent = channel >= used or (kind is Kind.BROADCAST and after == root)
+            silent = channel >= used or (kind is Kind.BROADCAST and self._after(number) == root)
             count = 0 if silent else messages
             sizes = tuple(self._whole(size, number, at[number], n) for n in range(count))
             if ABSENT in sizes:
@@ -95,7 +106,7 @@ class Extras:
         if not any(any(flows) for flows in by_edge.values()):
             return None
         return tuple(
-            (edge, EdgeSizes(sender=self._job.edges[edge].sender, flows=tuple(flows)))
+            (edge, EdgeSizes(sender=self._job.edges[edge].writers, flows=tuple(flows)))
             for edge, flows in by_edge.items()
         )
 

@@ -17,6 +17,7 @@ from flowcheck.wire.schedule import (
     data_bytes_of,
     sends_per_chunk,
 )
+from flowcheck.wire.terms import Senders
 
 Sizes = tuple[int | None, ...]
 """Wire bytes of the messages of one flow within one collective; None: not known."""
@@ -29,7 +30,7 @@ MOST_CANDIDATES = 20_000
 class EdgeSizes:
     """What one edge carried for one collective: [flow][message], flows in any order."""
 
-    sender: int
+    sender: Senders
     flows: tuple[Sizes, ...]
 
 
@@ -47,7 +48,7 @@ class Setting:
     root: int = 0
     tuning: Tuning = DEFAULT_TUNING
 
-    def schedule(self, work_bytes: int, rule: Rule, sender: int) -> Schedule:
+    def schedule(self, work_bytes: int, rule: Rule, sender: Senders) -> Schedule:
         """What an edge carries if the collective moves `work_bytes` by `rule`."""
         return collective(
             self.kind,
@@ -122,7 +123,7 @@ def range_of_totals(edges: Sequence[EdgeSizes], setting: Setting) -> range:
     """The totals that the known sizes do not rule out, before any schedule is tried."""
     least, most = 0, 1 << 62
     for edge in edges:
-        chunks = [chunk for flow in edge.flows for chunk in _chunks(flow, edge.sender, setting)]
+        chunks = [chunk for flow in edge.flows for chunk in _chunks(flow, setting)]
         known = [size for size in chunks if size is not None]
         least = max(least, sum(known) - _slack_bytes(setting.protocol, len(known)))
         if len(edge.flows) == setting.channels:
@@ -225,8 +226,9 @@ def _slack_bytes(protocol: Protocol, chunks: int) -> int:
     return 1919 * chunks if protocol is Protocol.LL128 else 0
 
 
-def _chunks(flow: Sizes, sender: int, setting: Setting) -> list[int | None]:
-    """Most data bytes of every distinct chunk of a flow, None where no copy's size is known."""
+def _chunks(flow: Sizes, setting: Setting) -> list[int | None]:
+    """Most data bytes of every distinct chunk of a flow, None where no copy's size is known. Which
+    sends carry one chunk is the same whoever writes."""
     slices = sends_per_chunk(setting.kind, setting.protocol)
     hops = {
         Kind.ALL_REDUCE: 2 * setting.ranks - 2 + setting.extra_sends,
@@ -236,7 +238,7 @@ def _chunks(flow: Sizes, sender: int, setting: Setting) -> list[int | None]:
     best: dict[tuple[int, int, int], int | None] = {}
     for position, size in enumerate(flow):
         hop, part = divmod(position, slices)
-        key = (hop // hops, (sender - 1 - hop % hops) % lanes, part)
+        key = (hop // hops, hop % hops % lanes, part)
         room = None if size is None else data_bytes_of(setting.protocol, size)
         if best.get(key) is None:
             best[key] = room

@@ -13,7 +13,7 @@ import msgspec
 
 from flowcheck.errors import LearnError
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
 
 MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
@@ -92,6 +92,9 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int | None = None
     buffer_bytes: int | None = None
     """Non-default NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS, NCCL_BUFFSIZE; see Tuning."""
+    gpus: int = 1
+    """Ranks of a node: the ring passes through all of them and only the last one writes to the
+    network."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +102,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
     communicator: int
     sender: int
-    """Ring index of the rank that writes."""
+    """Ring index of the rank that writes; on channel 0, where `senders` tells of the others."""
     flows: tuple[FlowKey | None, ...]
     """[channel]; None where no mirror saw it."""
     first_numbers: tuple[int, ...]
@@ -114,6 +117,17 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     first_psns: tuple[int, ...] = ()
     """[channel] unwrapped PSN of that message, where the start of its flow was not seen: numbers
     are counted from there; empty: from the flow's start."""
+    senders: tuple[int, ...] = ()
+    """[channel] who writes, where that is another rank of the node on each; (): it is one."""
+
+    @property
+    def writers(self) -> Senders:
+        """As schedules want it."""
+        return self.senders or self.sender
+
+    def sender_of(self, channel: int) -> int:
+        """Ring index of who writes on it."""
+        return self.senders[channel] if self.senders else self.sender
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""

@@ -155,7 +155,7 @@ def _edge_messages(job: Job, edge: Edge, ops: Iterable[Op]) -> list[list[_Messag
     for op in ops:
         if op.communicator != edge.communicator:
             continue
-        for channel, message in _op_messages(job, communicator, edge.sender, op):
+        for channel, message in _op_messages(job, communicator, edge, op):
             channels[channel] += _pieces(message, edge.pieces)
     return channels
 
@@ -185,7 +185,7 @@ def _pieces(message: _Message, count: int) -> Iterator[_Message]:
 
 
 def _op_messages(
-    job: Job, communicator: Communicator, sender: int, op: Op
+    job: Job, communicator: Communicator, edge: Edge, op: Op
 ) -> Iterator[tuple[int, _Message]]:
     done = SendKind.FINAL if op.role is Role.BUCKET else SendKind.IGNORED
     if op.kind is None:
@@ -200,7 +200,7 @@ def _op_messages(
     schedule = collective(
         op.kind,
         op.work_bytes,
-        sender=sender,
+        sender=edge.writers,
         element_bytes=op.element_bytes,
         extra_sends=communicator.extra_sends,
         root=op.root,

@@ -1,7 +1,7 @@
 """Which bytes of a tensor each send of a ring collective carries. Pure; bytes everywhere.
 
-A schedule is seen from one edge of the ring: `sender` is the ring index of the rank that
-writes. Every function returns [channel][send], in wire order, () for channels without work.
+A schedule is seen from one edge of the ring: `sender` is the ring index of who writes, [channel]
+where that differs. They return [channel][send], in wire order, () for channels without work.
 
 Sources: NCCL src/device/all_reduce.h, all_gather.h, reduce_scatter.h, broadcast.h (runRing),
 src/device/prims_simple.h (genericOp: slices), prims_ll.h, prims_ll128.h (bytes per message).
@@ -9,7 +9,7 @@ src/device/prims_simple.h (genericOp: slices), prims_ll.h, prims_ll128.h (bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
@@ -19,6 +19,7 @@ from flowcheck.wire.terms import (
     Kind,
     Protocol,
     Rule,
+    Senders,
     Tuning,
     data_bytes_of,
     round_up,
@@ -108,7 +109,7 @@ def chunk_of(hop: int, *, sender: int, ranks: int) -> tuple[int, bool]:
 def all_reduce(
     total_bytes: int,
     *,
-    sender: int,
+    sender: Senders,
     element_bytes: int = 4,
     extra_sends: int = 0,
     **ring: Unpack[RingSetting],
@@ -116,56 +117,55 @@ def all_reduce(
     """2 * (ranks - 1) writes per loop. `extra_sends=1`: a trainer patched to forward one result
     more per loop, which makes one direction of one edge complete."""
     launch = _launch(Kind.ALL_REDUCE, total_bytes, element_bytes, sender, ring)
-    hops: list[_Hop] = []
-    for hop in range(2 * launch.ranks - 2 + extra_sends):
-        chunk, final = chunk_of(hop, sender=sender, ranks=launch.ranks)
-        hops.append((chunk, chunk, 0, final))
-    return _schedule(launch, hops)
+    steps = range(2 * launch.ranks - 2 + extra_sends)
+
+    def hops(writer: int) -> list[_Hop]:
+        every = (chunk_of(hop, sender=writer, ranks=launch.ranks) for hop in steps)
+        return [(chunk, chunk, 0, final) for chunk, final in every]
+
+    return _schedule(launch, sender, hops)
 
 
 def broadcast(
-    total_bytes: int, *, sender: int, root: int = 0, **ring: Unpack[RingSetting]
+    total_bytes: int, *, sender: Senders, root: int = 0, **ring: Unpack[RingSetting]
 ) -> Schedule:
     """One write per loop; the rank before the root (both ring indices) sends nothing."""
     launch = _launch(Kind.BROADCAST, total_bytes, 1, sender, ring)
-    if (sender + 1) % launch.ranks == root:
-        return ((),) * launch.channels
-    return _schedule(launch, [(0, 0, 0, True)])
+    last = (root - 1) % launch.ranks
+    return _schedule(launch, sender, lambda at: [] if at == last else [(0, 0, 0, True)])
 
 
 def all_gather(
     bytes_per_rank: int,
     *,
-    sender: int,
+    sender: Senders,
     order: Sequence[int] | None = None,
     **ring: Unpack[RingSetting],
 ) -> Schedule:
     """ranks - 1 writes per loop, own block first. `order`: rank at each ring index; it places
     the blocks in the gathered tensor. None: rank = ring index."""
     launch = _launch(Kind.ALL_GATHER, bytes_per_rank, 1, sender, ring)
-    owners = [(sender - hop) % launch.ranks for hop in range(launch.ranks - 1)]
-    return _schedule(launch, _block_hops(launch, owners, order, final=True))
+    return _schedule(launch, sender, lambda at: _block_hops(launch, at, order, final=True))
 
 
 def reduce_scatter(
     bytes_per_rank: int,
     *,
-    sender: int,
+    sender: Senders,
     element_bytes: int = 4,
     order: Sequence[int] | None = None,
     **ring: Unpack[RingSetting],
 ) -> Schedule:
     """ranks - 1 writes per loop, partial sums only: no block's result is ever on the wire."""
     launch = _launch(Kind.REDUCE_SCATTER, bytes_per_rank, element_bytes, sender, ring)
-    owners = [(sender - 1 - hop) % launch.ranks for hop in range(launch.ranks - 1)]
-    return _schedule(launch, _block_hops(launch, owners, order, final=False))
+    return _schedule(launch, sender, lambda at: _block_hops(launch, at - 1, order, final=False))
 
 
 def collective(
     kind: Kind,
     work_bytes: int,
     *,
-    sender: int,
+    sender: Senders,
     element_bytes: int = 4,
     extra_sends: int = 0,
     root: int = 0,
@@ -185,25 +185,30 @@ def collective(
 
 
 def _launch(
-    kind: Kind, work_bytes: int, element_bytes: int, sender: int, ring: RingSetting
+    kind: Kind, work_bytes: int, element_bytes: int, sender: Senders, ring: RingSetting
 ) -> Launch:
     launch = Launch(kind=kind, work_bytes=work_bytes, element_bytes=element_bytes, **ring)
-    if not 0 <= sender < launch.ranks:
-        raise ValueError(f"no ring index {sender} among {launch.ranks} ranks")
+    for writer in (sender,) if isinstance(sender, int) else sender:
+        if not 0 <= writer < launch.ranks:
+            raise ValueError(f"no ring index {writer} among {launch.ranks} ranks")
     return launch
 
 
 def _block_hops(
-    launch: Launch, owners: Sequence[int], order: Sequence[int] | None, *, final: bool
+    launch: Launch, first: int, order: Sequence[int] | None, *, final: bool
 ) -> list[_Hop]:
+    """first: ring index whose block goes out first; those before it follow."""
     ranks = range(launch.ranks) if order is None else order
+    owners = ((first - hop) % launch.ranks for hop in range(launch.ranks - 1))
     return [(0, owner, ranks[owner] * launch.work_bytes, final) for owner in owners]
 
 
-def _schedule(launch: Launch, hops: Sequence[_Hop]) -> Schedule:
+def _schedule(launch: Launch, sender: Senders, hops: Callable[[int], Sequence[_Hop]]) -> Schedule:
+    writers = (sender,) * launch.channels if isinstance(sender, int) else sender
+    of = {writer: hops(writer) for writer in set(writers)}
     return tuple(
-        tuple(_channel_sends(launch, channel, loops, hops))
-        for channel, loops in enumerate(split(launch))
+        tuple(_channel_sends(launch, channel, loops, of[writer]))
+        for channel, (loops, writer) in enumerate(zip(split(launch), writers, strict=True))
     )
 
 

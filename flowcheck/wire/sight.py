@@ -24,7 +24,8 @@ class Sight:
     twice_bytes: int
     """On at least two: a frame that a mirror loses is on another one still."""
     links: tuple[int, ...]
-    """[chunk of a loop] how many of the links carry it in final form."""
+    """[chunk of a loop] how many of the links carry it in final form; where channels differ, on the
+    channel on which the fewest do."""
     missing: tuple[int, ...]
     """Chunks that hold something and pass none of them."""
 
@@ -43,19 +44,22 @@ def sight(schedules: Sequence[Schedule], result_bytes: int, chunks: int) -> Sigh
     """schedules: what each link carries; chunks: how many a loop has."""
     times: Counter[int] = Counter()
     sizes: dict[int, int] = {}
-    full: Counter[int] = Counter()
-    nothing: set[int] = set()
+    full: Counter[tuple[int, int]] = Counter()
+    held: set[tuple[int, int]] = set()
     for schedule in schedules:
         every = [send for sends in schedule for send in sends]
         final = {s.start_byte: s.data_bytes for s in every if s.final and s.data_bytes}
         times.update(final.keys())
         sizes.update(final)
-        full.update({send.chunk for send in every if send.final and send.data_bytes})
-        nothing |= {send.chunk for send in every} - {s.chunk for s in every if s.data_bytes}
+        full.update({(s.channel, s.chunk) for s in every if s.final and s.data_bytes})
+        held |= {(s.channel, s.chunk) for s in every if s.data_bytes}
+    fewest: dict[int, int] = {}
+    for channel, chunk in held:
+        fewest[chunk] = min(full[channel, chunk], fewest.get(chunk, len(schedules)))
     return Sight(
         bytes=result_bytes,
         once_bytes=sum(sizes.values()),
         twice_bytes=sum(size for start, size in sizes.items() if times[start] > 1),
-        links=tuple(full[chunk] for chunk in range(chunks)),
-        missing=tuple(c for c in range(chunks) if not full[c] and c not in nothing),
+        links=tuple(fewest.get(chunk, 0) for chunk in range(chunks)),
+        missing=tuple(c for c in range(chunks) if fewest.get(c) == 0),
     )

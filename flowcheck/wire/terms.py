@@ -52,6 +52,10 @@ def rule_of(version: str) -> Rule:
     return next((rule for before, rule in eras if minor < before), later)
 
 
+Senders = int | tuple[int, ...]
+"""Ring index of who writes over an edge; several: [channel]."""
+
+
 class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"

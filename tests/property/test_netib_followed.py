@@ -121,6 +121,33 @@ def test_of_lost_frames_no_step_is_wrong(name: str, seed: int, tmp_path: Path, s
     assert len(found) == options.steps or end.why
 
 
+NODES = {
+    "orders": Options(
+        shapes=SMALL, ranks=4, gpus=2, orders=2, channels=2, version=(2, 21), mirrored=(1,)
+    ),
+    "simple-ports": Options(
+        shapes=WIDE, ranks=12, gpus=4, protocol="Simple", version=(2, 26), channels=2, rails=2,
+        mirrored=(1,), caps_bytes=(40000, 90000),
+    ),
+    "queue-pairs-metric": Options(
+        shapes=WIDE, ranks=16, gpus=8, protocol="LL128", version=(2, 23), channels=2, qps=2,
+        metric_every=2, steps=6,
+    ),
+    "long": Options(shapes=WIDE, ranks=64, gpus=8, version=(2, 23), mirrored=(3,), steps=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name != "orders")) for name in NODES]
+)
+def test_nodes_of_several_gpus_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
+    options = NODES[name]
+    chain = follow(options, tmp_path, shm)
+    job = decode_job(chain.run.learned_job.read_bytes())
+    assert job.communicators[0].gpus == options.gpus
+    assert job.communicators[0].ranks == options.ranks
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(40))
 def test_random_ones_are_followed_too(seed: int, tmp_path: Path, shm: Path) -> None:

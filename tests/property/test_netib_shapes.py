@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.netib import Options, Truth, generate
-from support.netib.shapes import CASES, drawn
+from support.netib.shapes import CASES, drawn, drawn_nodes
 
 from flowcheck import cli
 
@@ -46,7 +46,7 @@ def weights_pass(options: Options) -> bool:
     if options.start_step or options.start_inside:
         return False
     return any(
-        (rank < options.ranks - 1 and options.directions != "rx")
+        (rank < options.nodes - 1 and options.directions != "rx")
         or (rank > 0 and options.directions != "tx")
         for rank in options.mirrored
     )
@@ -169,3 +169,17 @@ def test_random_shape(
         if why := unfinished(options):
             pytest.xfail(why)
         raise
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(100))
+def test_of_nodes_of_several_gpus_nothing_false_is_told(
+    seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where chunks are alike, or weights end within a line, less is told."""
+    made = generate(drawn_nodes(seed), tmp_path)
+    wrong = judge(made.truth, analyzed(made.files, monkeypatch, capsys))
+    assert not [sentence for sentence in wrong if "not found" not in sentence], made.truth.options

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.job import Job
 from flowcheck.wire.seen import FlowKey, FlowSeen, Range
-from flowcheck.wire.terms import Protocol, Rule
+from flowcheck.wire.terms import Protocol, Rule, Senders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class Placement:
 class LinkSeen:
     """The mirrored connections from one rank of a ring to the next."""
 
-    sender: int
-    """Its ring index."""
+    senders: Senders
+    """Its ring index; [channel] where another rank of the node writes on each."""
     channels: tuple[tuple[int | None, tuple[FlowKey, ...]], ...]
     """(channel, flows of the connection); None: it carried nothing that tells its channel."""
 
@@ -61,6 +61,8 @@ class RingSeen:
 
     channels: int
     """Of the communicator; a collective may use fewer."""
+    gpus: int
+    """Ranks of a node."""
     element_bytes: int
     extra_sends: int
     rules: tuple[Rule, ...]

@@ -144,8 +144,13 @@ class Fabric:
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
         """Whether a rank has received what its first `sends` messages need."""
         if operation.shift == 0:
-            return rank == operation.root or self.received(rank, channel, operation, sends)
+            begins = rank == self.root(operation, channel)
+            return begins or self.received(rank, channel, operation, sends)
         return self.received(rank, channel, operation, sends - operation.slices)
+
+    def root(self, operation: Operation, channel: int) -> int:
+        """Ring index of a broadcast's root."""
+        return ranks_of(self.options, channel).index(operation.root) if operation.root else 0
 
     def received(self, rank: int, channel: int, operation: Operation, number: int) -> bool:
         communicator = operation.about.communicator
@@ -154,7 +159,7 @@ class Fabric:
             source = self.connections.get((communicator, rank, channel))
             if source is not None:
                 return source.done[id(operation)] >= number
-            if operation.shift == 0 and rank == 0:
+            if operation.shift == 0 and rank == self.root(operation, channel):
                 return True
             number -= operation.slices * operation.shift
         return True

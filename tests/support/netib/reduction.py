@@ -163,8 +163,9 @@ def broadcast(options: Options, content: bytes, root: int = 0) -> Operation:
     planned = plan(shape)
     for channel, loops in planned.items():
         pieces = [content[at : at + length] for [(at, length)] in loops]
+        first = ranks_of(options, channel).index(root)
         for place in range(options.ranks - 1):
-            loads[(root + place) % options.ranks, channel] = pieces
+            loads[(first + place) % options.ranks, channel] = pieces
     about = Collective("broadcast", "dp", protocol, content)
     return Operation(about, loads, 1, 0, list(planned), root=root)
 

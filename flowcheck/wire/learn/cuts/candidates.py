@@ -11,7 +11,7 @@ from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.schedule import Schedule, collective
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
 
 __all__ = [
     "Channels",
@@ -61,7 +61,7 @@ class Op:
 
 @lru_cache(maxsize=4096)
 def _schedule_of(
-    op: Op, rule: Rule, ranks: int, channels: int, sender: int, extra_sends: int
+    op: Op, rule: Rule, ranks: int, channels: int, sender: Senders, extra_sends: int
 ) -> Schedule:
     """What one edge carries for `op`."""
     return collective(
@@ -81,7 +81,7 @@ def _schedule_of(
 def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
     return tuple(
-        _schedule_of(op, rule, ring.ranks, ring.channels, edge.sender, ring.extra_sends)
+        _schedule_of(op, rule, ring.ranks, ring.channels, edge.writers, ring.extra_sends)
         for edge in ring.edges
     )
 
@@ -118,7 +118,8 @@ def of_other_roots(
     """Broadcasts of other ranks than rank 0, as far as the connections seen tell them apart: by
     which of them carry nothing."""
     first = earliest(ring, positions)
-    if len(ring.edges) < 2 or not ring.roots or first is None:
+    apart = any(edge.senders for edge in ring.edges)
+    if len(ring.edges) < 2 or not ring.roots or first is None or apart:
         return
     silent = [(edge.sender + 1) % ring.ranks for edge in ring.edges]
     none = [root for root in range(ring.ranks) if root not in silent]

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
+from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.terms import Kind, Rule
@@ -104,6 +105,9 @@ def cut_stream(
         start or tuple(tuple(0 for _ in e.streams) for e in ring.edges),
         tuple(tuple(None for _ in e.streams) for e in ring.edges),
         ring.rules,
+        tuple(tuple(everyone(ring.ranks) for _ in e.streams) for e in ring.edges)
+        if ring.sounding
+        else (),
     )
     budget = effort[0] + effort[1] * sum(len(s.sends) for e in ring.edges for s in e.streams)
     best = Cuts(ring, (), state, unread_sends(ring, state.positions), 0.0)

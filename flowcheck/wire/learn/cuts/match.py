@@ -8,6 +8,7 @@ from functools import cache
 from itertools import islice
 
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
+from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import Schedule, Send
@@ -52,6 +53,8 @@ class State:
     positions: Positions
     channels: Channels
     rules: tuple[Rule, ...]
+    writers: Positions = ()
+    """[edge][stream] bits of the ring indices that may write there, where that is to be found."""
 
 
 def apply(
@@ -66,11 +69,11 @@ def apply(
         name = schedules if op.meaning else _sizes(schedules)
         alike.setdefault(name, (schedules, []))[1].append(rule)
     for schedules, rules in alike.values():
-        for names in _assignments(ring, state, schedules, op.protocol):
-            fit = _fit(ring, state, schedules, names, op.protocol)
+        for names in _assignments(ring, state, schedules, op):
+            fit = _fit(ring, state, schedules, names, op)
             if fit is None:
                 continue
-            cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit)
+            cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit[:2])
             if not cut.matched and not (may_be_unseen and cut.lost and not beyond_end(ring, cut)):
                 continue
             positions = tuple(
@@ -80,7 +83,7 @@ def apply(
                 )
                 for at, of, schedule in zip(state.positions, names, schedules, strict=True)
             )
-            yield State(positions, names, tuple(rules)), cut
+            yield State(positions, names, tuple(rules), fit[2]), cut
 
 
 def settled(ring: Ring, cut: Cut, rules: Sequence[Rule]) -> Cut:
@@ -98,20 +101,31 @@ def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[tuple[int, ...], ...], 
 
 
 def _fit(
-    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, protocol: Protocol
-) -> tuple[int, int] | None:
-    """(sends seen that agree, sends not seen); None if a seen one disagrees."""
+    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, op: Op
+) -> tuple[int, int, Positions] | None:
+    """(sends seen that agree, sends not seen, who may write by now); None if a seen one
+    disagrees."""
     matched = lost = 0
-    for edge, at, of, schedule in zip(ring.edges, state.positions, names, schedules, strict=True):
-        for stream, number, channel in zip(edge.streams, at, of, strict=True):
+    left = [list(of) for of in state.writers]
+    for e, (edge, at, of, schedule) in enumerate(
+        zip(ring.edges, state.positions, names, schedules, strict=True)
+    ):
+        for i, (stream, number, channel) in enumerate(zip(edge.streams, at, of, strict=True)):
             if channel is None:
                 continue
-            agree = agreeing(stream, number, schedule[channel], protocol)
-            if agree is None:
+            sends = schedule[channel]
+            if left:
+                bits, agree = writers(stream, number, sends, op.kind, op.protocol, ring.ranks)
+                left[e][i] &= bits
+                if not left[e][i]:
+                    return None
+            elif (same := agreeing(stream, number, sends, op.protocol)) is None:
                 return None
+            else:
+                agree = same
             matched += agree
-            lost += len(schedule[channel]) - agree
-    return matched, lost
+            lost += len(sends) - agree
+    return matched, lost, tuple(map(tuple, left))
 
 
 def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Protocol) -> int | None:
@@ -129,11 +143,11 @@ def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Proto
 
 
 def _assignments(
-    ring: Ring, state: State, schedules: Sequence[Schedule], protocol: Protocol
+    ring: Ring, state: State, schedules: Sequence[Schedule], op: Op
 ) -> Iterator[Channels]:
     """Channels for streams that have none yet and now carry something; QP order first."""
     options = [
-        list(_edge_assignments(edge, at, names, schedule, protocol))
+        list(_edge_assignments(ring, edge, at, names, schedule, op))
         for edge, at, names, schedule in zip(
             ring.edges, state.positions, state.channels, schedules, strict=True
         )
@@ -149,18 +163,22 @@ def _assignments(
 
 
 def _edge_assignments(
+    ring: Ring,
     edge: Edge,
     at: Sequence[int],
     names: Sequence[int | None],
     schedule: Schedule,
-    protocol: Protocol,
+    op: Op,
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
     missing = len(schedule) - len(edge.streams)
 
     @cache
     def fits(i: int, channel: int) -> bool:
-        return agreeing(edge.streams[i], at[i], schedule[channel], protocol) is not None
+        stream, sends = edge.streams[i], schedule[channel]
+        if ring.sounding:
+            return writers(stream, at[i], sends, op.kind, op.protocol, ring.ranks)[0] > 0
+        return agreeing(stream, at[i], sends, op.protocol) is not None
 
     tries = iter(range(MOST_TRIES))
     ways = _choose(tuple(names), wanted, missing, fits, tries)

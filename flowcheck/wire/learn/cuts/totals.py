@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from flowcheck.wire.learn.cuts.chunks import hops_of, loop_chunks
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import sends_per_chunk
-from flowcheck.wire.terms import Kind, Protocol, data_bytes_of
+from flowcheck.wire.terms import Kind, Protocol
 
 Positions = tuple[tuple[int, ...], ...]
 """[edge][stream] -> number of the next send."""
@@ -33,10 +34,9 @@ def totals_of(
     of a broadcast."""
     found: dict[int, None] = {}
     for edge, at, names in zip(ring.edges, positions, channels, strict=True):
-        if kind is Kind.BROADCAST and (edge.sender + 1) % ring.ranks == root:
-            continue
         parts = [
-            _parts(ring, edge, s, n, kind, protocol) for s, n in zip(edge.streams, at, strict=True)
+            _parts(ring, s, n, kind, protocol) if _writes(ring, edge, name, kind, root) else []
+            for s, n, name in zip(edge.streams, at, names, strict=True)
         ]
         for taking_part in _subsets(parts, names):
             for choice in product(*taking_part):
@@ -65,16 +65,14 @@ def _subsets(
                 yield [parts[i]]
 
 
-def hops_of(kind: Kind, ring: Ring) -> int:
-    """Chunk steps per loop on one edge."""
-    if kind is Kind.ALL_REDUCE:
-        return 2 * ring.ranks - 2 + ring.extra_sends
-    return 1 if kind is Kind.BROADCAST else ring.ranks - 1
+def _writes(ring: Ring, edge: Edge, channel: int | None, kind: Kind, root: int) -> bool:
+    """False where no broadcast passes: whoever writes there does so to the root."""
+    if kind is not Kind.BROADCAST or ring.sounding or (edge.senders and channel is None):
+        return True
+    return (edge.sender_of(channel or 0) + 1) % ring.ranks != root
 
 
-def _parts(
-    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
-) -> list[int]:
+def _parts(ring: Ring, stream: Stream, at: int, kind: Kind, protocol: Protocol) -> list[int]:
     """Most data bytes a collective starting at send `at` may have on this channel: one entry for
     each number of loops it may have; () where a size is not known."""
     if stream.protocol_at(at) not in (None, protocol):
@@ -82,7 +80,7 @@ def _parts(
     options: list[int] = []
     total = 0
     while at < stream.stop and len(options) < MOST_OPTIONS:
-        chunks = loop_chunks(ring, edge, stream, at, kind, protocol)
+        chunks = loop_chunks(ring, 0, stream, at, kind, protocol)
         if chunks is None or any(size is None for size in chunks):
             break
         known = [size or 0 for size in chunks]
@@ -105,26 +103,6 @@ def _full_chunk(kind: Kind, protocol: Protocol) -> int:
     return FULL_CHUNK_BYTES[protocol]
 
 
-def loop_chunks(
-    ring: Ring, edge: Edge, stream: Stream, at: int, kind: Kind, protocol: Protocol
-) -> list[int | None] | None:
-    """[chunk] most data bytes of each chunk of the loop that starts at send `at`, None where no
-    copy of the chunk has a known size; None if copies disagree."""
-    lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
-    sizes: list[int | None] = [None] * lanes
-    per_hop = sends_per_chunk(kind, protocol)
-    for hop in range(hops_of(kind, ring)):
-        lane = (edge.sender - 1 - hop) % lanes if kind is Kind.ALL_REDUCE else hop
-        sends = [stream.sends.get(at + hop * per_hop + i) for i in range(per_hop)]
-        if any(send is None for send in sends):
-            continue
-        size = sum(data_bytes_of(protocol, s.wire_bytes) for s in sends if s is not None)
-        if sizes[lane] not in (None, size):
-            return None
-        sizes[lane] = size
-    return sizes
-
-
 def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Protocol) -> list[int]:
     """The total of a one-loop all-reduce whose chunks no single edge shows, but all together."""
     total = 0
@@ -135,7 +113,9 @@ def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Prot
             if channel >= len(order):
                 continue
             i = order[channel]
-            chunks = loop_chunks(ring, edge, edge.streams[i], at[i], Kind.ALL_REDUCE, protocol)
+            chunks = loop_chunks(
+                ring, edge.sender_of(channel), edge.streams[i], at[i], Kind.ALL_REDUCE, protocol
+            )
             for lane, size in enumerate(chunks or []):
                 if size is not None and united[lane] not in (None, size):
                     return []

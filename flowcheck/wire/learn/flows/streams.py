@@ -62,6 +62,10 @@ class Stream:
     split: bool = False
     """A piece of each send on every one of them; else whole sends by turns."""
     stop: int = field(init=False)
+    looked_up: dict[tuple[int, ...], list[int | None] | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Chunks of a loop by how it was asked for: a search asks the same again and again."""
 
     def __post_init__(self) -> None:
         self.stop = max(self.sends, default=-1) + 1

@@ -13,7 +13,8 @@ from itertools import combinations_with_replacement
 import msgspec
 
 from flowcheck.wire import job
-from flowcheck.wire.learn.flows.rings import Ring, alone, rings
+from flowcheck.wire.learn.flows.groups import alone
+from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import Grants, sort_flows
 from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream

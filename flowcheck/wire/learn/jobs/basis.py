@@ -14,6 +14,7 @@ from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.terms import Kind
 
+NODES = "{} ranks on {} nodes of {} GPUs: what comes in complete goes out as many ring steps later"
 LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
 BUFFERS_KEPT = (
     "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
@@ -63,6 +64,8 @@ def evidence(
         f"{buckets} buckets: {how}",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     ]
+    if ring.gpus > 1 and len(ring.edges) > 1:
+        told.append(NODES.format(ring.ranks, ring.ranks // ring.gpus, ring.gpus))
     if habits.compressed:
         told.insert(2, f"gradients of {habits.reduced[0]} bytes an element: size of iteration 0")
     if begun.mapped:
@@ -84,6 +87,7 @@ def assumed(
     if habits.own:
         told.append(WITHOUT_DDP)
         told += [AS_WELL.format(habits.own, other) for other in habits.own_others]
+    told += communicator.ring.by_gpu
     if any(op.kind is Kind.BROADCAST for op in each):
         told.append(BUFFERS_KEPT)
     if habits.compressed:

@@ -21,15 +21,19 @@ def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
         place = {name: i for i, name in enumerate(names) if name is not None}
         streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
         numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
-        edges.append(edge_of(0, edge.sender, streams, numbers))
+        edges.append(edge_of(0, edge.sender, streams, numbers, edge.senders))
     return edges
 
 
 def edge_of(
-    communicator: int, sender: int, streams: Sequence[Stream | None], numbers: Sequence[int]
+    communicator: int,
+    sender: int,
+    streams: Sequence[Stream | None],
+    numbers: Sequence[int],
+    senders: tuple[int, ...] = (),
 ) -> job.Edge:
-    """One rank's mirrored connections to the next. streams: [channel], None where no mirror saw
-    it; numbers: [channel] of its first send."""
+    """The mirrored connections from one rank, or node, to the next. streams: [channel], None where
+    no mirror saw it; numbers: [channel] of its first send; senders: [channel] where they differ."""
     seen = [stream for stream in streams if stream is not None]
     several = any(len(stream.turns) > 1 for stream in seen)
     turns = tuple(() if stream is None else stream.turns for stream in streams)
@@ -42,4 +46,5 @@ def edge_of(
         flags_count=not any(send.protocol is Protocol.SIMPLE for send in sends),
         queue_pairs=turns if several else (),
         split=any(stream.split for stream in seen),
+        senders=senders,
     )

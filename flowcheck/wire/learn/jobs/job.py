@@ -19,6 +19,7 @@ from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.learn.verdict.doubt import writers_open
 from flowcheck.wire.terms import Kind, Protocol
 
 NO_START = (
@@ -35,6 +36,8 @@ NO_RELEASE = (
     "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
     "mirror the other direction too"
 )
+COPIES_DIFFER = "two copies of every gradient's sum differ: no ring that fits the sizes is theirs"
+NO_WRITERS = "where chunks of the gradients lie is not told: {}"
 SEVERAL_QPS = (
     "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION), and the order of their "
     "turns is not told: their start was not seen"
@@ -103,6 +106,8 @@ def _of(
         return None, (NO_COUNT,)
     if release_open(communicator):
         return None, (NO_RELEASE,)
+    if why := misplaced(communicator, collected):
+        return None, (why,)
     parameters = _parameters(habits)
     ring, completions = communicator.ring, collected.completions
     start = begun(habits, cuts[begin:plan_at], ring, parameters)
@@ -122,6 +127,15 @@ def _of(
                 return None, (NO_COMPLETION,)
             bucket += gradient
     return assembled(communicator, collected, plan), ()
+
+
+def misplaced(communicator: Communicator, collected: Found) -> str:
+    """Why chunks of the gradients may lie elsewhere than they were read; empty: nothing says so."""
+    for cut in communicator.cuts.found:
+        if cut.op.meaning in GRADIENTS and (why := writers_open(cut, communicator)):
+            return NO_WRITERS.format(why)
+    gradients = [c for c in collected.collectives if c.meaning in GRADIENTS]
+    return COPIES_DIFFER if gradients and all(c.conflicts for c in gradients) else ""
 
 
 def release_open(communicator: Communicator) -> bool:
@@ -200,7 +214,12 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.J
     assert start is not None
     edges = edges_of(communicator, start)
     communicators = [
-        job.Communicator(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends)
+        job.Communicator(
+            ranks=ring.ranks,
+            channels=ring.channels,
+            extra_sends=ring.extra_sends,
+            gpus=ring.gpus,
+        )
     ]
     if completions:
         parcel = completions[min(completions)].parcel

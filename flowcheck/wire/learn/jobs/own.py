@@ -17,6 +17,7 @@ from flowcheck.wire.learn.jobs.job import (
     SEVERAL_QPS,
     Plan,
     assembled,
+    misplaced,
     release_open,
     ring_op,
 )
@@ -76,7 +77,7 @@ def _of(
         return None, (NO_COUNT,)
     if release_open(communicator):
         return None, (NO_RELEASE,)
-    if told := forbidding(habits, cuts, ring):
+    if told := misplaced(communicator, collected) or forbidding(habits, cuts, ring):
         return None, (told,)
     buckets = habits.buckets
     plan = Plan(stated.parameters, Begun(buckets, buckets), start=cuts[begin])

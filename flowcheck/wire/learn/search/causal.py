@@ -20,15 +20,15 @@ Place = tuple[int, int, int, int]
 def in_causal_order(cut: Cut, ring: Ring) -> bool:
     """Every rank between two mirrored connections received first and sent then, and what it sent
     itself came round after that; False as well where too little was seen to tell. One connection
-    alone has no other to be out of step with."""
+    alone has no other to be out of step with. The ranks of one node are taken as one."""
     if len(ring.edges) < 2:
         return True
     times = _times(cut, ring)
     senders = [edge.sender for edge in ring.edges]
-    pairs = [(r - 1) % ring.ranks for r in senders if (r - 1) % ring.ranks in senders]
+    pairs = [(r - ring.gpus) % ring.ranks for r in senders]
+    pairs = [before for before in pairs if before in senders]
     return bool(pairs) and all(
-        _forwarded(times, before, ring.ranks) and _came_round(times, before, ring.ranks)
-        for before in pairs
+        _forwarded(times, before, ring) and _came_round(times, before, ring) for before in pairs
     )
 
 
@@ -49,14 +49,14 @@ def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
     return found
 
 
-def _forwarded(times: Mapping[Place, int], before: int, ranks: int) -> bool:
-    """Of rank `before` + 1: ring step s + 1 goes out after step s came in."""
-    return _ordered(times, before, (before + 1) % ranks, 1)
+def _forwarded(times: Mapping[Place, int], before: int, ring: Ring) -> bool:
+    """Of the rank behind `before`: ring step s + 1 goes out after step s came in."""
+    return _ordered(times, before, (before + ring.gpus) % ring.ranks, ring.gpus)
 
 
-def _came_round(times: Mapping[Place, int], before: int, ranks: int) -> bool:
-    """Of rank `before` + 1: what went out in ring step s comes in, by all ranks, in s + R - 1."""
-    return _ordered(times, (before + 1) % ranks, before, ranks - 1)
+def _came_round(times: Mapping[Place, int], before: int, ring: Ring) -> bool:
+    """Of the rank behind `before`: what went out in ring step s comes in again, by all others."""
+    return _ordered(times, (before + ring.gpus) % ring.ranks, before, ring.ranks - ring.gpus)
 
 
 def _ordered(times: Mapping[Place, int], one: int, two: int, later: int) -> bool:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.place import contradictions
+from flowcheck.wire.learn.flows.groups import Group
 from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Group, Ring, rings
+from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.dtypes import told_types
 from flowcheck.wire.learn.search.evidence import copies_bear_out
 from flowcheck.wire.learn.search.resume import resumed
+from flowcheck.wire.learn.search.sounding import sounded
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
@@ -124,7 +126,8 @@ def read_group(
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work."""
-    guesses = [replace(ring, gathers=gathers) for ring in rings(group, rules)]
+    guesses = [] if gathers else sounded(group, rules, purse)
+    guesses = guesses or [replace(ring, gathers=gathers) for ring in rings(group, rules)]
     if not guesses:
         return None
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
@@ -176,6 +179,8 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
             cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse, in_order=in_order)
         )
         least = min(least, plain_score(found[-1]))
+        if ring.borne_out and not found[-1].unread and not contradictions(found[-1].found, ring):
+            break
     return found
 
 

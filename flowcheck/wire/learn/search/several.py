@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flowcheck.wire.learn.cuts.cut import PURSE, Purse
-from flowcheck.wire.learn.flows.rings import alone, groupings
+from flowcheck.wire.learn.flows.groups import alone, groupings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream

@@ -145,12 +145,13 @@ def _collective(
 def _ring(cut: Cut, ring: Ring) -> RingSeen:
     return RingSeen(
         channels=ring.channels,
+        gpus=ring.gpus,
         element_bytes=cut.op.element_bytes,
         extra_sends=ring.extra_sends,
         rules=cut.rules,
         links=tuple(
             LinkSeen(
-                sender=edge.sender,
+                senders=edge.writers,
                 channels=tuple(
                     (name, stream.queue_pairs or (stream.key,))
                     for name, stream in zip(names, edge.streams, strict=True)

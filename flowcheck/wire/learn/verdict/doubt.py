@@ -14,6 +14,11 @@ from flowcheck.wire.terms import Kind, Protocol
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
+WRITERS_OPEN = (
+    "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
+    "large on the wire as each other"
+)
+SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
 CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
@@ -21,8 +26,8 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     """Why the sends of `cut` may be another collective, or one of another size."""
     if cut.doubt:
         return [cut.doubt]
-    if cut.op.kind is Kind.ALL_REDUCE and _senders_open(communicator):
-        return ["the ring index of the senders: sizes fit another as well"]
+    if told := writers_open(cut, communicator):
+        return [told]
     if releases_open(cut, communicator):
         return ["the NCCL release: another one's partition has the same sizes at other places"]
     if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
@@ -38,6 +43,16 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     if not _clean(communicator):
         return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
     return []
+
+
+def writers_open(cut: Cut, communicator: Communicator) -> str:
+    """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
+    if cut.op.kind is not Kind.ALL_REDUCE:
+        return ""
+    if _senders_open(communicator):
+        return SENDERS_OPEN
+    turns = _turns(cut, communicator)
+    return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
 
 
 def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
@@ -59,9 +74,15 @@ def _senders_open(communicator: Communicator) -> bool:
     ring = communicator.ring
     return any(
         rival.ring.ranks == ring.ranks
-        and [e.sender for e in rival.ring.edges] != [e.sender for e in ring.edges]
+        and [e.writers for e in rival.ring.edges] != [e.writers for e in ring.edges]
         for rival in communicator.rivals
     )
+
+
+def _turns(cut: Cut, communicator: Communicator) -> list[int]:
+    """Channels on which it carries something and nothing tells who writes."""
+    turns = communicator.ring.turns
+    return sorted(c for c in turns if any(schedule[c] for schedule in cut.schedules))
 
 
 def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
@@ -77,6 +98,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2:
         assumed.append("it is a reduce_scatter: what is gathered is gathered twice here")
     ring = communicator.ring
+    assumed += ring.by_gpu if reduces else ()
     named = any(other.op.licensed for other in communicator.cuts.found)
     if reduces and not ring.closed and not named:
         assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
@@ -135,7 +157,7 @@ def _only_total(cut: Cut, communicator: Communicator) -> bool:
             count = len(schedule[channel]) if channel is not None else 0
             seen = [stream.sends.get(number + i) for i in range(count)]
             flows.append(tuple(None if s is None else s.wire_bytes for s in seen))
-        edges.append(EdgeSizes(sender=edge.sender, flows=tuple(flows)))
+        edges.append(EdgeSizes(sender=edge.writers, flows=tuple(flows)))
     setting = Setting(
         ranks=ring.ranks,
         channels=ring.channels,

@@ -1,0 +1,40 @@
+"""How many ranks there are, by what each of them sends first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.terms import Protocol, wire_bytes
+
+COUNT_BYTES = 8
+"""Of what each rank gathers first: the count of its parameters."""
+
+
+def ranks_counted(streams: Iterable[Stream]) -> tuple[int, ...]:
+    """Ring sizes by the all-gather that starts a trainer up: every rank but one sends on each
+    link, on the channel that is used first. What follows it may be as large, so that it may be one
+    or two sends shorter."""
+    first: dict[tuple[str, str], Stream] = {}
+    for stream in streams:
+        link = stream.key.source, stream.key.destination
+        if link not in first or stream.flow.first_ns < first[link].flow.first_ns:
+            first[link] = stream
+    least = min((run for stream in first.values() if (run := _run(stream))), default=0)
+    return tuple(ranks for ranks in (least + 1, least, least - 1) if ranks >= 2) if least else ()
+
+
+def _run(stream: Stream) -> int:
+    """Sends, each of one count, with which the connection begins."""
+    if not stream.from_start or 0 not in stream.sends:
+        return 0
+    protocol = stream.protocol_at(0) or stream.protocol
+    slices = 2 if protocol is Protocol.SIMPLE else 1
+    size = wire_bytes(protocol, COUNT_BYTES)
+    run = 0
+    while (send := stream.sends.get(run * slices)) is not None and send.wire_bytes == size:
+        rest = stream.sends.get(run * slices + 1)
+        if slices == 2 and (rest is None or rest.wire_bytes):
+            break
+        run += 1
+    return run

@@ -1,0 +1,186 @@
+"""Which connections may make up one communicator, by the hosts that they run between.
+
+Guesses, coarsest first: the sizes on the wire decide (cuts/cut.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.roles import Grants
+from flowcheck.wire.learn.flows.streams import Stream
+
+Host = str
+Link = tuple[Host, Host]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Streams taken as one communicator, with the host of every address."""
+
+    links: dict[Link, tuple[Stream, ...]]
+    tags: dict[Link, int]
+    ghosts: frozenset[Link]
+    """Links known from clear-to-send messages alone: their data was not mirrored."""
+    penalty: int
+
+
+def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
+    """Ways to split ring connections into communicators, coarsest first: two NIC ports of one
+    host may carry channels of one ring."""
+    unseen = [g for g in grants if g.rings]
+    arrows = [(s.key.source, s.key.destination) for s in streams]
+    arrows += [(g.flow.key.destination, g.flow.key.source) for g in unseen]
+    parts = _components(streams, arrows)
+    sides = _two_sides(streams, arrows)
+    own = {a: a for arrow in arrows for a in arrow}
+    apart = tuple(_group(part, grants, own, 0) for part in parts)
+    for nodes in _nodes(streams, unseen):
+        of_nodes = _group(streams, grants, nodes, 0)
+        if len(path_of(of_nodes) or ()) > 1:
+            yield (of_nodes,)
+            break
+    if (ports := _ports(apart)) is not None:
+        yield (_group(streams, grants, ports, 0),)
+    if sides is None:
+        yield apart
+    elif len(sides) > 2 and any((b, a) not in arrows for a, b in arrows):
+        # Addresses that only send or only receive: rather neighbours than ports of one host.
+        yield apart
+        yield (_group(streams, grants, sides, 1),)
+    else:
+        yield (_group(streams, grants, sides, 0),)
+        yield apart
+    pairs: dict[frozenset[str], list[Stream]] = {}
+    for stream in streams:
+        pairs.setdefault(frozenset((stream.key.source, stream.key.destination)), []).append(stream)
+    if len(pairs) > len(parts):
+        yield tuple(_group(part, grants, own, 1) for part in pairs.values())
+    if len(streams) > 1:
+        yield tuple(_group([s], grants, own, 2) for s in streams)
+
+
+def alone(streams: Sequence[Stream], grants: Sequence[Grants]) -> Group:
+    """These as one communicator, each address a host of its own."""
+    ends = [(s.key.source, s.key.destination) for s in streams]
+    ends += [(g.flow.key.source, g.flow.key.destination) for g in grants]
+    return _group(streams, grants, {end: end for pair in ends for end in pair}, 0)
+
+
+def _ports(apart: Sequence[Group]) -> dict[str, Host] | None:
+    """Address -> host, if groups that hang together nowhere are of the same ranks: as many links
+    from end to end, written by the same ranks by what clear-to-send messages say. They are
+    channels on other NIC ports of these hosts."""
+    paths = [path_of(group) for group in apart]
+    if len(paths) < 2 or any(path is None or path[-1][1] == path[0][0] for path in paths):
+        return None
+    told = [
+        tuple(group.tags.get(link) for link in path or ())
+        for group, path in zip(apart, paths, strict=True)
+    ]
+    if len(set(told)) > 1 or None in told[0] or len(told[0]) < 2:
+        return None
+    hosts: dict[str, Host] = {}
+    for path in paths:
+        for place, link in enumerate(path or ()):
+            hosts[link[0]], hosts[link[1]] = f"host {place}", f"host {place + 1}"
+    return hosts
+
+
+def _nodes(streams: Sequence[Stream], unseen: Sequence[Grants]) -> Iterator[dict[str, Host]]:
+    """Address -> host, by the ranks that clear-to-send messages name as writers, where nodes hold
+    several of them one after the other and all leave by the same GPUs: each may have a port of its
+    own."""
+    named = [(s.key.source, s.key.destination, s.tag) for s in streams]
+    named += [(g.flow.key.destination, g.flow.key.source, g.tag) for g in unseen]
+    writers = [tag for _, _, tag in named if tag is not None]
+    if len(writers) < len(named):
+        return
+    for ranks in ranks_counted(streams):
+        for gpus in range(2, ranks // 2 + 1):
+            if ranks % gpus or max(writers) >= ranks:
+                continue
+            ends = [(a, b, tag // gpus) for a, b, tag in named if tag is not None]
+            found = {(a, node) for a, _, node in ends}
+            found |= {(b, (node + 1) % (ranks // gpus)) for _, b, node in ends}
+            exits: dict[int, set[int]] = {}
+            for tag in writers:
+                exits.setdefault(tag // gpus, set()).add(tag % gpus)
+            alike = all(of == exits[writers[0] // gpus] for of in exits.values())
+            if alike and len({address for address, _ in found}) == len(found):
+                yield {address: f"host {node}" for address, node in found}
+
+
+def _components(streams: Sequence[Stream], arrows: Sequence[Link]) -> list[list[Stream]]:
+    """Streams whose addresses hang together."""
+    parts: list[set[str]] = []
+    for arrow in arrows:
+        ends = set(arrow).union(*(part for part in parts if part & set(arrow)))
+        parts = [*(part for part in parts if not part & ends), ends]
+    found = [[s for s in streams if s.key.source in part] for part in parts]
+    return [part for part in found if part]
+
+
+def _two_sides(streams: Sequence[Stream], arrows: Sequence[Link]) -> dict[str, Host] | None:
+    """Address -> one of two hosts, if the connections can be those of a ring of two hosts."""
+    side: dict[str, int] = {}
+    for stream in sorted(streams, key=lambda s: (s.tag is None, s.tag or 0, s.flow.first_ns)):
+        if stream.key.source in side:
+            continue
+        todo = [(stream.key.source, 0 if stream.tag is None else stream.tag % 2)]
+        while todo:
+            address, number = todo.pop()
+            if side.setdefault(address, number) != number:
+                return None
+            near = {b if a == address else a for a, b in arrows if address in (a, b)}
+            todo += [(other, 1 - number) for other in near if other not in side]
+    if any(side.get(a, 0) == side.get(b, 1) for a, b in arrows if a in side and b in side):
+        return None
+    return {address: f"host {number}" for address, number in side.items()}
+
+
+def _group(
+    streams: Sequence[Stream], grants: Sequence[Grants], hosts: dict[str, Host], penalty: int
+) -> Group:
+    links: dict[Link, list[Stream]] = {}
+    tags: dict[Link, int] = {}
+    for stream in sorted(streams, key=lambda s: s.key.dest_qp):
+        link = (hosts[stream.key.source], hosts[stream.key.destination])
+        links.setdefault(link, []).append(stream)
+        if stream.tag is not None:
+            tags[link] = stream.tag
+    here = {end for link in links for end in link}
+    paired = {s.peer for s in streams}
+    ghosts: set[Link] = set()
+    for grant in grants:
+        key = grant.flow.key
+        ends = (hosts.get(key.destination, key.destination), hosts.get(key.source, key.source))
+        if key in paired or ends in links or not here & set(ends) or not grant.rings:
+            continue
+        ghosts.add(ends)
+        if grant.tag is not None:
+            tags[ends] = grant.tag
+    return Group(
+        {link: tuple(found) for link, found in links.items()}, tags, frozenset(ghosts), penalty
+    )
+
+
+def path_of(group: Group) -> list[Link] | None:
+    """The links in ring order, each starting where the one before ends; None: no ring."""
+    links = [*group.links, *group.ghosts]
+    if any(a == b for a, b in links) or len({a for a, _ in links}) < len(links):
+        return None
+    if len({b for _, b in links}) < len(links):
+        return None
+    after = {a: (a, b) for a, b in links}
+    heads = [link for link in links if not any(b == link[0] for _, b in links)]
+    if len(heads) > 1:
+        return None
+    link: Link | None = heads[0] if heads else links[0]
+    path: list[Link] = []
+    while link is not None and link not in path:
+        path.append(link)
+        link = after.get(link[1])
+    return path if len(path) == len(links) else None

@@ -1,0 +1,173 @@
+"""Rings over nodes of several GPUs: who writes, by sizes and by the ranks named; what is open."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.netib import Generated, Options, generate
+from support.netib.nodes import order_of
+
+from flowcheck.ops.communicators import communicators_of
+from flowcheck.ops.coverage import Shape, coverage_of
+from flowcheck.ops.explain import explain
+from flowcheck.ops.learned import communicators_of_job
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
+from flowcheck.wire.learn.flows.nodes import by_tags
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.schedule import Send, collective
+from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+ODD = ((31, 40), (31,), (7, 31), (7,))
+EVEN = ((64, 64), (64,), (127, 64), (64,))
+"""A whole number of lines and groups for each of four ranks."""
+
+
+def told(options: Options, folder: Path) -> tuple[Generated, Reading]:
+    made = generate(options, folder)
+    tape = read_tape(made.files)
+    return made, read_stream(tape.flows, tape.messages)
+
+
+def missed(made: Generated, reading: Reading) -> list[int]:
+    """Gradients of which no whole copy was told."""
+    found = {one.sha256 for one in reading.collectives}
+    return [n for n, one in enumerate(made.truth.gradients) if one.sha256 not in found]
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize("kind", Kind)
+def test_each_channel_has_the_schedule_of_its_own_writer(kind: Kind, protocol: Protocol) -> None:
+    def of(sender: int | tuple[int, ...]) -> tuple[tuple[Send, ...], ...]:
+        return collective(
+            kind,
+            300_000,
+            sender=sender,
+            ranks=8,
+            channels=3,
+            protocol=protocol,
+            rule=Rule.V2_29,
+        )
+
+    assert of((3, 1, 7)) == tuple(of(sender)[c] for c, sender in enumerate((3, 1, 7)))
+
+
+def stream_of(sends: tuple[Send, ...], protocol: Protocol) -> Stream:
+    """A connection on which just these were seen."""
+    key = FlowKey(source="a", destination="b", dest_qp=1)
+    made = {}
+    for number, send in enumerate(sends):
+        message = MessageSeen(
+            flow=key, first_psn=number, packets=1, number=number, counted=True, va=None, rkey=None,
+            immediate=0, wire_bytes=send.wire_bytes, payload=None, first_ns=number, order=number,
+        )  # fmt: skip
+        made[number] = SendSeen(
+            message=message, wire_bytes=send.wire_bytes, first_psn=number, stop_psn=number + 1,
+            closed=True, flag=None, protocol=protocol, number=number,
+        )  # fmt: skip
+    flow = FlowSeen(
+        key=key, udp_source_port=1, pmtu_bytes=0, frames=0, payload_bytes=0, psn_missing=0,
+        psn_duplicate=0, icrc_bad=0, acks=0, first_ns=0, last_ns=0,
+    )  # fmt: skip
+    return Stream(flow=flow, sends=made, protocol=protocol, from_start=True, numbered_by=())
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_sizes_leave_just_the_ranks_that_would_send_the_same(protocol: Protocol) -> None:
+    draw = random.Random(3)
+    for _ in range(12):
+        ranks = draw.choice([2, 3, 4, 8, 16])
+        size = 4 * draw.choice([ranks * 64, ranks * 480, draw.randrange(1, 90_000)])
+        rule = draw.choice(list(Rule))
+
+        def of(sender: int) -> tuple[Send, ...]:
+            return collective(
+                Kind.ALL_REDUCE,
+                size,  # noqa: B023 - called within the turn
+                sender=sender,
+                ranks=ranks,  # noqa: B023
+                channels=1,
+                protocol=protocol,
+                rule=rule,  # noqa: B023
+            )[0]
+
+        sent = of(draw.randrange(ranks))
+        alike = [
+            r for r in range(ranks) if [s.wire_bytes for s in of(r)] == [s.wire_bytes for s in sent]
+        ]
+        bits, matched = writers(
+            stream_of(sent, protocol), 0, of(0), Kind.ALL_REDUCE, protocol, ranks
+        )
+        assert ring_indices(bits) == alike and matched == len(sent)
+
+
+def test_ranks_that_are_named_tell_a_node_and_whether_its_first_gpu_writes() -> None:
+    assert by_tags([8, 12], ranks=16, gpus=4) == [8]
+    assert by_tags([9, 13], ranks=16, gpus=4) == [9, 10, 11]
+    assert by_tags([13, 1], ranks=16, gpus=4) == [13, 14, 15]
+    assert by_tags([None, 3], ranks=4, gpus=2) == [1]
+    assert by_tags([5], ranks=16, gpus=1) == [5]
+    assert by_tags([1, 2], ranks=16, gpus=4) is None  # rank after rank on node after node
+    assert by_tags([None], ranks=4, gpus=2) is None
+
+
+def test_both_directions_of_one_node_carry_everything() -> None:
+    shape = Shape(
+        bytes=400_004, element_bytes=4, extra_sends=0, ranks=16, channels=2,
+        protocol=Protocol.LL, rule=Rule.V2_29, gpus=4,
+    )  # fmt: skip
+    both = coverage_of(shape, [(3, 1), (7, 5)])
+    assert both.once_bytes == both.bytes and not both.missing_chunks and both.weights
+    assert [gain.links for gain in both.gains] == [(2, 3)]
+    out = coverage_of(shape, [(3, 1)])
+    assert out.missing_chunks == (2, 4)
+    # One chunk of sixteen on each channel.
+    assert out.once_bytes / out.bytes == pytest.approx(15 / 16, abs=1e-3)
+
+
+NODES = {
+    "two-of-two-ll": Options(shapes=ODD, ranks=4, gpus=2, version=(2, 23), steps=2),
+    "orders-simple": Options(
+        shapes=ODD, ranks=8, gpus=2, orders=2, channels=2, protocol="Simple", version=(2, 21),
+        mirrored=(2,), steps=2,
+    ),
+    "ports-ll128": Options(
+        shapes=((96, 120), (120,), (50, 120)), ranks=6, gpus=3, channels=2, rails=2,
+        protocol="LL128", version=(2, 19), steps=2,
+    ),
+    "long-ll": Options(shapes=ODD, ranks=64, gpus=8, version=(2, 29), mirrored=(5,), steps=2),
+    "one-gpu-each": Options(shapes=ODD, ranks=40, version=(2, 29), mirrored=(5,), steps=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_gradients_are_read_bit_for_bit(name: str, tmp_path: Path) -> None:
+    options = NODES[name]
+    made, reading = told(options, tmp_path)
+    assert not missed(made, reading)
+    assert reading.job is not None and reading.job.communicators[0].gpus == options.gpus
+    nodes = f" on {options.nodes} nodes of {options.gpus} GPUs" if options.gpus > 1 else ""
+    for one in (communicators_of(reading), communicators_of_job(reading.job)):
+        assert f"a ring of {options.ranks} ranks{nodes}, " in explain(one)[0]
+        assert any("carry everything" in line for line in explain(one))
+
+
+def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> None:
+    plain = Options(shapes=EVEN, ranks=8, gpus=4, orders=1, version=(2, 29), steps=2)
+    # Neither the first GPU of the node nor the last of its ring, which broadcasts would tell.
+    drawn = (replace(plain, seed=seed) for seed in range(20))
+    options = next(one for one in drawn if order_of(one, 0).index(0) in (1, 2))
+    made, reading = told(options, tmp_path)
+    assert reading.job is None and "which GPU of a node comes first" in reading.why_not[0]
+    assert len(missed(made, reading)) == len(made.truth.gradients)
+    assert any(
+        "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(communicators_of(reading))
+    )
+    # One odd tensor more tells who writes.
+    made, reading = told(replace(options, shapes=(*EVEN, (1,))), tmp_path)
+    assert reading.job is not None and not missed(made, reading)
