@@ -85,6 +85,7 @@ def as_dict(
             "missing": [list(part) for part in weights.missing],
             "assumed": list(weights.assumed),
         },
+        "formats": list(reading.formats),
         "notes": [*notes, *reading.why_not],
     }
 

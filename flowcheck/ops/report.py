@@ -38,6 +38,7 @@ def print_report(
         out.print(shown, highlight=False, soft_wrap=True)
     out.print(_weights(reading))
     for sentence in [
+        *reading.formats,
         *_numbered(reading.flows),
         *_assumed(reading),
         *_lost(reading),

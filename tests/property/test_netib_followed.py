@@ -13,7 +13,9 @@ from support.netib import Options, Truth, generate
 from support.staged import Chain, played
 
 from flowcheck.messages import Drained, StepLost
+from flowcheck.plane.tape import read_tape
 from flowcheck.wire.job import decode_job
+from flowcheck.wire.learn import read_stream
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))
 WIDE = ((300, 128), (300,), (64, 300), (64,))
@@ -90,6 +92,49 @@ QUEUE_PAIRS = {
         shapes=SMALL, ranks=3, qps=2, version=(2, 23), channels=2, mirrored=(0, 1)
     ),
 }
+
+
+FORMS = {
+    "cts-210": (Options(shapes=SMALL, version=(2, 10), steps=6), "those of NCCL 2.10-2.11"),
+    "cts-212": (
+        Options(shapes=WIDE, version=(2, 12), protocol="Simple", ranks=3, mirrored=(1,)),
+        "those of NCCL 2.12-2.19",
+    ),
+    "registered": (
+        Options(shapes=WIDE, version=(2, 30), protocol="Simple", registered=True),
+        "straight to registered buffers",
+    ),
+    "grouped-219": (
+        Options(shapes=SMALL, version=(2, 19), pipeline_bytes=90000, grouped=2),
+        "in groups of up to 2",
+    ),
+    "grouped-230": (
+        Options(shapes=SMALL, version=(2, 30), pipeline_bytes=200000, grouped=3),
+        "in groups of up to 2",
+    ),
+    "adaptive": (
+        Options(shapes=WIDE, version=(2, 23), protocol="Simple", adaptive=True),
+        "end a write by an empty one with its size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_the_transport_are_told_and_followed(name: str, tmp_path: Path, shm: Path) -> None:
+    options, told = FORMS[name]
+    follow(options, tmp_path, shm)
+    tape = read_tape(sorted(tmp_path.glob("*.pcap")))
+    formats = read_stream(tape.flows, tape.messages).formats
+    assert any(told in sentence for sentence in formats), formats
+    assert any("adaptive" in each.lower() for each in formats) == (name == "adaptive")
+
+
+def test_the_older_order_of_ll128_is_refused_by_name(tmp_path: Path) -> None:
+    options = Options(shapes=SMALL, version=(2, 9), protocol="LL128", steps=2)
+    tape = read_tape(generate(options, tmp_path).files)
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is None and any("LL128 of a release" in why for why in reading.why_not)
+    assert not any(c.kind == "all_reduce" and c.complete for c in reading.collectives)
 
 
 @pytest.mark.parametrize("name", QUEUE_PAIRS)

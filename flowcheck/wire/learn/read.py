@@ -22,7 +22,7 @@ from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
-from flowcheck.wire.learn.verdict import apart
+from flowcheck.wire.learn.verdict import apart, formats
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.ends import end_open
@@ -38,13 +38,6 @@ BROKEN_OFF = (
 NOT_LOST = (
     "nothing was lost, and still no reading explains every send: the trainers do something that is "
     "not known here; the search was broken off"
-)
-NO_WRITES = (
-    "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
-)
-NOT_NCCL = (
-    "{:,} RDMA writes were seen, none of the form of NCCL's own transport (clear-to-send one way, "
-    "writes that end with their size as immediate the other): another library's or plugin's"
 )
 IN_ONE_LINE = (
     "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "
@@ -98,6 +91,8 @@ def read_stream(
     ]
     everything = [c for f in found for c in f.collectives]
     everything += parcels_left(p2p_streams, len(communicators))
+    if old := formats.old_ll128(sorted_flows, communicators):
+        everything = formats.in_doubt(everything)
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
@@ -123,9 +118,11 @@ def read_stream(
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
     if not messages:
-        why_not = (NO_WRITES,)
+        why_not = (formats.NO_WRITES,)
     elif not sorted_flows.streams and not any(grant.rings for grant in sorted_flows.grants):
-        why_not = (NOT_NCCL.format(len(messages)),)
+        why_not = (formats.NOT_NCCL.format(len(messages)),)
+    if old:
+        job, why_not = None, (*why_not, formats.OLD_LL128)
     if job is not None and release is not None:
         sentence = (STATED if rules == (release,) else CONTRADICTED).format(release)
         job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
@@ -135,6 +132,7 @@ def read_stream(
         weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
+        formats=formats.told(sorted_flows),
         others=others(communicators, p2p_streams, before),
         gathered=sharded.base,
     )

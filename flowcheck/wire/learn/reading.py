@@ -146,6 +146,8 @@ class Reading:
     why_not: tuple[str, ...]
     """Why there is no job, or one of parameters alone, or why something stayed unread; one
     sentence each."""
+    formats: tuple[str, ...] = ()
+    """Which forms of NCCL's transport were seen, one sentence each."""
     others: tuple[FlowKey, ...] = ()
     """Flows of connections that are of no job which could be learned."""
     gathered: Weights | None = None

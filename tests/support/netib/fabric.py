@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from support.netib.grouped import Grouped
 from support.netib.nodes import ranks_of
 from support.netib.options import Options
 from support.netib.packets import Port
@@ -76,7 +77,8 @@ class Fabric:
         src, dst = self.port(source, rail), self.port(target, rail)
         whole = communicator in ("dp", "metrics")
         tag = ranks_of(self.options, channel)[sender] if whole else sender
-        self.connections[communicator, sender, channel] = Connection(
+        kind = Grouped if communicator == "pp" and self.options.grouped > 1 else Connection
+        self.connections[communicator, sender, channel] = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
             self.emit, self.ready, tag,
         )  # fmt: skip

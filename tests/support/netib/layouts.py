@@ -35,16 +35,25 @@ def group_places() -> NDArray[np.intp]:
 
 
 PLACES = group_places()
+LINEAR = np.arange(GROUP_BYTES) // 120 * 128 + np.arange(GROUP_BYTES) % 120
+"""Before 2.10: 120 consecutive bytes in each line."""
 
 
-def pack(protocol: str, content: bytes, fifo_step: int, rng: np.random.Generator) -> bytes:
+def pack(
+    protocol: str,
+    content: bytes,
+    fifo_step: int,
+    rng: np.random.Generator,
+    version: tuple[int, int] = (2, 30),
+) -> bytes:
     """The wire form of a message's data; what no element fills is random."""
     if not content:
         return b""
     if protocol == LL:
         return pack_ll(content, (fifo_step + 1) & 0xFFFFFFFF, rng)
     if protocol == LL128:
-        return pack_ll128(content, fifo_step + 1, rng)
+        places = PLACES if version >= (2, 10) else LINEAR
+        return pack_ll128(content, fifo_step + 1, rng, places)
     return content
 
 
@@ -61,10 +70,12 @@ def pack_ll(content: bytes, flag: int, rng: np.random.Generator) -> bytes:
     return lines.tobytes()
 
 
-def pack_ll128(content: bytes, flag: int, rng: np.random.Generator) -> bytes:
+def pack_ll128(
+    content: bytes, flag: int, rng: np.random.Generator, places: NDArray[np.intp]
+) -> bytes:
     groups = filled(content, GROUP_BYTES, rng).reshape(-1, GROUP_BYTES)
     wire = np.zeros((len(groups), GROUP_WIRE_BYTES), dtype=np.uint8)
-    wire[:, PLACES] = groups
+    wire[:, places] = groups
     flags = wire.reshape(-1, 128)[:, 120:]
     flags[:] = np.frombuffer(flag.to_bytes(8, "little"), dtype=np.uint8)
     return wire.tobytes()

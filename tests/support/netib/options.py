@@ -62,6 +62,10 @@ class Options:
     """Every message over all QPs; None: as the version does by default."""
     adaptive: bool = False
     random_qpns: bool = False
+    registered: bool = False
+    """Broadcasts and gathers in Simple go straight to registered user buffers."""
+    grouped: int = 1
+    """Receives of the pipeline that one clear-to-send grants (PXN)."""
 
     mirrored: tuple[int, ...] = (0,)
     directions: str = "both"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from support.netib import packets
+from support.netib.fifo import clear_to_send, fifo
 from support.netib.layouts import pack
 from support.netib.options import LL, LL128, SIMPLE, Options
 from support.netib.packets import Port
@@ -18,7 +19,9 @@ BASE = {LL: 0, LL128: 0x80000, SIMPLE: 0x530000}
 STEP_STRIDE = {LL: 0x10000, LL128: 0x96000, SIMPLE: 0x80000}
 P2P_CHUNK_BYTES = 131072
 ADAPTIVE_OVER_BYTES = 8192
-FIFO_SLOTS = 256
+USER_BYTES = 1 << 33
+"""From the slots to a buffer of the user's."""
+DIRECT = ("broadcast", "all_gather")
 
 Emit = Callable[[Port, Port, bytes, "Operation | None"], None]
 Ack = tuple["QueuePair", int, int]
@@ -38,19 +41,6 @@ class QueuePair:
     @property
     def udp_source(self) -> int:
         return packets.source_port(self.sender_qpn, self.receiver_qpn)
-
-
-def clear_to_send(
-    version: tuple[int, int], va: int, size: int, rkey: int, tag: int, idx: int
-) -> bytes:
-    """One FIFO entry in the layout of the version."""
-    if version < (2, 20):
-        return struct.pack("<QiIIIQ", va, size, rkey, 1, tag, idx)
-    if version < (2, 24):
-        return struct.pack("<QiIIIIIQ24x", va, size, rkey, 0, 1, tag, 0, idx)
-    if version < (2, 30):
-        return struct.pack("<QQIIIIIIQ16x", va, size, rkey, 0, 0, 0, 1, tag, idx)
-    return struct.pack("<QQI28xIIQ", va, size, rkey, 1, tag, idx)
 
 
 @dataclass
@@ -124,6 +114,10 @@ class Connection:
         if self.communicator == "pp":
             slot = 16 * self.channel + message % 8
             return message, self.block + P2P_CHUNK_BYTES * slot, P2P_CHUNK_BYTES
+        if self.options.registered and protocol == SIMPLE and operation.about.kind in DIRECT:
+            load = self.load(operation)
+            at = sum(map(len, load[:message]))
+            return self.base, self.block + USER_BYTES + at, len(load[message])
         step = self.base + message * operation.slices
         va = self.block + BASE[protocol] + step % 8 * STEP_STRIDE[protocol]
         return step, va, STEP_STRIDE[protocol] * operation.slices
@@ -136,7 +130,8 @@ class Connection:
             return False
         _, va, size = self.address(operation, self.granted_now)
         rkey = self.rkeys[operation.about.protocol]
-        slot, stride = self.granted % FIFO_SLOTS, 256 if self.options.version < (2, 20) else 512
+        slots, stride = fifo(self.options.version)
+        slot = self.granted % slots
         self.granted += 1
         self.granted_now += 1
         entry = clear_to_send(self.options.version, va, size, rkey, self.tag, self.granted)
@@ -173,7 +168,9 @@ class Connection:
             return False
         step, va, _ = self.address(operation, message)
         protocol = operation.about.protocol
-        content = pack(protocol, self.load(operation)[message], step, self.rng)
+        content = pack(
+            protocol, self.load(operation)[message], step, self.rng, self.options.version
+        )
         self.flight = self.packets_of(va, self.rkeys[protocol], content)
         self.sent += 1
         return True

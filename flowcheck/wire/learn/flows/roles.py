@@ -8,46 +8,16 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.flows import striped
+from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.numbering import number_sends
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
 from flowcheck.wire.terms import Protocol
 
+__all__ = ["CTS", "DATA", "OTHER", "P2P_CAPACITY_BYTES", "Grants", "Sorted", "sort_flows"]
+
 DATA, CTS, OTHER = "data", "cts", "other"
-P2P_CAPACITY_BYTES = 131_072
-"""What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grants:
-    """The clear-to-send messages of one flow, by number of the send allowed; they run
-    from the receiver of the data to its sender."""
-
-    flow: FlowSeen
-    by_index: Mapping[int, nccl.Cts]
-    messages: int
-
-    @property
-    def tag(self) -> int | None:
-        """Rank of the rank that may send, if they all name one."""
-        tags = {cts.tag for cts in self.by_index.values()}
-        return tags.pop() if len(tags) == 1 else None
-
-    @property
-    def rings(self) -> bool:
-        """The capacities are those that connections of a ring grant."""
-        sizes = self.capacities_bytes
-        return P2P_CAPACITY_BYTES not in sizes and all(map(nccl.protocol_of_capacity, sizes))
-
-    @property
-    def capacities_bytes(self) -> frozenset[int]:
-        return frozenset(cts.capacity_bytes for cts in self.by_index.values())
-
-    def protocol_of(self, number: int) -> Protocol | None:
-        """Of the receive that send `number` was granted."""
-        cts = self.by_index.get(number)
-        return nccl.protocol_of_capacity(cts.capacity_bytes) if cts is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +157,7 @@ def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
 def _told(send: SendSeen, granter: Grants | None, only: Protocol | None) -> SendSeen:
     """The send with the protocol that is sure: of its own receive, of all, of its own lines. What
     looks like a line's flag in Simple data is none."""
-    granted = granter.protocol_of(send.number) if granter is not None else None
+    granted = granter.protocol_of(send) if granter is not None else None
     protocol = granted or only or send.protocol or (Protocol.SIMPLE if _has_line(send) else None)
     flag = None if protocol is Protocol.SIMPLE else send.flag
     return replace(send, protocol=protocol, flag=flag)

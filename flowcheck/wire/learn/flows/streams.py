@@ -16,6 +16,9 @@ LINE_BYTES = 16
 """LL: data, flag, data, flag; 4 bytes each (NCCL src/include/device.h, union ncclLLFifoLine)."""
 FLAG_WORDS = (1, 3)
 LL128_LINE_BYTES = 128
+SIZE_BYTES = 4
+MOST_GROUPED = 8
+"""Receives that one clear-to-send grants, and what its writer says of each."""
 LL_SLOT_BYTES = 65_536
 """Slot of a connection's default LL buffer; the last resort to number a send by."""
 
@@ -130,6 +133,10 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
     splits = any(_closes(m) for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
         last = sends[-1] if sends else None
+        if group := _sizes_of_group(message, sends):
+            sends[-group:] = [replace(send, closed=True) for send in sends[-group:]]
+            sends[-1] = replace(sends[-1], stop_psn=message.first_psn + 1)
+            continue
         if _closes(message):
             sizes = immediate_sizes(message.immediate or 0)
             if last and not last.closed and last.stop_psn == message.first_psn:
@@ -150,6 +157,18 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
             )
         )
     return sends
+
+
+def _sizes_of_group(message: MessageSeen, sends: Sequence[SendSeen]) -> int:
+    """How many plain writes before it this one ends by telling their sizes, as grouped receives
+    are ended since NCCL 2.20 (NCCL_NET_IB_MAX_RECVS); 0: it is data."""
+    count, rest = divmod(message.wire_bytes, SIZE_BYTES)
+    if message.immediate is None or rest or not 2 <= count <= MOST_GROUPED or message.missing:
+        return 0
+    own = sends[-count:]
+    plain = len(own) == count and all(s.message.immediate is None for s in own)
+    told = message.payload.view("<u4").tolist()
+    return count if plain and told == [send.wire_bytes for send in own] else 0
 
 
 def _closes(message: MessageSeen) -> bool:

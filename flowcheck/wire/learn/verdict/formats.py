@@ -1,0 +1,126 @@
+"""In which forms of NCCL's transport a stream was written, told from the stream alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from flowcheck.wire import nccl
+from flowcheck.wire.learn.flows.roles import Grants, Sorted
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.reading import Collective
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.habits import ORDER, SHAPES
+from flowcheck.wire.terms import Protocol
+
+NO_WRITES = (
+    "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
+)
+NOT_NCCL = (
+    "{:,} RDMA writes were seen, none of the form of NCCL's own transport (clear-to-send one way, "
+    "writes that end with their size as immediate the other): another library's or plugin's"
+)
+LAYOUT = "clear-to-send entries are those of NCCL {}"
+IMMEDIATES = {
+    "little": "sizes in immediates have the sender's byte order, as before NCCL 2.29",
+    "big": "sizes in immediates are big-endian, as since NCCL 2.29",
+}
+ADAPTIVE = (
+    "{} connections end a write by an empty one with its size (NCCL_IB_ADAPTIVE_ROUTING; writes of "
+    "more than NCCL_IB_AR_THRESHOLD bytes)"
+)
+GROUPED = "receives are granted in groups of up to {} (PXN)"
+REGISTERED = (
+    "{} connections carry some collectives straight to registered buffers of the user's: receives "
+    "of just their size"
+)
+TURNS = "connections of {} queue pairs take whole messages by turns"
+SPLIT = "connections of {} queue pairs split every message"
+ALIKE_BYTES = 112
+"""At the start of an LL128 group, where both orders agree."""
+OLD_LL128 = (
+    "LL128 of a release before NCCL 2.12: before 2.10 its lines hold data in another order, which "
+    "is not read"
+)
+
+
+def told(flows: Sorted) -> tuple[str, ...]:
+    """One sentence for each."""
+    return tuple(dict.fromkeys(_told(flows)))
+
+
+def old_ll128(flows: Sorted, communicators: Sequence[Communicator]) -> bool:
+    """It may be from before LL128's order changed: nothing that makes sense was read in it, of more
+    than what both orders begin with."""
+    if not any(nccl.CtsLayout.V2_10 in _layouts(grant) for grant in flows.grants):
+        return False
+    cuts = [c for own in communicators for c in own.cuts.found if c.op.protocol is Protocol.LL128]
+    sense = (c for c in cuts if c.op.meaning in (SHAPES, ORDER))
+    return bool(cuts) and all(cut.op.work_bytes <= ALIKE_BYTES for cut in sense)
+
+
+def in_doubt(collectives: Sequence[Collective]) -> list[Collective]:
+    """Those of LL128, where its order is open, are never complete."""
+    return [
+        replace(c, doubtful=True, assumed=(*c.assumed, OLD_LL128))
+        if c.protocol is Protocol.LL128
+        else c
+        for c in collectives
+    ]
+
+
+def _told(flows: Sorted) -> Iterator[str]:
+    for layout in dict.fromkeys(one for grant in flows.grants for one in _layouts(grant)):
+        yield LAYOUT.format(layout)
+    orders = set.intersection(*found) if (found := list(_orders(flows))) else set()
+    if len(orders) == 1:
+        yield IMMEDIATES[orders.pop()]
+    grouped = [g.flow.key for g in flows.grants if any(c.receives > 1 for c in g.by_index.values())]
+    if adaptive := sum(_adaptive(s) for s in flows.streams if s.peer not in grouped):
+        yield ADAPTIVE.format(adaptive)
+    most = max((c.receives for g in flows.grants for c in g.by_index.values()), default=1)
+    if most > 1:
+        yield GROUPED.format(most)
+    if registered := sum(_registered(flows, stream) for stream in flows.streams):
+        yield REGISTERED.format(registered)
+    for stream in flows.streams:
+        if len(stream.queue_pairs) > 1:
+            yield (SPLIT if stream.split else TURNS).format(len(stream.queue_pairs))
+
+
+def _layouts(grant: Grants) -> dict[nccl.CtsLayout, None]:
+    return dict.fromkeys(cts.layout for cts in grant.by_index.values())
+
+
+def _orders(flows: Sorted) -> Iterator[set[str]]:
+    """Of each immediate that tells one."""
+    for stream in flows.streams:
+        for send in stream.sends.values():
+            word = send.message.immediate
+            fits = set(nccl.immediate_orders(word, send.wire_bytes)) if word else set()
+            if fits and not send.message.inferred:
+                yield fits
+
+
+def _adaptive(stream: Stream) -> bool:
+    return any(
+        send.wire_bytes
+        and send.closed
+        and send.message.immediate is None
+        and send.stop_psn == send.message.first_psn + send.message.packets + 1
+        for send in stream.sends.values()
+    )
+
+
+def _registered(flows: Sorted, stream: Stream) -> bool:
+    """Some receives are of just the size of what was sent, and of no slot's."""
+    grant = next((g for g in flows.grants if g.flow.key == stream.peer), None)
+    if grant is None:
+        return False
+    return any(
+        send.wire_bytes
+        and (cts := grant.by_index.get(number)) is not None
+        and cts.capacity_bytes == send.wire_bytes
+        and nccl.protocol_of_capacity(cts.capacity_bytes) is None
+        for number, send in stream.sends.items()
+    )
