@@ -79,7 +79,7 @@ def run(request: Request) -> int:
         shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
     _print(request, console, result)
-    whole = result["steps"] and result["steps"] == result["complete_steps"]
+    whole = result["steps"] and result["steps"] == result["complete_steps"] and not result["why"]
     return 0 if whole and result["lost"] is None and not result["interrupted"] else 1
 
 

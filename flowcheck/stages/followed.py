@@ -12,6 +12,7 @@ from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.apart import Apart
 from flowcheck.stages.averaged import averaged
+from flowcheck.stages.gathered import ENDED, NOT_CAME
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.links import Links
@@ -27,9 +28,6 @@ GOES_ON = (
 )
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
-
-
-NOT_CAME = "never came, and units that lack some keep those of the step before"
 
 
 class Followed:
@@ -197,11 +195,12 @@ class Followed:
         if len(missing) > MISSING_RANGES_MAX:
             why += f"; the first {MISSING_RANGES_MAX} of {len(missing)} missing ranges"
             missing = missing[:MISSING_RANGES_MAX]
-        self._stopped = self._alone and self._broken is not None
+        broken = self._broken is not None and short.step >= self._broken[0]
+        self._stopped = self._alone and broken
         if not self._stopped:
             shard.lose(short.generation)
         named = self._name(short.step)
-        if self._alone and self._broken is None:
+        if self._alone and not broken:
             self._note(
                 f"step {named}: {sum(b - a for a, b in missing):,} bytes of it {NOT_CAME}: {why}"
             )
@@ -226,14 +225,29 @@ class Followed:
         if short is None:
             return 0, None
         if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
-            return 0, short.step - 1  # what the last step made is gathered no more
+            return self._end_alone(short)
         if held and not short.lost and (self.generations.waiting or not self._read_out):
             return 0, None
         if not short.lost and (short.covered_bytes or held):
-            return self.give_up(short, "the capture ended before all of it was seen"), None
+            return self.give_up(short, ENDED), None
         if short.lost and not self.why:
             # By this stage, before it was restarted.
             self.why = f"step {self._name(short.step)} was lost"
+        return 0, short.step - 1
+
+    def _end_alone(self, short: Short) -> tuple[int, int | None]:
+        """What the last step made is gathered no more; a step before it that lacks something is
+        taken as far as it came."""
+        if self._stopped or not (short.covered_bytes or short.conflict_bytes):
+            return 0, short.step - 1
+        if passed := self.planned.explain(self._apart.numbers):
+            for sentence in passed:
+                self._note(sentence)
+            return len(passed) + self.place(), None
+        later = self.generations.shard.generation_of(short.step + 1)
+        if later is not None and self.generations.shard.covered_bytes(later):
+            return self._lose(short, ENDED), None
+        self.why = f"step {self._name(short.step)} was not gathered whole when the capture ended"
         return 0, short.step - 1
 
     @property

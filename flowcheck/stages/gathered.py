@@ -19,6 +19,8 @@ DTYPE = (
     "gathered parameters are float32: in which type they are sent, nothing tells; state "
     "[model] dtype, or [sharded]"
 )
+ENDED = "the capture ended before all of it was seen"
+NOT_CAME = "never came, and units that lack some keep those of the step before"
 ALIKE = "units of one size are gathered in the order of the model's modules"
 
 

@@ -11,9 +11,12 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.optimizer import OptimizerConfig
+from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint, snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.units import flat_units
+from flowcheck.stages.gathered import is_lost, taken
 from flowcheck.vault import audit, restore
 from flowcheck.vault.template import Template, load_template
 
@@ -124,3 +127,30 @@ def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Pa
         assert torch.equal(value, drawn(3)[name].bfloat16().float())
     after = template.optimizer["state"][0]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def shard_of(folder: Path, missing: tuple[int, int] | None, conflict: int) -> Shard:
+    """A shard whose first step was gathered but for a range, and is given up."""
+    shard = Shard.create(folder / "shard", gradient_bytes=64, unit_bytes=4)
+    shard.begin(0, 1)
+    shard.gradient(0)[:] = np.arange(64, dtype=np.uint8)
+    header = shard.handle.header.generations[0]
+    header.conflict_bytes = conflict
+    lacks = [] if missing is None else [missing]
+    shard.missing = lambda _: tuple(lacks)  # type: ignore[method-assign]
+    shard.lose(0)
+    return shard
+
+
+@pytest.mark.parametrize(
+    ("missing", "conflict", "came"),
+    [(None, 0, [True, True]), ((36, 40), 0, [True, False]), (None, 4, [False, False])],
+)
+def test_what_lacks_something_or_came_in_two_ways_is_not_taken(
+    tmp_path: Path, missing: tuple[int, int] | None, conflict: int, came: list[bool]
+) -> None:
+    shard = shard_of(tmp_path, missing, conflict)
+    values, used = taken(flat_units([32, 32], 2, "float32"), shard, 0)
+    assert values.tobytes() == bytes(range(64)) and used.tolist() == came
+    assert is_lost(shard, 0)
+    shard.close()

@@ -51,7 +51,7 @@ def flat() -> nn.Module:
 
 
 def mesh() -> nn.Module:
-    return make(("mesh",))
+    return make(("mesh", "root"))
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:

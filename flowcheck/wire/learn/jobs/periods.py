@@ -78,13 +78,10 @@ def period_of(tokens: Sequence[Token]) -> Period | None:
 
 
 def _long(tokens: Sequence[Token], start: int, stop: int, length: int) -> bool:
-    """Through half of the stream, or long enough and with gradients: the layers of one forward
-    are alike as well."""
-    windows = (stop - start) // length
-    if windows < WINDOWS:
-        return False
+    """Often enough, and through half of the stream or with gradients: the layers of one forward are
+    alike as well."""
     whole = any(not token.gathers for token in tokens[start : start + length])
-    return 2 * (stop - start) >= len(tokens) or (windows > WINDOWS and whole)
+    return stop - start >= WINDOWS * length and (whole or 2 * (stop - start) >= len(tokens))
 
 
 def _links(tokens: Sequence[Token]) -> list[int | None]:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,7 +66,18 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     period = period_of(tokens)
     if period is None:
         return Learned(why_not=(basis.NO_PERIOD,))
-    return _followed(communicator, cuts, canvases, period, frozenset(blocks))
+    learned = _followed(communicator, cuts, canvases, period, frozenset(blocks))
+    if learned.job is None or not _reduced_beside(learned.job, communicators):
+        return learned
+    told = msgspec.structs.replace(learned.job, evidence=(*learned.job.evidence, basis.HYBRID))
+    return replace(learned, job=told)
+
+
+def _reduced_beside(learned: job.Job, communicators: Sequence[Communicator]) -> bool:
+    """Another communicator sums what has the sizes of one rank's parts."""
+    parts = {op.work_bytes for op in learned.each if op.kind is Kind.ALL_GATHER}
+    sums = (cut.op for c in communicators for cut in c.cuts.found)
+    return parts <= {op.work_bytes for op in sums if op.kind is Kind.ALL_REDUCE}
 
 
 def _exact(cut: Cut, ring: Ring, blocks: Sequence[int]) -> Cut:

@@ -35,6 +35,10 @@ ENDS = (
     "each rank's part of a unit ends with the last line of its send: what fills a line up is not "
     "told from parameters unless the job file names the model ([sharded] factory)"
 )
+HYBRID = (
+    "each rank's part of the gradients is summed over groups that hold all of the model (HSDP): "
+    "the sums are told, and not followed; the parameters are"
+)
 BY_ORDER = "{} of {} units are gathered once an iteration: only order tells them from gradients"
 STEPS = "the first iteration that was seen held the parameters the trainer began with"
 LATER = "step 0 is the trainer's step {}: of what was gathered before, parts were not seen"
