@@ -44,6 +44,25 @@ def test_it_is_named(tmp_path: Path, habit: str, named: str, ranks: int, protoco
     assert named in found.why_not[0]
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+@pytest.mark.parametrize("below", [1 << 30, 7000])
+def test_a_tree_is_named(tmp_path: Path, below: int, protocol: str, channels: int) -> None:
+    """Of all all-reduces, or of those of few bytes alone."""
+    options = Options(
+        protocol=protocol,
+        channels=channels,
+        tree_below=below,
+        version=(2, 23),
+        shapes=SHAPES,
+        caps_bytes=(3000, 3000),
+        steps=4,
+    )
+    found = reading(tmp_path, options)
+    assert found.job is None
+    assert "all-reduces by a tree (NCCL_ALGO=Tree" in " ".join(found.why_not), found.why_not
+
+
 @pytest.mark.parametrize("habit", ["early", "zero"])
 def test_what_only_comes_beside_is_no_reason(tmp_path: Path, habit: str) -> None:
     found = reading(tmp_path, Options(habit=habit, version=(2, 23), shapes=SHAPES, steps=4))

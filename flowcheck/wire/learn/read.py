@@ -12,6 +12,7 @@ from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded
@@ -128,7 +129,7 @@ def read_stream(
         job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
     return Reading(
         flows=sorted_flows.readings,
-        collectives=numbered,
+        collectives=numbered if job is not None else tree.in_doubt(communicators, numbered),
         weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),

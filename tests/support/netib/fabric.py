@@ -145,6 +145,8 @@ class Fabric:
 
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
         """Whether a rank has received what its first `sends` messages need."""
+        if operation.tree:
+            return rank != channel % 2 or self.received(rank, channel, operation, sends)
         if operation.shift == 0:
             begins = rank == self.root(operation, channel)
             return begins or self.received(rank, channel, operation, sends)

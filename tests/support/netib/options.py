@@ -62,6 +62,8 @@ class Options:
     """Every message over all QPs; None: as the version does by default."""
     adaptive: bool = False
     random_qpns: bool = False
+    tree_below: int = 0
+    """All-reduces of two ranks of fewer bytes go by NCCL's double binary tree."""
     registered: bool = False
     """Broadcasts and gathers in Simple go straight to registered user buffers."""
     grouped: int = 1

@@ -9,6 +9,7 @@ from support.netib.layouts import slices
 from support.netib.nodes import ranks_of, visible
 from support.netib.options import Collective, Options
 from support.netib.partition import Shape, over, plan, up
+from support.netib.tree import about, tree_loads
 
 Loads = dict[tuple[int, int], list[bytes]]
 """(sender, channel) -> the data of each of its messages, in order."""
@@ -26,6 +27,7 @@ class Operation:
     channels: list[int] = field(default_factory=list)
     root: int = 0
     """Of a broadcast."""
+    tree: bool = False
     gap_us: int = 0
     """Quiet time before; 0: it may begin while other channels end the one before."""
     first_frame: int = -1
@@ -50,6 +52,8 @@ def shape_of(options: Options, kind: str, count: int, each: int, protocol: str) 
 def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
     """Sum of `parts`, one flat tensor a rank, rounded at every hop as the ring does."""
     count, each = len(parts[0]), parts[0].element_size()
+    if count * each < options.tree_below:
+        return tree(options, parts)
     protocol = options.protocol_for(count * each)
     shape = shape_of(options, "all_reduce", count, each, protocol)
     result = torch.empty_like(parts[0])
@@ -61,8 +65,18 @@ def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
         for chunks in loops:
             hop_by_hop(options, turn, result, chunks, channel, shape.slices, loads)
             final += sum(n for k, (_, n) in enumerate(chunks) if seen(options, k, channel))
-    about = Collective("all_reduce", "dp", protocol, octets(result), visible=final / count)
-    return Operation(about, loads, shape.slices, 1, list(planned))
+    told = Collective("all_reduce", "dp", protocol, octets(result), visible=final / count)
+    return Operation(told, loads, shape.slices, 1, list(planned))
+
+
+def tree(options: Options, parts: list[torch.Tensor]) -> Operation:
+    """The same by a tree, of two ranks."""
+    count, each = len(parts[0]), parts[0].element_size()
+    protocol = options.protocol_for(count * each)
+    shape = shape_of(options, "all_reduce", count, each, protocol)
+    loads = tree_loads(options, parts, shape)
+    channels = sorted({channel for _, channel in loads})
+    return Operation(about(options, parts, protocol), loads, 1, 0, channels, tree=True)
 
 
 def seen(options: Options, chunk: int, channel: int) -> bool:
@@ -127,8 +141,8 @@ def all_gather(options: Options, blocks: list[bytes]) -> Operation:
                     whole = slices(length, 1, shape.slices)
                     messages = [block[a : a + n] for a, n in whole]
                     loads.setdefault((rank, channel), []).extend(messages)
-    about = Collective("all_gather", "dp", protocol, b"".join(blocks))
-    return Operation(about, loads, shape.slices, 1, list(planned))
+    told = Collective("all_gather", "dp", protocol, b"".join(blocks))
+    return Operation(told, loads, shape.slices, 1, list(planned))
 
 
 def reduce_scatter(options: Options, parts: list[torch.Tensor]) -> Operation:
@@ -151,8 +165,8 @@ def reduce_scatter(options: Options, parts: list[torch.Tensor]) -> Operation:
                     leaving.append(value + arriving[rank] if step else value)
                     loads.setdefault((rank, channel), []).extend(cut(leaving[-1], shape.slices))
                 arriving = [leaving[rank - 1] for rank in range(ranks)]
-    about = Collective("reduce_scatter", "dp", protocol, b"")
-    return Operation(about, loads, shape.slices, 1, list(planned))
+    told = Collective("reduce_scatter", "dp", protocol, b"")
+    return Operation(told, loads, shape.slices, 1, list(planned))
 
 
 def broadcast(options: Options, content: bytes, root: int = 0) -> Operation:
@@ -166,8 +180,8 @@ def broadcast(options: Options, content: bytes, root: int = 0) -> Operation:
         first = ranks_of(options, channel).index(root)
         for place in range(options.ranks - 1):
             loads[(first + place) % options.ranks, channel] = pieces
-    about = Collective("broadcast", "dp", protocol, content)
-    return Operation(about, loads, 1, 0, list(planned), root=root)
+    told = Collective("broadcast", "dp", protocol, content)
+    return Operation(told, loads, 1, 0, list(planned), root=root)
 
 
 def transfer(content: bytes, sender: int) -> Operation:
@@ -183,5 +197,5 @@ def transfer(content: bytes, sender: int) -> Operation:
     for channel in range(parts):
         part = content[channel * each : (channel + 1) * each]
         loads[sender, channel] = [part[at : at + size] for at in range(0, len(part), size)]
-    about = Collective("send", "pp", "Simple", content)
-    return Operation(about, loads, 1, 0, list(range(parts)))
+    told = Collective("send", "pp", "Simple", content)
+    return Operation(told, loads, 1, 0, list(range(parts)))

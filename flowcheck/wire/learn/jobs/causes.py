@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.tree import TREE, by_tree
 from flowcheck.wire.learn.jobs.types import is_of, undecided
 from flowcheck.wire.learn.jobs.wrappers import (
     AVERAGED,
@@ -101,6 +102,8 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
 def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     """The likeliest reason why what was read is no job that can be followed; empty where nothing
     tells."""
+    if trees := by_tree(habits, cuts, ring):
+        return TREE.format(*trees)
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
     begin = begun_at(cuts)
     reduces = [cut for cut in cuts[begin:planned] if cut.op.kind is Kind.ALL_REDUCE]
