@@ -64,6 +64,9 @@ def plan(
     protocol: Annotated[str | None, typer.Option(help="LL, LL128 or Simple; NCCL_PROTO.")] = None,
     nccl: Annotated[str | None, typer.Option(help="NCCL's version, such as 2.21.5.")] = None,
     ring_index: Annotated[int, typer.Option(help="Of the rank at the mirrored port.")] = 0,
+    gpus: Annotated[
+        int, typer.Option(help="Ranks of a node, next to each other in the ring; the port's too.")
+    ] = 1,
     pmtu: Annotated[int, typer.Option(help="Path MTU of RoCE.")] = 4096,
     ports: Annotated[int, typer.Option(help="Mirrored ports, for the memory needed.")] = 1,
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
@@ -116,6 +119,7 @@ def plan(
         protocol=protocol,
         nccl=nccl,
         ring_index=ring_index,
+        gpus=gpus,
         pmtu=pmtu,
         ports=ports,
         optimizer=stated,

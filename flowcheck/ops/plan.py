@@ -45,6 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str | None
     nccl: str | None
     ring_index: int
+    gpus: int
     pmtu: int
     ports: int
     optimizer: OptimizerConfig | None
@@ -98,6 +99,7 @@ def wire_of(request: Request) -> Wire:
         protocol=None if asked is None else names[asked.lower()],
         rule=rule,
         ring_index=request.ring_index,
+        gpus=request.gpus,
         pmtu_bytes=request.pmtu,
     )
 

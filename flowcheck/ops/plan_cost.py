@@ -29,7 +29,9 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """None: by size."""
     rule: Rule = Rule.V2_29
     ring_index: int = 0
-    """Of the rank at the mirrored port; rank 0 is at 0."""
+    """Of the rank at the mirrored port, or of the first one of its node; rank 0 is at 0."""
+    gpus: int = 1
+    """Ranks of the node at the port: the first receives from the network, the last sends."""
     pmtu_bytes: int = 4096
 
     def __post_init__(self) -> None:
@@ -39,8 +41,16 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--channels", self.channels, "is 1 to 64")
         if not 0 <= self.ring_index < self.ranks:
             raise ConfigError("--ring-index", self.ring_index, f"is 0 to {self.ranks - 1}")
+        if self.gpus < 1 or self.ranks % self.gpus or self.ranks < 2 * self.gpus:
+            right = f"divides the {self.ranks} ranks into two nodes or more"
+            raise ConfigError("--gpus", self.gpus, right)
         if self.pmtu_bytes not in (256, 512, 1024, 2048, 4096):
             raise ConfigError("--pmtu", self.pmtu_bytes, "is one of 256, 512, 1024, 2048, 4096")
+
+    @property
+    def last_index(self) -> int:
+        """Of the rank that writes to the next node."""
+        return (self.ring_index + self.gpus - 1) % self.ranks
 
     def protocol_of(self, planned: Planned) -> Protocol:
         if self.protocol is not None:
@@ -89,7 +99,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     slices: int
     """Messages per chunk."""
     out: Direction
-    """From the rank at the port to the next one of the ring."""
+    """From the rank, or node, at the port to the next one of the ring."""
     into: Direction = msgspec.field(name="in")
 
 
@@ -99,7 +109,7 @@ def cost_of(planned: Planned, wire: Wire) -> Cost:
     before = (wire.ring_index - 1) % wire.ranks
     edges = [
         _edge(planned.kind, planned.work_bytes, planned.element_bytes, sender, protocol, wire)
-        for sender in (wire.ring_index, before)
+        for sender in (wire.last_index, before)
     ]
     (out, *shape), (into, *other) = edges
     # A broadcast never comes back to its root: the other direction tells its chunks.

@@ -100,8 +100,11 @@ def _model(model: Model) -> str:
 
 def _traffic(plan: Plan) -> Table:
     wire = plan.wire
+    own = f"ring index {wire.ring_index}"
+    if wire.gpus > 1:
+        own = f"a node of {wire.gpus} GPUs, ring index {wire.ring_index} to {wire.last_index},"
     table = Table(
-        title=f"On the port of ring index {wire.ring_index} of {wire.ranks} ranks (/2: 2 messages)",
+        title=f"On the port of {own} of {wire.ranks} ranks (/2: 2 messages)",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,

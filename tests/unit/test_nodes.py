@@ -141,6 +141,10 @@ NODES = {
         protocol="LL128", version=(2, 19), steps=2,
     ),
     "long-ll": Options(shapes=ODD, ranks=64, gpus=8, version=(2, 29), mirrored=(5,), steps=2),
+    # Ranks 4 and 0 are named: a ring of five or of six, of one GPU each or of two.
+    "round-the-end": Options(
+        shapes=ODD, ranks=6, gpus=2, orders=1, version=(2, 23), mirrored=(0,), steps=2, seed=1
+    ),
     "one-gpu-each": Options(shapes=ODD, ranks=40, version=(2, 29), mirrored=(5,), steps=2),
 }  # fmt: skip
 

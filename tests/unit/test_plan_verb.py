@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
+from flowcheck.errors import ConfigError
 from flowcheck.ops.plan_check import Found, check
 from flowcheck.ops.plan_cost import Wire, cost_of
 from flowcheck.ops.plan_match import Stated
@@ -185,6 +186,20 @@ def test_bytes_of_a_ring_all_reduce(ranks: int, protocol: Protocol) -> None:
     factor = {Protocol.LL: (2, 1), Protocol.LL128: (16, 15), Protocol.SIMPLE: (1, 1)}[protocol]
     assert cost.out.bytes == cost.into.bytes == data * factor[0] // factor[1]
     assert cost.out.messages == 2 * (ranks - 1) * cost.loops * cost.slices
+
+
+def test_port_of_a_node_of_several_gpus_carries_what_its_last_one_sends() -> None:
+    """Ring index 4 to 7 of 8: what rank 0 broadcasts comes in, and goes no further than there."""
+    wire = Wire(ranks=8, gpus=4, ring_index=4, protocol=Protocol.SIMPLE)
+    told = Planned(kind=Kind.BROADCAST, work_bytes=4096, what="weights", element_bytes=1)
+    assert (cost_of(told, wire).out.bytes, cost_of(told, wire).into.bytes) == (0, 4096)
+    # Every chunk twice, but once that of who writes and that of the next one; the last is short.
+    planned = own(7 * 64 + 8)
+    cost = cost_of(planned, wire)
+    assert cost.out.bytes == 2 * planned.work_bytes - 8 - 64
+    assert cost.into.bytes == 2 * planned.work_bytes - 64 - 64
+    with pytest.raises(ConfigError, match="--gpus"):
+        Wire(ranks=8, gpus=3)
 
 
 def test_the_worked_example_of_the_wire_format() -> None:

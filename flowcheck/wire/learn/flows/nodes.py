@@ -19,11 +19,17 @@ MOST_GPUS = 72
 
 
 def plain(group: Group, path: Sequence[Link], counted: Sequence[int]) -> bool:
-    """A ring of one GPU a node, of a size that is tried anyway, is what all this tells."""
+    """A ring of one GPU a node, of a size that is tried anyway, is what all this tells, and no
+    other."""
     closed = path[-1][1] == path[0][0]
     sizes = [len(path)] if closed else range(len(path) + 1, MOST_RANKS + 1)
     tried = (ranks for ranks in sizes if ranks <= MOST_RANKS and ranks in counted)
-    return any(_in_step(group, path, ranks, 1) for ranks in tried)
+    one = any(_in_step(group, path, ranks, 1) for ranks in tried)
+    return one and not any(
+        gpus > 1 and gpus in _steps(group, path, ranks) and _in_step(group, path, ranks, gpus)
+        for ranks in counted
+        for gpus in gaps(group, path, ranks)
+    )
 
 
 def gaps(group: Group, path: Sequence[Link], ranks: int) -> list[int]:

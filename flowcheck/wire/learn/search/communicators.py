@@ -127,7 +127,7 @@ def read_group(
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work."""
     guesses = [] if gathers else sounded(group, rules, purse)
-    guesses = guesses or [replace(ring, gathers=gathers) for ring in rings(group, rules)]
+    guesses += [replace(ring, gathers=gathers) for ring in rings(group, rules)]
     if not guesses:
         return None
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.

@@ -33,7 +33,7 @@ SAME_WAY = (
 
 
 def sounded(group: Group, rules: tuple[Rule, ...], purse: Purse | None) -> list[Ring]:
-    """Rings this group may be, likeliest first; none where a plain ring is likelier, or where the
+    """Rings this group may be, likeliest first; none where all tells of a plain ring, or where the
     start was not seen."""
     path = path_of(group)
     counted = ranks_counted(s for of in group.links.values() for s in of)
