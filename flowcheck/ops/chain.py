@@ -20,6 +20,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
+from flowcheck.replica.gradients import forget_log
 from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
@@ -121,6 +122,8 @@ def _create_in(
     try:
         with naming(run.root):
             run.config.write_bytes(encode_config(config))
+            if config.gradient_log.file is not None:
+                forget_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
             if known.job is not None:
                 (run.learned_folder / KNOWN_JOB).write_bytes(known.job)
             if known.model is not None:

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,17 +39,27 @@ class Room:
     size_bytes: int
 
 
-class GradientLog:
-    """Gradients of ascending iterations, oldest first, for their only writer."""
+def forget_log(path: Path) -> None:
+    """Takes away what a chain before left in a file; one of something else stays."""
+    with suppress(FileNotFoundError):
+        with path.open("rb") as file:
+            ours = file.read(len(MAGIC)) == MAGIC
+        if ours:
+            path.unlink()
 
-    def __init__(self, rooms: list[Room], gradient_bytes: int) -> None:
-        """rooms: in the order they are filled. Opens what is there already.
+
+class GradientLog:
+    """Gradients of ascending iterations, oldest first, for their only writer, and for readers."""
+
+    def __init__(self, rooms: list[Room], gradient_bytes: int, *, writes: bool = True) -> None:
+        """rooms: in the order they are filled. Opens what is there already; writes: False for who
+        only reads, and leaves the files as they are.
 
         Raises StateError where a file is of other gradients.
         """
         self._gradient_bytes = gradient_bytes
         stride = -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
-        self._parts = [_Part(room, gradient_bytes, stride) for room in rooms]
+        self._parts = [_Part(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
         self._iterations: list[int] = []
         while (found := self._header(len(self._iterations))) is not None:
@@ -63,6 +74,11 @@ class GradientLog:
     def closed(self) -> bool:
         """One found no room, so none that comes after it is of use."""
         return self._closed
+
+    @property
+    def full(self) -> bool:
+        """The next one will find no room."""
+        return self._place(len(self._iterations))[0] is None
 
     def append(self, iteration: int, gradient: np.ndarray) -> bool:
         """Keeps one; False, and the log is closed, where there is no room for it.
@@ -132,14 +148,28 @@ class GradientLog:
 class _Part:
     """One file of the log. A file system without room for all of it gives none."""
 
-    def __init__(self, room: Room, gradient_bytes: int, stride: int) -> None:
+    def __init__(self, room: Room, gradient_bytes: int, stride: int, *, writes: bool) -> None:
         self.path = room.path
         self.records_max = max(0, (room.size_bytes - DATA_OFFSET) // stride)
         self._stride = stride
         self._header = _HEADER.pack(MAGIC, VERSION, gradient_bytes)
         self._memory: mmap.mmap | None = None
-        if self.path.exists():
+        if writes and self.path.exists():
             self._open()
+        elif not writes:
+            self._look()
+
+    def _look(self) -> None:
+        """As it is by now; its writer may take it away at any time."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            if os.pread(descriptor, len(self._header), 0) == self._header:
+                self._memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
 
     def _open(self) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
