@@ -13,11 +13,9 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import snapshot
-from flowcheck.replica.gradients import GradientLog
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.base import open_log
-from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.gradients import open_log, steps_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import Map
 from flowcheck.vault import audit
@@ -58,22 +56,6 @@ class _Trial:
         self._replica.close()
 
 
-def logged(where: RunDir, config: JobConfig) -> int:
-    """Steps the job took since it was joined, and that are logged."""
-    with Shard.open(where.shard) as shard:
-        log = open_log(where, config, shard.gradient_bytes)
-    try:
-        return len(_steps(where, log))
-    finally:
-        log.close()
-
-
-def _steps(where: RunDir, log: GradientLog) -> dict[int, int]:
-    """{step since it was joined, from 1: index in the log}"""
-    joined_at = incarnation_of(where).iterations
-    return {it - joined_at: i for i, it in enumerate(log.iterations) if it > joined_at}
-
-
 def steps_before(
     where: RunDir,
     config: JobConfig,
@@ -95,7 +77,7 @@ def steps_before(
     with Shard.open(where.shard) as shard:
         log = open_log(where, config, shard.gradient_bytes)
     try:
-        held = _steps(where, log)
+        held = steps_in(where, log)
         starts = [at - 1 for at in held if all(at + more in held for more in range(count))]
         if not starts:
             raise StateError(

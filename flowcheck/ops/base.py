@@ -19,6 +19,7 @@ from flowcheck.replica import optimizers
 from flowcheck.replica.header import peek_versions
 from flowcheck.replica.layout import Layout
 from flowcheck.stages.base import write_base
+from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.flat import flat_state
@@ -114,7 +115,7 @@ def _placed(
     place: Place,
 ) -> tuple[int, str]:
     """(steps since the job was joined until the base, how that is known)."""
-    count = anchor.logged(where, config)
+    first, last = logged(where, config)
     if place.then is not None:
         later = load_template(place.then, layout, stated_names(layout))
         after = anchor.steps_before(where, config, layout, base, later)
@@ -124,13 +125,16 @@ def _placed(
         raise StateError(f"{how}: it is the one after {after} logged steps, not {place.after}")
     if place.after is None:
         raise StateError(
-            f"{where.root}: the job was joined amid its run, {count} steps are logged since, and "
-            "which of them follows this file no frame tells: give the trainer's next checkpoint as "
-            "well (--then FILE), or state after how many of them it was written (--after N)"
+            f"{where.root}: the job was joined amid its run, its steps {first} to {last} since are "
+            "logged, and which of them follows this file no frame tells: give the trainer's next "
+            "checkpoint as well (--then FILE), or state after how many it was written (--after N)"
         )
-    if not 0 <= place.after <= count:
-        raise StateError(f"{where.root}: {count} steps are logged: --after {place.after} is none")
-    return place.after, f"as stated it was written after {place.after} of {count} logged steps"
+    if not first - 1 <= place.after <= last:
+        raise StateError(
+            f"{where.root}: steps {first} to {last} since the job was joined are logged: what "
+            f"follows --after {place.after} is not"
+        )
+    return place.after, f"as stated it was written after {place.after} steps since it was joined"
 
 
 def _wait(where: RunDir) -> None:

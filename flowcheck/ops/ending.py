@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flowcheck.config import JobConfig
+from flowcheck.errors import LearnError
 from flowcheck.ops.chain import last_step
 from flowcheck.ops.progress import lost_sentence
 from flowcheck.plane.counters import lost_frames
@@ -63,6 +65,11 @@ def _stopped(run: RunDir, progress: Progress) -> str | None:
     verdict = verdict_of(run)
     if verdict is not None and not verdict.followed:
         return verdict.why
+    if incarnation_of(run).step is None and _joined(run):
+        return (
+            "the job was joined amid its run, and nobody gave a base (flowcheck base FILE --then "
+            "LATER): none of its steps since was taken"
+        )
     if incarnation_of(run).step is None:
         return (
             "the job began with a state that is not known, and nobody gave it with flowcheck base: "
@@ -81,6 +88,12 @@ def _goes_on(run: RunDir) -> bool:
     if not run.learned_job.exists():
         return False
     return decode_job(run.learned_job.read_bytes()).kind is Follows.PARAMETERS
+
+
+def _joined(run: RunDir) -> bool:
+    with suppress(OSError, LearnError):
+        return decode_job(run.learned_job.read_bytes()).joined
+    return False
 
 
 def _lost_step(run: RunDir) -> int | None:

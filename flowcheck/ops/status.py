@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from flowcheck.errors import ConfigError, naming
+from flowcheck.config import JobConfig
+from flowcheck.errors import ConfigError, LearnError, naming
 from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
@@ -20,6 +22,7 @@ from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
+from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
@@ -96,6 +99,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "why_not": reasons(where),
         "follows": _follows(where),
         "awaits_base": incarnation_of(where).step is None,
+        "logged": _logged(where, config),
         "shard": _shard(where),
         "last_step": last_step(where),
         "audit": msgspec.to_builtins(last_audit(where)),
@@ -155,7 +159,7 @@ def _print(state: dict[str, Any]) -> None:
         if generation["state"] == "lost" and state["follows"] == Follows.GRADIENTS:
             console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
     if state["awaits_base"]:
-        console.print("the job began with a state that is not known: flowcheck base FILE gives it")
+        console.print(_awaited(state["logged"]), highlight=False, soft_wrap=True)
     step = state["last_step"]
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
@@ -174,9 +178,36 @@ def _print(state: dict[str, Any]) -> None:
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
+def _logged(where: RunDir, config: JobConfig) -> tuple[int, int] | None:
+    """The steps since it was joined that are logged; None of a job whose start was seen."""
+    if incarnation_of(where).step is not None or not where.shard.exists():
+        return None
+    with suppress(OSError, LearnError):  # it changes hands just now
+        if decode_job(where.learned_job.read_bytes()).joined:
+            return logged(where, config)
+    return None
+
+
+def _awaited(steps: tuple[int, int] | None) -> str:
+    if steps is None:
+        return "the job began with a state that is not known: flowcheck base FILE gives it"
+    held = f"its steps {steps[0]} to {steps[1]} since are logged"
+    told = held if steps[1] else "nothing is logged yet"
+    return (
+        f"the job was joined amid its run; {told}: with two checkpoints of the trainer's, "
+        "flowcheck base FILE --then LATER makes the replica go on"
+    )
+
+
 def _killed(state: dict[str, Any]) -> str:
     """What to do about a chain whose supervisor is gone."""
     run = state["run"]
+    waits = state["logged"]
+    if waits is not None and waits[1]:
+        return (
+            f"[red]its supervisor was killed[/]: steps {waits[0]} to {waits[1]} since it joined "
+            "the job are logged in memory, and go with it: flowcheck up joins the job again"
+        )
     if not state["last_step"]:
         return f"[red]its supervisor was killed[/]: flowcheck down --run {run} removes what is left"
     return (

@@ -13,11 +13,13 @@ from flowcheck.ops.expected import expected_of
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep, rescue
+from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 from flowcheck.stages.supervisor import Supervisor
 
 STOPPED_SHORT = 1
+KNOWN = "the job that was followed last is known: if it still runs, it is joined amid its run"
 
 
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
@@ -38,6 +40,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             say(sentence)
         run, memory = create(config, where, expected)
         say(memory)
+        if (run.learned_folder / KNOWN_JOB).exists():
+            say(KNOWN)
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
         supervisor = _supervised(config, run, signals)
         saved = _kept(config, run) if config.checkpoint is not None else None

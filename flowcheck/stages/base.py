@@ -17,12 +17,17 @@ from safetensors.numpy import save_file
 
 from flowcheck.config import JobConfig
 from flowcheck.replica.checkpoint import writing
-from flowcheck.replica.gradients import GradientLog, Room
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.gradients import open_log
 from flowcheck.stages.incarnation import Incarnation, incarnation_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 
+ANEW = (
+    "the gradient log was full after {} steps and no base was given: they are given up, and it "
+    "goes on from here; between two checkpoints of the trainer's it must hold all steps: make "
+    "[gradient_log] larger"
+)
 STEP = "step"
 SOURCE = "source"
 AFTER = "after"
@@ -52,29 +57,26 @@ def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str, int]:
     return int(told[STEP]), sections, told[SOURCE], int(told[AFTER])
 
 
-def open_log(run: RunDir, config: JobConfig, gradient_bytes: int) -> GradientLog:
-    """The gradients that wait. For its only writer, and for who only reads."""
-    log = config.gradient_log
-    rooms = [Room(run.gradients, log.memory_bytes)]
-    if log.file is not None:
-        rooms.append(Room(Path(log.file), log.file_bytes))
-    return GradientLog(rooms, gradient_bytes)
-
-
 class Waiting:
     """The updater's gradient log, and how a base ends the wait."""
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         self._run = run
-        self._log = open_log(run, config, gradient_bytes)
+        self._log = open_log(run, config, gradient_bytes, writes=True)
 
-    def keep(self, iteration: int, gradient: np.ndarray) -> str | None:
-        """Logs what cannot be taken yet; a sentence for the operator where that ends here."""
+    def keep(self, iteration: int, gradient: np.ndarray, *, any_base: bool) -> str | None:
+        """Logs what cannot be taken yet; a sentence for the operator where that ends here, or
+        begins anew. any_base: what waits will do with the state of any step it has the next ones
+        of."""
         held = self._log.iterations
         if (held and iteration <= held[-1]) or self._log.closed:
             return None  # a kill came between this and the release of the generation
         if self._log.append(iteration, gradient):
             return None
+        if any_base and held:
+            self._log.remove()
+            if self._log.append(iteration, gradient):
+                return ANEW.format(len(held))
         return (
             f"the gradient log is full after {len(held)} steps: later ones are not kept, and the "
             "replica will stop behind those; make [gradient_log] larger"
@@ -115,6 +117,10 @@ class Waiting:
     def used(self) -> bool:
         """Something was logged, or had no room."""
         return bool(self._log.iterations) or self._log.closed
+
+    @property
+    def full(self) -> bool:
+        return self._log.full
 
     @property
     def closed(self) -> bool:

@@ -18,7 +18,7 @@ from flowcheck.stages.apart import Apart
 from flowcheck.stages.files import create_shard, open_staging
 from flowcheck.stages.followed import Followed
 from flowcheck.stages.incarnation import await_first_base
-from flowcheck.stages.joining import NO_ROOM, full, known_of, let_go, may_join, remember
+from flowcheck.stages.joining import JOINED, NO_ROOM, full, known_of, let_go, may_join, remember
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
@@ -123,6 +123,7 @@ class ExtractService:
         if proof is not None:
             if proof.job.joined:
                 await_first_base(self._run)
+                self._note(JOINED)
             proof.keep(self._run, Apart(self._run.learned_folder / "numbers"))
             self._adopt(proof.job, None, fresh=True)
             self._unlearned.over()

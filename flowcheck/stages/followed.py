@@ -68,6 +68,8 @@ class Followed:
             run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
         )
         self.planned.restore()
+        if self.lost:
+            self.planned.join_again()
         self.planned.install(lost=self.lost)
         self.place()
 

@@ -24,6 +24,10 @@ from flowcheck.wire.learn.jobs.amid import Expected
 
 REMEMBERED = "learned.json"
 """In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""
+JOINED = (
+    "the job was joined amid its run: its steps are logged from now on, and wait for a base: with "
+    "two checkpoints it writes from here on, flowcheck base FILE --then LATER"
+)
 NO_ROOM = (
     "three quarters of staging.size_bytes are full: it must hold an iteration and the begin of the "
     "next one"

@@ -74,11 +74,13 @@ class Judge:
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
             shard.apply(followed.iteration_of(replica.step, iterations))
-        what = (
-            "what a later incarnation of the job sends waits for a base (flowcheck base FILE)"
-            if waits
-            else "a later incarnation of the job is not followed"
-        )
+        what = "a later incarnation of the job is not followed"
+        if waits and why == GOES_ON:
+            what = "what the job sends since waits for a base (flowcheck base FILE --then LATER)"
+        elif waits:
+            what = (
+                "what a later incarnation of the job sends waits for a base (flowcheck base FILE)"
+            )
         verdict = Verdict(
             number=followed.number,
             step=None,

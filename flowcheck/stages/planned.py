@@ -83,8 +83,7 @@ class Planned:
                     continue
                 key = keys[index]
                 plan = self._plans.get(key)
-                if plan is not None and lost and self._joins:
-                    self.rejoins = True
+                if plan is not None and lost and self.rejoins:
                     self.late[number].add(index)
                 elif plan is None and not wrote[index]:
                     self._waiting[number].append(index)
@@ -155,7 +154,9 @@ class Planned:
     def join_again(self) -> bool:
         """The job goes on behind what was lost: from now on its flows are `late` ones. False where
         it may not be joined."""
-        if not self._joins:
+        # Of several queue pairs amid a run nobody knows whose turn it is; parameters need no base.
+        several = any(edge.queue_pairs for edge in self.job.edges)
+        if not self._joins or several or self.job.kind is Follows.PARAMETERS:
             return False
         for extractor, late in zip(self._extractors, self.late, strict=True):
             states = extractor.staging.plans()["state"][: len(extractor.keys())]

@@ -158,18 +158,18 @@ class UpdateService:
         return seconds
 
     def _wait(self, o: _Open, followed: Incarnation, iteration: int, generation: int | None) -> int:
-        """Logs what is whole; with a base, takes what was logged."""
-        if generation is not None:
-            if (iteration - followed.iterations) % self._each == 0:
-                self._say(o.waiting.keep(iteration, o.shard.gradient(generation)))
-            o.shard.apply(iteration)
+        """Logs what is whole; with a base, takes what was logged, before more than finds room."""
         at = self._iteration(o)
+        if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
+            if (iteration - followed.iterations) % self._each == 0:
+                own, any_base = o.shard.gradient(generation), followed.step is None and o.map.joined
+                self._say(o.waiting.keep(iteration, own, any_base=any_base))
+            o.shard.apply(iteration)
         logged = o.waiting.after(at) if at is not None else None
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
             assert step is not None
-            seconds = self._step(o, step, *o.map.split(logged[1]))
-            self._tell(o, seconds)
+            self._tell(o, self._step(o, step, *o.map.split(logged[1])))
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
         elif generation is None:

@@ -20,7 +20,7 @@ from test_netib_followed import SMALL, WIDE, gradient_of
 
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.base import open_log
+from flowcheck.stages.gradients import open_log
 from flowcheck.stages.joining import EXPECTED as EXPECTED_FILE
 from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.wire.job import Job, Parameter, decode_job, encode_job

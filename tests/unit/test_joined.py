@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.incarnations import JOB, Life, floats
-from support.lives import Both
+from support.lives import Both, Deaths
 from support.staged import Chain, played
 from test_base import Trainer, lines, notes
 
@@ -21,6 +21,8 @@ from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import StepLost
 from flowcheck.ops import base as verb
 from flowcheck.ops.base import Place
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.shard import Shard
 from flowcheck.stages.assumed import BASE_FITS, assumed
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.joining import KNOWN_JOB
@@ -51,12 +53,12 @@ def known(life: Life, tmp_path: Path, shm: Path) -> Job:
 def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
     opened: list[Both] = []
 
-    def make(frames: list[Any], known: Job | None = None) -> Both:
+    def make(frames: list[Any], known: Job | None = None, **settings: Any) -> Both:
         write_pcap(tmp_path / "seen.pcap", frames)
         chain = Chain(tmp_path, shm / "memory", [tmp_path / "seen.pcap"], 256)
         if known is not None:
             (chain.run.learned_folder / KNOWN_JOB).write_bytes(encode_job(known))
-        opened.append(Both(chain, **SETTINGS))
+        opened.append(Both(chain, **SETTINGS, **settings))
         return opened[-1]
 
     yield make
@@ -104,14 +106,18 @@ def _frames_before(life: Life, step: int) -> int:
     return len(life.frames_of(stop=life.starts[step]))
 
 
+def gapped(life: Life) -> list[Any]:
+    """Frames of which those from within step 3 to within step 5 were not seen."""
+    frames = life.frames_of()
+    del frames[_frames_before(life, 2) + 9 : _frames_before(life, 4) + 5]
+    return frames
+
+
 def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
     play: Callable[..., Both], life: Life, tmp_path: Path
 ) -> None:
     wanted, files = trained(life, tmp_path, (6, 7))
-    frames = life.frames_of()
-    gap = slice(_frames_before(life, 2) + 9, _frames_before(life, 4) + 5)
-    del frames[gap]
-    both = play(frames)
+    both = play(gapped(life))
     both.drive(until=lambda: "joined again" in notes(both))
     both.drive(until=both.extract.drained)
     assert [line["step"] for line in lines(both)] == [1, 2]
@@ -123,3 +129,52 @@ def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
     assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
     assert [line["parameters_sha256"] for line in told[2:]] == wanted[5:]
     assert (both.chain.run.root / "kept-1" / "step-2").exists()
+
+
+def test_joined_again_and_based_though_killed_at_every_change(
+    play: Callable[..., Both], life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, files = trained(life, tmp_path, (6, 7))
+    both = play(gapped(life))
+    deaths = Deaths(monkeypatch)
+    forget = Extractor.forget_plans
+    monkeypatch.setattr(Extractor, "forget_plans", deaths._dying(forget))
+    lose = Shard.lose
+
+    def lost(*words: Any) -> None:
+        deaths.begun = True
+        lose(*words)
+
+    monkeypatch.setattr(Shard, "lose", lost)
+    both.drive(until=lambda: both.applied_step() >= 4)
+    deaths.begun = False
+    verb.give(both.chain.run, both.config, files[6], Place(then=files[7]))
+    deaths.begun = True
+    both.drive()
+    deaths.begun = False
+    assert deaths.count > 10
+    told = lines(both)
+    assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
+    assert [line["parameters_sha256"] for line in told[2:]] == wanted[5:]
+
+
+def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
+    play: Callable[..., Both], life: Life, known: Job, tmp_path: Path
+) -> None:
+    wanted, files = trained(life, tmp_path, (3, 5, 6, 7))
+    frames = life.frames_of()[_frames_before(life, 1) :]
+    each = 4096 * 3  # a record: a header and 11,048 bytes, whole pages
+    both = play(frames, known, gradient_log={"memory_bytes": 4096 + 3 * each})
+    both.drive(until=lambda: both.applied_step() >= 6)
+    assert "full after 3 steps" in notes(both)
+    with pytest.raises(StateError, match="no place in the log"):
+        verb.give(both.chain.run, both.config, files[3], Place(then=files[5]))
+    with pytest.raises(StateError, match="steps 4 to 6 since"):
+        verb.give(both.chain.run, both.config, files[5])
+    with pytest.raises(StateError, match="follows --after 1 is not"):
+        verb.give(both.chain.run, both.config, files[5], Place(after=1))
+    verb.give(both.chain.run, both.config, files[5], Place(then=files[7], after=4))
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(5, JOB.steps + 1))
+    assert [line["parameters_sha256"] for line in told] == wanted[4:]
