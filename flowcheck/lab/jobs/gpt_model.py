@@ -23,6 +23,17 @@ class Shape:
     dropout: float = 0.1
 
 
+def make(**shape: float) -> GPT:
+    """The model of a `Shape`, as a job file's factory."""
+    return GPT(Shape(**shape))  # type: ignore[arg-type]
+
+
+def loss(model: GPT) -> torch.Tensor:
+    """Of any tokens: only the order of its gradients matters."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.tokens.weight.device)
+    return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
 class Block(nn.Module):
     """Attention, then a two-layer perceptron, each added to what came in."""
 

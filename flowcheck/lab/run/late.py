@@ -24,7 +24,7 @@ from flowcheck.ops.base import Place
 from flowcheck.stages.rundir import RunDir
 
 GAP_S = 3.0
-"""How long a capture that is stopped stays so: many steps of a small model."""
+"""How long a capture that is killed stays so: many steps of a small model."""
 LOGGED_LIMIT_S = 120.0
 """For the steps between two checkpoints to be logged."""
 
@@ -39,13 +39,13 @@ class LateRun(Run):
 
     def _train(self, outcome: Outcome) -> dict[int, Digests]:
         plan, late = self._plan, self._late
-        services = self._start_services() if late.leave_at is not None else None
+        self._services = None if late.comes_new else self._start_services()
         every = ("--save-every", str(late.save_every))
         trainers = self._launch(plan.script("job", "--digests", str(plan.digests), *every))
         try:
-            if services is not None:
+            if self._services is not None and late.leave_at is not None:
                 self._follow("training", trainers, until=late.leave_at)
-                services.stop()
+                self._services.stop()
                 self._services = None
                 self._display.say(f"FlowCheck left at step {trainers.step()}")
             if late.join_at is not None:
@@ -70,13 +70,14 @@ class LateRun(Run):
         return replica
 
     def _stop_capture(self) -> None:
-        """What the mirror carries meanwhile overflows the interface's buffers."""
-        for stage, pid in RunDir(self._plan.run).stage_pids().items():
-            if stage.startswith("capture"):
-                os.kill(pid, signal.SIGSTOP)
-                Event().wait(GAP_S)
-                os.kill(pid, signal.SIGCONT)
-        self._display.say(f"capture was stopped for {GAP_S:g} s")
+        """Killed, and kept from coming back: what the mirror carries meanwhile is gone."""
+        pids = RunDir(self._plan.run).stage_pids()
+        os.kill(pids["supervisor"], signal.SIGSTOP)
+        for pid in (pid for stage, pid in pids.items() if stage.startswith("capture")):
+            os.kill(pid, signal.SIGKILL)
+        Event().wait(GAP_S)
+        os.kill(pids["supervisor"], signal.SIGCONT)
+        self._display.say(f"capture was down for {GAP_S:g} s and more")
 
     def _give_base(self, trainers: Trainers, outcome: Outcome) -> None:
         """Of the trainer's checkpoints behind what is seen now the first that will do."""

@@ -42,6 +42,11 @@ class Late:
     save_every: int = 5
     """Steps between checkpoints of the trainer's own."""
 
+    @property
+    def comes_new(self) -> bool:
+        """It saw nothing of the job before: its model must be stated."""
+        return self.join_at is not None and self.leave_at is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -173,7 +178,26 @@ def job_file(plan: Plan, *, digests: bool = True) -> str:
         *optimizer_lines(settings_of(plan.arguments, plan.steps)),
         "",
     ]
+    if plan.late is not None and plan.late.comes_new:
+        lines += model_lines(plan.arguments, plan.steps)
     return "\n".join(lines)
+
+
+def model_lines(arguments: Sequence[str], steps: int) -> list[str]:
+    """The [model] table in TOML, for a chain that does not see the job begin."""
+    given = script_module().arguments(["--steps", str(steps), *arguments])
+    shape = {key: getattr(given, key) for key in ("layers", "width", "heads", "context", "dropout")}
+    told = ", ".join(f"{key} = {json.dumps(value)}" for key, value in shape.items())
+    model = GPT.with_name("gpt_model.py")
+    cap = [] if given.bucket_mb is None else [f"bucket_cap_mb = {given.bucket_mb}"]
+    return [
+        "[model]",
+        f"factory = {json.dumps(f'{model}:make')}",
+        f"factory_arguments = {{ {told} }}",
+        f"loss = {json.dumps(f'{model}:loss')}",
+        *cap,
+        "",
+    ]
 
 
 def optimizer_lines(settings: dict[str, Any]) -> list[str]:
