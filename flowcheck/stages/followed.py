@@ -22,6 +22,7 @@ from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
 
+ENDED = "the capture ended before all of it was seen"
 GOES_ON = (
     "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
     "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
@@ -212,7 +213,8 @@ class Followed:
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
-        if self.planned.join_again():
+        in_flight = why.startswith(ENDED) and self._staged < self.planned.messages_of_iteration
+        if not in_flight and self.planned.join_again():
             self._note(GOES_ON.format(named))
         else:
             self.planned.ignore_planned()

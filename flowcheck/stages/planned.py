@@ -151,6 +151,11 @@ class Planned:
                     extractor.ignore(index)
             extractor.close_homes()
 
+    @property
+    def messages_of_iteration(self) -> int:
+        """On all flows together."""
+        return sum(len(plan.each.sends) for plan in self._plans.values())
+
     def join_again(self) -> bool:
         """The job goes on behind what was lost: from now on its flows are `late` ones. False where
         it may not be joined."""

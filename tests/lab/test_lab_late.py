@@ -30,7 +30,7 @@ SLOW = ("--accumulate", "24")
         (["--join-at", "6", "--steps", "140", "--protocol", "Simple"], ["--bucket-mb", "0.05"]),
         (["--leave-at", "6", "--join-at", "9", "--steps", "160", "--protocol", "LL128"], []),
         (["--gap-at", "15", "--steps", "120", "--protocol", "Simple"], ["--clip", "1"]),
-        (["--gap-at", "15", "--steps", "120", "--hosts", "3"], ["--metric-every", "4"]),
+        (["--gap-at", "10", "--steps", "60", "--hosts", "3"], ["--metric-every", "4"]),
     ],
     ids=["new", "new-buckets", "back", "gap", "gap-three"],
 )
