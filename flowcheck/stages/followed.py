@@ -22,7 +22,6 @@ from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
 
-ENDED = "the capture ended before all of it was seen"
 GOES_ON = (
     "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
     "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
