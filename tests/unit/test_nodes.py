@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from flowcheck.ops.coverage import Shape, coverage_of
 from flowcheck.ops.explain import explain
 from flowcheck.ops.learned import communicators_of_job
 from flowcheck.plane.tape import read_tape
+from flowcheck.wire.job import Parameter
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
 from flowcheck.wire.learn.flows.nodes import by_tags
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.learn.jobs.amid import Expected, join_expected
 from flowcheck.wire.schedule import Send, collective
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
 from flowcheck.wire.terms import Kind, Protocol, Rule
@@ -145,6 +148,11 @@ NODES = {
     "round-the-end": Options(
         shapes=ODD, ranks=6, gpus=2, orders=1, version=(2, 23), mirrored=(0,), steps=2, seed=1
     ),
+    # The map of used parameters has short chunks, and no start tells yet whose they are.
+    "map-simple": Options(
+        shapes=(*ODD, (9,)), ranks=8, gpus=4, orders=1, version=(2, 26), protocol="Simple", steps=3,
+        find_unused=True, caps_bytes=(1000, 2000), seed=3,
+    ),
     "one-gpu-each": Options(shapes=ODD, ranks=40, version=(2, 29), mirrored=(5,), steps=2),
 }  # fmt: skip
 
@@ -175,3 +183,19 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
     # One odd tensor more tells who writes.
     made, reading = told(replace(options, shapes=(*EVEN, (1,))), tmp_path)
     assert reading.job is not None and not missed(made, reading)
+
+
+def test_start_that_nobody_saw_is_not_made_up_for_by_a_stated_model(tmp_path: Path) -> None:
+    """Sizes fit one rank of one GPU after the other as well; whom clear-to-send names does not."""
+    options = Options(shapes=ODD, ranks=4, gpus=2, version=(2, 23), steps=6, start_step=2)
+    made = generate(options, tmp_path)
+    tape = read_tape(made.files)
+    stated = Expected(
+        parameters=tuple(
+            Parameter(sizes=s, strides=tuple(prod(s[at + 1 :]) for at in range(len(s))))
+            for s in options.shapes
+        ),
+        buckets=tuple(map(tuple, made.truth.buckets)),
+    )
+    job, why = join_expected(stated, tape.flows, tape.messages, ended=True)
+    assert job is None and "nodes hold several GPUs" in why

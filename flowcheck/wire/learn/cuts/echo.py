@@ -17,7 +17,7 @@ ENOUGH_VALUES = 16
 def echoes(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce of two ranks holds one rank's part and a result that are the
     same: it is two all-gathers, as of parameters before a forward and again before a backward."""
-    if ring.ranks != 2 or cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:
+    if ring.ranks != 2 or ring.sounding or cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:
         return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
     for edge, at, names, schedule in zip(
