@@ -20,7 +20,7 @@ from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.instants import SHORT
 from flowcheck.wire.learn.jobs.joined import join_job
-from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
+from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowSeen, MessageSeen
@@ -33,6 +33,10 @@ UNFIT = (
 )
 BY_TAGS = "the place of the mirrored ranks in the ring: sizes fit others, clear-to-send told one"
 UNPLACED = "which place in the ring the mirrored ranks have is not told: sizes fit {} of them"
+OTHER_NODES = (
+    "sizes fit only a ring that hosts or the ranks named by clear-to-send messages contradict, as "
+    "where nodes hold several GPUs: which of them writes is told only where a start is seen"
+)
 AS_STATED = "parameters and the order of their gradients are those of the stated model"
 LAPS = 2
 """Iterations that must have the sizes: of one alone another ring or model may have them too."""
@@ -189,6 +193,8 @@ def _same(one: job.Job, other: job.Job) -> bool:
 def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     """The one that hints speak for, where sizes fit several."""
     least = min(fit.penalty for fit in fits)
+    if least >= HINT:
+        return None, OTHER_NODES
     best = [fit.joined for fit in fits if fit.penalty == least]
     if len(best) > 1:
         return None, UNPLACED.format(len(best))
