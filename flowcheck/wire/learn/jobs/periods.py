@@ -45,7 +45,7 @@ class Period:
     start: int
     length: int
     windows: int
-    """Whole ones that were seen."""
+    """Whole ones that were seen, one behind the other."""
     units: tuple[tuple[int, ...], ...]
     """[unit] places within an iteration where it is gathered, in the order of the first ones."""
     by_order: tuple[int, ...] = ()
@@ -168,14 +168,16 @@ def _period(
         return None
     begin, found = resolved
     once = tuple(n for n, unit in enumerate(found) if not tokens[begin + unit[0]].gathers)
-    while begin >= length and all(
-        tokens[begin - length + k].coarse == tokens[begin + k].coarse for k in range(length)
-    ):
+    sizes = [token.coarse for token in tokens]
+    one, windows = sizes[begin : begin + length], 1
+    while begin >= length and sizes[begin - length : begin] == one:
         begin -= length
+    while sizes[(at := begin + windows * length) : at + length] == one:
+        windows += 1
     return Period(
         start=begin,
         length=length,
-        windows=(len(tokens) - begin) // length,
+        windows=windows,
         units=tuple(map(tuple, found)),
         by_order=once,
     )

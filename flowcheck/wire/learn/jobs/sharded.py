@@ -23,12 +23,16 @@ from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs import sharded_basis as basis
 from flowcheck.wire.learn.jobs.edges import edges_of
+from flowcheck.wire.learn.jobs.exact import exact
 from flowcheck.wire.learn.jobs.periods import Period, Token, period_of
 from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.terms import GRAIN_BYTES, Kind
+
+ENOUGH_BYTES = 32
+"""Of a rank's part, before it is no chance that another gather holds the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     streams = [s for edge in ring.edges for s in edge.streams]
     if not all(s.from_start for s in streams):
         return Learned(why_not=(basis.MIDST,))
-    cuts = [_exact(cut, ring, blocks) for cut in communicator.cuts.found]
+    cuts: Sequence[Cut] = communicator.cuts.found
     canvases = [_canvas(cut, ring) for cut in cuts]
     if (lacking := _lacking(canvases, cuts, ring)) is not None:
         return Learned(why_not=(lacking,))
@@ -66,7 +70,15 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     period = period_of(tokens)
     if period is None:
         return Learned(why_not=(basis.NO_PERIOD,))
+    cuts, by_order = exact(cuts, ring, period, blocks)
+    canvases = [
+        canvas if cut is before else _canvas(cut, ring)
+        for cut, before, canvas in zip(cuts, communicator.cuts.found, canvases, strict=True)
+    ]
     learned = _followed(communicator, cuts, canvases, period, frozenset(blocks))
+    if learned.job is not None and by_order:
+        more = (*learned.job.assumed, basis.SIZES_OPEN)
+        learned = replace(learned, job=msgspec.structs.replace(learned.job, assumed=more))
     if learned.job is None or not _reduced_beside(learned.job, communicators):
         return learned
     told = msgspec.structs.replace(learned.job, evidence=(*learned.job.evidence, basis.HYBRID))
@@ -78,25 +90,6 @@ def _reduced_beside(learned: job.Job, communicators: Sequence[Communicator]) -> 
     parts = {op.work_bytes for op in learned.each if op.kind is Kind.ALL_GATHER}
     sums = (cut.op for c in communicators for cut in c.cuts.found)
     return parts <= {op.work_bytes for op in sums if op.kind is Kind.ALL_REDUCE}
-
-
-def _exact(cut: Cut, ring: Ring, blocks: Sequence[int]) -> Cut:
-    """With the size that a unit of the model has, where it has the same sends."""
-    if cut.op.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
-        return cut
-    grain = GRAIN_BYTES[cut.op.protocol]
-    for size in blocks:
-        if not 0 <= cut.op.work_bytes - size < grain:
-            continue
-        op = replace(cut.op, work_bytes=size)
-        schedules = schedules_of(op, cut.rules[0], ring)
-        if _wire_sizes(schedules) == _wire_sizes(cut.schedules):
-            return replace(cut, op=op, schedules=schedules)
-    return cut
-
-
-def _wire_sizes(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
-    return [[[send.wire_bytes for send in c] for c in edge] for edge in schedules]  # type: ignore[attr-defined]
 
 
 def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
@@ -114,12 +107,14 @@ def _as_gather(cut: Cut, ring: Ring) -> Cut:
 def _token(cut: Cut, canvas: Canvas | None) -> Token:
     tells = cut.op.meaning == GATHERED and canvas is not None
     mark = b""
-    if tells and canvas is not None and canvas.covered.all() and not canvas.conflicts:
+    if tells and canvas is not None and canvas.covered.all():
         # What fills a last line up is another thing each time.
         size = cut.op.work_bytes
-        known = size - GRAIN_BYTES[cut.op.protocol] + 1
-        held = canvas.result.reshape(-1, size)[:, : known if known > 0 else size]
-        mark = hashlib.sha256(held.tobytes()).digest()
+        sure = size - GRAIN_BYTES[cut.op.protocol] + 1
+        known = sure if sure >= ENOUGH_BYTES else size
+        if not canvas.disputed.reshape(-1, size)[:, :known].any():
+            held = canvas.result.reshape(-1, size)[:, :known]
+            mark = hashlib.sha256(held.tobytes()).digest()
     return Token(cut.op.kind, cut.op.work_bytes, cut.op.protocol, tells, mark)
 
 

@@ -39,6 +39,10 @@ HYBRID = (
     "each rank's part of the gradients is summed over groups that hold all of the model (HSDP): "
     "the sums are told, and not followed; the parameters are"
 )
+SIZES_OPEN = (
+    "units that fill as many lines are gathered in the order of the model's modules: their sizes "
+    "on the wire are the same"
+)
 BY_ORDER = "{} of {} units are gathered once an iteration: only order tells them from gradients"
 STEPS = "the first iteration that was seen held the parameters the trainer began with"
 LATER = "step 0 is the trainer's step {}: of what was gathered before, parts were not seen"

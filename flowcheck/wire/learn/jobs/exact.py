@@ -1,0 +1,45 @@
+"""How large gathers are where the model is known: a last line or group may hold less than fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.periods import Period
+from flowcheck.wire.terms import GRAIN_BYTES
+
+
+def exact(
+    cuts: Sequence[Cut], ring: Ring, period: Period, blocks: Sequence[int]
+) -> tuple[list[Cut], bool]:
+    """(with the sizes of the model's units where these have the same sends, whether only the order
+    tells them apart)."""
+    sized, left, by_order = list(cuts), Counter(blocks), False
+    for unit in period.units:
+        first = cuts[period.start + unit[0]]
+        fits = [size for size in dict.fromkeys(blocks) if left[size] and _fits(first, ring, size)]
+        if not fits:
+            continue
+        by_order |= len(fits) > 1
+        left[fits[0]] -= 1
+        for i in (period.at(n).start + place for n in range(period.windows) for place in unit):
+            sized[i] = _sized(cuts[i], ring, fits[0])
+    return sized, by_order
+
+
+def _fits(cut: Cut, ring: Ring, size: int) -> bool:
+    if not 0 <= cut.op.work_bytes - size < GRAIN_BYTES[cut.op.protocol]:
+        return False
+    own, other = cut.schedules, _sized(cut, ring, size).schedules
+    return [[[send.wire_bytes for send in c] for c in edge] for edge in own] == [
+        [[send.wire_bytes for send in c] for c in edge] for edge in other
+    ]
+
+
+def _sized(cut: Cut, ring: Ring, size: int) -> Cut:
+    op = replace(cut.op, work_bytes=size)
+    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
