@@ -1,8 +1,11 @@
-"""A rank that sends the same twice gathers twice: of two ranks, an all-reduce does not."""
+"""A rank that sends the same twice, or sends on what it got, gathers: an all-reduce does not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
@@ -14,7 +17,47 @@ ENOUGH_VALUES = 16
 """Different words in a send, before it is no chance that another one holds the same."""
 
 
+Seen = tuple[NDArray[np.uint8], NDArray[np.bool_]]
+
+
 def echoes(cut: Cut, ring: Ring) -> bool:
+    """What is read as an all-reduce forwards what it received, or repeats itself: it is gathers."""
+    if cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:
+        return False
+    return _echoes_of_two(cut, ring) if ring.ranks == 2 else _forwards(cut, ring)
+
+
+def _forwards(cut: Cut, ring: Ring) -> bool:
+    """A rank sends on what it got in the first ring step as it came: it has added nothing. False
+    where nobody of whom that was seen did."""
+    slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
+    rows = {edge.sender: i for i, edge in enumerate(ring.edges) if not edge.senders}
+    told = []
+    for sender, i in rows.items():
+        j = rows.get((sender + 1) % ring.ranks)
+        pairs = _first_steps(cut, ring, i, j, slices) if j is not None and ring.gpus == 1 else ()
+        for one, two in pairs:
+            words = one[0][: len(one[0]) // 4 * 4].view("<u4")
+            if one[1].all() and two[1].all() and len(np.unique(words)) >= ENOUGH_VALUES:
+                told.append(bool((one[0] == two[0]).all()))
+    return bool(told) and all(told)
+
+
+def _first_steps(cut: Cut, ring: Ring, i: int, j: int, slices: int) -> Iterator[tuple[Seen, Seen]]:
+    """(what came in ring step 0 on edge `i`, what went out in step 1 on edge `j`) by channel."""
+    for channel, schedule in enumerate(cut.schedules[i]):
+        if not schedule or channel not in cut.channels[i] or channel not in cut.channels[j]:
+            continue
+        here, there = cut.channels[i].index(channel), cut.channels[j].index(channel)
+        one = ring.edges[i].streams[here].sends.get(cut.starts[i][here])
+        two = ring.edges[j].streams[there].sends.get(cut.starts[j][there] + slices)
+        size = schedule[0].data_bytes
+        if one is not None and two is not None and one.wire_bytes == two.wire_bytes and size:
+            protocol = cut.op.protocol
+            yield unpacked(one, protocol, size), unpacked(two, protocol, size)
+
+
+def _echoes_of_two(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce of two ranks holds one rank's part and a result that are the
     same: it is two all-gathers, as of parameters before a forward and again before a backward."""
     if ring.ranks != 2 or ring.sounding or cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:

@@ -81,6 +81,17 @@ def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     return tuple(found)
 
 
+def scattered(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
+    """Reduce-scatters that were taken for gathers: the copies of a block differ, as sums do on
+    their way."""
+    found = []
+    for cut in cuts:
+        gather = cut.op.kind is Kind.ALL_GATHER and not cut.op.licensed
+        differs = gather and _differ_early(cut, paint(cut, ring)[0], ring)
+        found.append(_as(cut, ring, Kind.REDUCE_SCATTER, cut.op.meaning) if differs else cut)
+    return tuple(found)
+
+
 def _differ_early(cut: Cut, canvas: Canvas, ring: Ring) -> bool:
     """Copies of a block differ from its beginning on, and not only in what fills its end up."""
     size = cut.op.work_bytes

@@ -16,7 +16,7 @@ from flowcheck.wire.learn.search.communicators import (
     read_group,
     score_of,
 )
-from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told
+from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
 from flowcheck.wire.terms import Kind, Rule
 
 DEPTH = 2
@@ -36,7 +36,15 @@ def find_communicators(
     """By the rows that connections were made in, or by when they were used, if that leaves nothing
     unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
     Order: by when each was first used."""
-    return sorted(_found(streams, grants, rules, purse), key=_began)
+    return sorted(map(_told, _found(streams, grants, rules, purse)), key=_began)
+
+
+def _told(communicator: Communicator) -> Communicator:
+    """Only now: what contradicts a gather speaks against the reading it is of."""
+    if communicator.habits.shapes or communicator.ring.gathers:
+        return communicator
+    cuts = communicator.cuts
+    return replace(communicator, cuts=replace(cuts, found=scattered(cuts.found, cuts.ring)))
 
 
 def _began(communicator: Communicator) -> int:

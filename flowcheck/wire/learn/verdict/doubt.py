@@ -19,6 +19,7 @@ WRITERS_OPEN = (
     "large on the wire as each other"
 )
 SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
+MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the same sizes"
 CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
@@ -100,6 +101,8 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     ring = communicator.ring
     assumed += ring.by_gpu if reduces else ()
     named = any(other.op.licensed for other in communicator.cuts.found)
+    if reduces and not named and _may_be_two(cut, communicator):
+        assumed.append(MAY_BE_TWO)
     if reduces and not ring.closed and not named:
         assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
     for rival in communicator.rivals if reduces else ():
@@ -111,6 +114,20 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     if _channels_open(cut, communicator):
         assumed.append(CHANNEL_ORDER)
     return list(dict.fromkeys(assumed))
+
+
+def _may_be_two(cut: Cut, communicator: Communicator) -> bool:
+    """Of two ranks: what each sends first is as large as what it sends then, and as what the other
+    one sends."""
+    if communicator.ring.ranks != 2 or cut.op.licensed:
+        return False
+    sizes = {
+        tuple(send.wire_bytes for send in channel)
+        for schedule in cut.schedules
+        for channel in schedule
+        if channel
+    }
+    return len(sizes) == 1 and all(one[: len(one) // 2] == one[len(one) // 2 :] for one in sizes)
 
 
 def _seen_whole(cut: Cut, communicator: Communicator) -> bool:
