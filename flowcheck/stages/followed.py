@@ -15,19 +15,13 @@ from flowcheck.stages.averaged import averaged
 from flowcheck.stages.gathered import ENDED, NOT_CAME
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.joining import GOES_ON
 from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
-
-GOES_ON = (
-    "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
-    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
-)
-MISSING_RANGES_MAX = 1000
-"""Ranges a StepLost names; the shard keeps them all."""
 
 
 class Followed:
@@ -45,11 +39,9 @@ class Followed:
         fresh: bool,
         joins: bool = False,
     ) -> None:
-        """Obeys the job: everything here may have been done before a kill.
-
-        each: all-reduced backward passes per step of the trainer; fresh: it was learned just now;
-        joins: behind a step that was lost it is joined again.
-        """
+        """Obeys the job: everything here may have been done before a kill. each: all-reduced
+        backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
+        step that was lost it is joined again."""
         self._each = each
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = Apart(run.learned_folder / "numbers")
@@ -67,9 +59,7 @@ class Followed:
         self.planned = Planned(
             run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
         )
-        self.planned.restore()
-        if self.lost:
-            self.planned.join_again()
+        self.planned.restore(lost=self.lost)
         self.planned.install(lost=self.lost)
         self.place()
 
@@ -193,10 +183,7 @@ class Followed:
         """The replica stops before this step; capture and counting go on. Of sharded training a
         loss costs no more than itself."""
         shard = self.generations.shard
-        missing = shard.missing(short.generation)
-        if len(missing) > MISSING_RANGES_MAX:
-            why += f"; the first {MISSING_RANGES_MAX} of {len(missing)} missing ranges"
-            missing = missing[:MISSING_RANGES_MAX]
+        missing, why = self.generations.missing(short, why)
         broken = self._broken is not None and short.step >= self._broken[0]
         self._stopped = self._alone and broken
         if not self._stopped:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from flowcheck.plane.shard import GENERATIONS, Shard, State
 
+MISSING_RANGES_MAX = 1000
+"""Ranges a StepLost names; the shard keeps them all."""
+
 
 def _none(_: NDArray[np.uint8]) -> str:
     return ""
@@ -103,3 +106,11 @@ class Generations:
                 return Short(step, generation, covered, state == State.LOST, conflict_bytes)
             step += 1
         return None
+
+    def missing(self, short: Short, why: str) -> tuple[tuple[tuple[int, int], ...], str]:
+        """What it lacks, as far as a message names it; and why, which says if it is more."""
+        ranges = self.shard.missing(short.generation)
+        if len(ranges) <= MISSING_RANGES_MAX:
+            return ranges, why
+        more = f"; the first {MISSING_RANGES_MAX} of {len(ranges)} missing ranges"
+        return ranges[:MISSING_RANGES_MAX], why + more

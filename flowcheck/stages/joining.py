@@ -28,6 +28,10 @@ JOINED = (
     "the job was joined amid its run: its steps are logged from now on, and wait for a base: with "
     "two checkpoints it writes from here on, flowcheck base FILE --then LATER"
 )
+GOES_ON = (
+    "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
+    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
+)
 NO_ROOM = (
     "three quarters of staging.size_bytes are full: it must hold an iteration and the begin of the "
     "next one"

@@ -59,13 +59,16 @@ class Planned:
         once = job.kind is Follows.PARAMETERS and not job.guarded
         self.recuts = Recuts(run, job, self._plans, base, name, unbroken=once)
 
-    def restore(self) -> None:
-        """Ends what a kill interrupted: every plan gets the cuts that were decided."""
+    def restore(self, *, lost: bool) -> None:
+        """Ends what a kill interrupted: every plan gets the cuts that were decided; lost: nothing
+        is placed any more, the job may be joined again."""
         for extractor in self._extractors:
             states = extractor.staging.plans()["state"]
             for index, key in enumerate(extractor.keys()):
                 if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
                     self.recuts.restore(extractor, index, key)
+        if lost:
+            self.join_again()
 
     def install(self, *, lost: bool) -> None:
         """Plans for flows that appeared; what no plan names may be another job's.

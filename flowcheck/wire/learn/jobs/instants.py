@@ -71,6 +71,8 @@ def first_iteration(lanes: Sequence[Lane], *, ended: bool, laps: int) -> tuple[C
     between = ""
     if not cuts and all(len(lane.seen) >= LAPS * len(lane.period) for lane in lanes):
         # What comes only now and then lies between iterations.
+        if laps > 1:  # else an iteration 0 of the same sizes must not be taken for a later one
+            needed = [laps * len(lane.period) for lane in lanes]
         begins = [lane.begins(least) for lane, least in zip(lanes, needed, strict=True)]
         for lane, own, least in zip(lanes, begins, needed, strict=True):
             if not own[: len(lane.seen) - least + 1].any():
