@@ -102,9 +102,14 @@ def _fits(
     used = [protocol for protocol in ORDER if protocol in {*seen, *(s.protocol for s in row)}]
     fits: list[_Fit] = []
     short = False
+    # Each bucket goes around a ring twice, on some channel at least.
+    most = max(len(stream.sends) for stream in row) // (2 * LAPS * len(stated.buckets)) + 1
     for ring in rings(alone(row, grants), rules):
         if fits and ring.penalty > min(fit.penalty for fit in fits) + 1:
             break
+        if ring.ranks > most:
+            short = True
+            continue
         for guess in _guesses(stated, ring, used):
             found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=AS_STATED)
             short = short or why == SHORT

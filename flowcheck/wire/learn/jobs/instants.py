@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -78,6 +79,8 @@ def first_iteration(lanes: Sequence[Lane], *, ended: bool, laps: int) -> tuple[C
             if not own[: len(lane.seen) - least + 1].any():
                 return None, UNLIKE.format(len(lane.seen), lane.key.dest_qp)
         cuts, between = _cuts(lanes, begins, needed), BETWEEN
+        if _contradict(lanes, cuts, needed):
+            return None, UNTOLD.format("several")
     if not cuts:
         return None, SHORT
     return _chosen(lanes, cuts, between, ended=ended)
@@ -118,7 +121,8 @@ def _chosen(
     """The first cut of the right kind whose iteration was seen to the last byte."""
     kinds: dict[tuple[int, ...], list[Cut]] = defaultdict(list)
     for cut in cuts:
-        kinds[_kind(lanes, cut)].append(cut)
+        # What lies between iterations moves all behind it.
+        kinds[() if assumed else _kind(lanes, cut)].append(cut)
     usual = {kind: median(_pauses(own) or [0]) for kind, own in kinds.items()}
     best = max(kinds, key=lambda kind: usual[kind])
     if len(kinds) > 1:
@@ -135,6 +139,17 @@ def _chosen(
         ):
             return cut, assumed
     return None, SHORT
+
+
+def _contradict(lanes: Sequence[Lane], cuts: Sequence[Cut], needed: Sequence[int]) -> bool:
+    """Two of them would share messages, and are no whole iterations apart."""
+    for one, other in pairwise(cuts):
+        ahead = [b - a for a, b in zip(one.at, other.at, strict=True)]
+        shared = any(by < least for by, least in zip(ahead, needed, strict=True))
+        laps = {divmod(by, len(lane.period)) for by, lane in zip(ahead, lanes, strict=True)}
+        if shared and (len(laps) > 1 or any(rest for _, rest in laps)):
+            return True
+    return False
 
 
 def _pauses(cuts: Sequence[Cut]) -> list[int]:
