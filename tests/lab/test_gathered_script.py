@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.chain import wait_until
 from support.live import greetings
-from test_unseen_scripts import SCRIPTS, launch, replay
+from test_unseen_scripts import ADAMW, SCRIPTS, launch, replay
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.tap import Tap
@@ -141,3 +141,27 @@ def test_on_a_live_port_it_is_followed_audited_and_given_back(
     assert hashlib.sha256(held).hexdigest() == truth(kept, 2, torch.float32)[STEPS - 2]
     manifest = json.loads((tmp_path / f"saved/step-{STEPS - 1}/manifest.json").read_text())
     assert manifest["kind"] == "parameters, no optimizer state" and not manifest["older"]
+
+
+def test_an_optimizer_of_parts_beside_ddp_is_followed_with_all_its_state(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    """ZeroRedundancyOptimizer: gradients are reduced whole, what it broadcasts is not needed."""
+    capture, digests = tmp_path / "job.pcapng", tmp_path / "digests.jsonl"
+    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
+        launch(hosts, "zero_one.py", str(digests))
+    told = replay(capture, ADAMW)
+    own = [json.loads(line) for line in digests.read_text().splitlines()]
+    found = {line["step"]: line["parameters_sha256"] for line in told["digests"]}
+    assert found == {line["step"]: line["parameters"] for line in own} and not told["why"]
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_a_reduce_scatter_with_its_gather_behind_it_is_refused_by_name(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    capture = tmp_path / "job.pcapng"
+    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
+        launch(hosts, "zero_flat.py", str(tmp_path / "kept"), "NCCL_PROTO=Simple")
+    told = replay(capture, ADAMW)
+    assert "ZeRO-1" in told["why"] and not told["digests"]

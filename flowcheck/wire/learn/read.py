@@ -17,6 +17,7 @@ from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded
 from flowcheck.wire.learn.jobs.sharded_basis import SHARDED
+from flowcheck.wire.learn.jobs.zero import maybe_zero
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
@@ -103,6 +104,8 @@ def read_stream(
     if job is None and gathers(communicators):
         sharded = learn_sharded(communicators, blocks)
         job, why_not = sharded.job, (SHARDED, *sharded.why_not)
+    elif job is None:
+        why_not = (*why_not, *maybe_zero(everything))
     if purse.left <= 0 and NOT_YET.issuperset(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams

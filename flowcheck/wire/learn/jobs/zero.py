@@ -1,0 +1,60 @@
+"""A reduce-scatter and the gather behind it, of one buffer, look like an all-reduce of it.
+
+Megatron-LM's distributed optimizer and ZeRO-1 make the two: what is gathered are the parameters
+that each rank stepped. Sizes, steps and copies are those of an all-reduce; only that parameters
+change little from one step to the next speaks for it, which is no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.learn.reading import Collective
+
+OFTEN = 3
+"""Of one size, before what they hold is compared."""
+LITTLE = 0.25
+"""Of its norm, that parameters change by in a step at most; gradients of other data change more."""
+LEAST_BYTES = 256
+MAYBE_ZERO = (
+    "what is read as all-reduces of {:,} bytes changes little from one to the next, as parameters "
+    "do: a reduce-scatter of gradients and a gather of the parameters behind it (ZeRO-1, "
+    "Megatron-LM's distributed optimizer) look like one all-reduce; they are not followed"
+)
+
+
+def maybe_zero(collectives: Sequence[Collective]) -> tuple[str, ...]:
+    """A sentence on all-reduces that may be gathers; () where nothing speaks for that."""
+    by_size: dict[int, list[NDArray[np.uint8]]] = {}
+    for c in collectives:
+        if c.kind == "all_reduce" and c.complete and c.bytes >= LEAST_BYTES:
+            by_size.setdefault(c.bytes, []).append(c.result)
+    slow = (size for size, held in by_size.items() if len(held) >= OFTEN and _slow(held))
+    return tuple(MAYBE_ZERO.format(size) for size in slow)
+
+
+def _slow(held: Sequence[NDArray[np.uint8]]) -> bool:
+    return any(
+        all(_near(one, other) for one, other in pairwise(values)) for values in _as_types(held)
+    )
+
+
+def _as_types(held: Sequence[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.float32]]]:
+    """As float32, and as bfloat16, whose bits are the upper ones of a float32."""
+    if held[0].size % 4 == 0:
+        yield [data.view("<f4") for data in held]
+    if held[0].size % 2 == 0:
+        yield [(data.view("<u2").astype("<u4") << 16).view("<f4") for data in held]
+
+
+def _near(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    """Different, and by little."""
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return False
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    norm = float(np.linalg.norm(a))
+    return 0 < float(np.linalg.norm(b - a)) < LITTLE * norm
