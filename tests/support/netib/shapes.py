@@ -158,6 +158,15 @@ CASES: dict[str, Options] = {
     "r2-ll-219-metrics-group-first": Options(
         shapes=SMALL, channels=2, metrics_group=True, beside_first=True
     ),
+    "r3-ll128-230-metrics-group-2qps": Options(
+        ranks=3, protocol="LL128", shapes=WIDE, channels=3, version=(2, 30), qps=2, steps=4,
+        metrics_group=True, buffers=64,
+    ),
+    "r2-ll128-226-three-communicators": Options(
+        protocol="LL128", mix=((1024, "LL"),), shapes=SMALL, channels=6, version=(2, 26), qps=2,
+        caps_bytes=(4000, 20000), tensor_layers=2, tensor_near=True, metrics_group=True,
+        beside_first=True, counters=1, steps=4,
+    ),
     "r4-ll-226-all-beside": Options(
         ranks=4, shapes=SMALL, channels=3, version=(2, 26), metrics_group=True, tensor_layers=3,
         pipeline_bytes=5000, steps=3, mirrored=(2,),

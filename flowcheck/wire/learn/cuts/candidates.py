@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
 from flowcheck.wire.learn.flows.order import earliest
@@ -103,8 +104,11 @@ def _generated(
         kinds = [Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST]
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
-        for slack in slacks(ring, kind, total, protocol):
-            op = Op(kind=kind, work_bytes=total - slack, protocol=protocol)
+        sizes = [total - slack for slack in slacks(ring, kind, total, protocol)]
+        if protocol is Protocol.LL128 and kind in (Kind.ALL_REDUCE, Kind.BROADCAST):
+            sizes += totals_of_room(ring, kind, total)
+        for size in sizes:
+            op = Op(kind=kind, work_bytes=size, protocol=protocol)
             if op.work_bytes > 0 and op not in seen:
                 seen.add(op)
                 yield op

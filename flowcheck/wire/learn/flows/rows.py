@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from flowcheck.wire.learn.flows.streams import Stream
 
@@ -39,10 +39,14 @@ def rows(streams: Sequence[Stream]) -> list[Row]:
 
 
 def parts(row: Row) -> Iterator[tuple[Row, ...]]:
-    """Ways to part a row into communicators of the same ranks, the likeliest first: as many
-    channels in each, else a later one begins where a connection is used before all behind it."""
+    """Ways to part a row into communicators of the same ranks, the likeliest first: a rank makes
+    all connections of one direction, then all of the other; as many channels in each; a later one
+    begins where a connection is used before all behind it."""
     host = _hosts(row)[0][0]
     ordered = sorted(row, key=lambda s: _place(s, host))
+    runs = [tuple(run) for _, run in groupby(ordered, key=lambda s: s.key.destination == host)]
+    if len(runs) % 2 == 0 and 2 < len(runs) <= 2 * MOST_PARTS:
+        yield tuple((*a, *b) for a, b in zip(runs[::2], runs[1::2], strict=True))
     into = [s for s in ordered if s.key.destination == host]
     out = [s for s in ordered if s.key.destination != host]
     for count in range(2, MOST_PARTS + 1):

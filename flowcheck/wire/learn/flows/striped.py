@@ -36,7 +36,8 @@ def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]
     """
     found: list[list[FlowSeen]] = []
     for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
-        home = next((g for g in found if all(_share(flow, other, sends) for other in g)), None)
+        homes = (g for g in found if all(_share(flow, other, sends, granting) for other in g))
+        home = next(homes, None)
         if home is None or _own_grants((*home, flow), granting) > 1:
             found.append([flow])
         else:
@@ -49,11 +50,13 @@ def _began(send: SendSeen) -> tuple[int, int]:
     return send.message.first_ns, send.message.order
 
 
-def _share(one: FlowSeen, two: FlowSeen, sends: Sends) -> bool:
-    """They write to the same buffers, by the same keys, at the same time."""
+def _share(one: FlowSeen, two: FlowSeen, sends: Sends, granting: Sequence[FlowSeen]) -> bool:
+    """They write to the same buffers, by the same keys, at the same time, or one after the other by
+    the clear-to-send messages of one of them alone."""
     if (one.key.source, one.key.destination) != (two.key.source, two.key.destination):
         return False
-    if one.last_ns < two.first_ns or two.last_ns < one.first_ns:
+    apart = one.last_ns < two.first_ns or two.last_ns < one.first_ns
+    if apart and _own_grants((one, two), granting) != 1:
         return False  # the buffers of a job that was there before
     mine, others = _buffers(sends[one.key]), _buffers(sends[two.key])
     shared = mine.keys() & others.keys()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.place import contradictions
+from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
 from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring, rings
@@ -123,11 +124,16 @@ def read_group(
     purse: Purse | None = None,
     *,
     gathers: bool = False,
+    near: Collection[int] = (),
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
-    guesses fail at once; only if none reads everything are the best of them worth more work."""
+    guesses fail at once; only if none reads everything are the best of them worth more work. near:
+    ranks of rings on the same hosts, which it rather has too."""
     guesses = [] if gathers else sounded(group, rules, purse)
-    guesses += [replace(ring, gathers=gathers) for ring in rings(group, rules)]
+    counted = ranks_counted(s for of in group.links.values() for s in of)
+    likely = {*counted[:1], *near}
+    ordered = sorted(rings(group, rules), key=lambda g: (g.penalty, g.ranks not in likely))
+    guesses += [replace(ring, gathers=gathers) for ring in ordered]
     if not guesses:
         return None
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from flowcheck.wire.learn.cuts.cut import PURSE, Purse
 from flowcheck.wire.learn.flows.groups import alone, groupings
@@ -25,6 +26,11 @@ IN_STEP = 0.9
 """Share of the all-reduces of two communicators that no chance lets begin together."""
 PART_PURSE = (1_000, 20)
 """Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
+LIKELY_PARTS = 2
+"""Ways in which a row is parted that can be read as one, where only bytes contradict that."""
+FIRST_PURSE = (1_000, 10)
+"""The same before a row is parted at all: the search in several communicators taken for one never
+ends, and what is one is mostly read in far fewer."""
 
 
 def find_communicators(
@@ -111,27 +117,35 @@ class _Search:
     streams: Sequence[Stream]
     grants: Sequence[Grants]
     rules: tuple[Rule, ...]
-    known: dict[frozenset[int], list[Communicator]] = field(default_factory=dict)
-    """Rows that were read already, by identity of their streams."""
+    known: dict[tuple[tuple[int, int], frozenset[int]], list[Communicator]] = field(
+        default_factory=dict
+    )
+    """Rows that were read already, by the purse and the identity of their streams."""
+    ranks: set[int] = field(default_factory=set)
+    """Of rings that a trainer's plan bears out."""
 
     def of(self, row: Row, depth: int) -> list[Communicator]:
         """The row as one communicator, or as several if only these leave nothing unread; empty
         where it forms no ring."""
-        one = self._one(row, PURSE if depth == DEPTH else PART_PURSE)
+        one = self._one(row, FIRST_PURSE)
         if _whole(one) and _score(one) < CONTRADICTION_COST:
             return one
-        several = self.parted(row, depth)
-        if _whole(one) and several and _score(several) >= _score(one):
-            return one
-        return several or one
+        if _whole(one):
+            several = self.parted(row, min(depth, 1), most=LIKELY_PARTS)
+            return several if several and _score(several) < _score(one) else one
+        if several := self.parted(row, depth):
+            return several
+        return self._one(row, PURSE if depth == DEPTH else PART_PURSE)
 
     def _one(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
-        name = frozenset(map(id, row))
+        name = (purse, frozenset(map(id, row)))
         if name not in self.known:
             found = self._read(row, purse)
             if (not found or not found[0].habits.shapes) and gathers_again(row):
                 found = self._sharded(row, found, purse)
             self.known[name] = found
+            planned = (c for c in found if c.habits.buckets and not c.cuts.unread)
+            self.ranks.update(c.ring.ranks for c in planned)
         return self.known[name]
 
     def _read(
@@ -139,7 +153,7 @@ class _Search:
     ) -> list[Communicator]:
         left = Purse(purse[0] + purse[1] * sum(len(stream.sends) for stream in row))
         group = alone(row, self._unpaired(row))
-        found = read_group(group, self.rules, left, gathers=gathers)
+        found = read_group(group, self.rules, left, gathers=gathers, near=self.ranks)
         return [] if found is None else [found]
 
     def _sharded(
@@ -153,12 +167,15 @@ class _Search:
         told = replace(cuts, found=kinds_told(cuts.found, cuts.ring))
         return [replace(found[0], cuts=told)]
 
-    def parted(self, row: Row, depth: int) -> list[Communicator]:
+    def parted(self, row: Row, depth: int, most: int | None = None) -> list[Communicator]:
         """The row as several communicators of the same ranks; empty unless these leave nothing
         unread. Where sends were lost, what is left fits too much to tell."""
         if not depth or any(len(s.sends) < s.stop or not s.from_start for s in row):
             return []
-        return next((found for way in parts(row) if (found := self.all_of(way, depth - 1))), [])
+        return next(
+            (found for way in islice(parts(row), most) if (found := self.all_of(way, depth - 1))),
+            [],
+        )
 
     def all_of(self, way: Sequence[Row], depth: int) -> list[Communicator]:
         """Rows that only numbers or times hold apart; empty unless sizes bear that out."""
@@ -185,13 +202,15 @@ class _Search:
 
 def _in_step(found: Sequence[Communicator]) -> bool:
     """Nearly every all-reduce of one of them began while another one made one: they are rather
-    channels of one communicator, unless a trainer's plan says how large its tensors are."""
-    spans = [_spans(communicator) for communicator in found if not communicator.habits.shapes]
-    for i, own in enumerate(spans):
-        for others in spans[:i]:
+    channels of one communicator. Where a trainer's plan says how large its tensors are, every
+    one: half of them are as large as all of a type half as wide."""
+    spans = [(_spans(one), bool(one.habits.shapes)) for one in found]
+    for i, (own, planned) in enumerate(spans):
+        for others, planned_too in spans[:i]:
             fewer, more = sorted((own, others), key=len)
             beside = sum(any(a <= begin <= b for a, b in more) for begin, _ in fewer)
-            if fewer and beside >= IN_STEP * len(fewer):
+            share = 1 if planned or planned_too else IN_STEP
+            if fewer and beside >= share * len(fewer):
                 return True
     return False
 
