@@ -173,7 +173,7 @@ STATED = ["ll", "simple-3-ranks", "ll128-2-channels", "two-mirrors", "metric"]
 
 
 @pytest.mark.parametrize("name", drawn("test_stated", STATED))
-def test_joined_by_a_expected_of(name: str, tmp_path: Path, shm: Path) -> None:
+def test_joined_by_a_stated_model(name: str, tmp_path: Path, shm: Path) -> None:
     options = SHAPES[name]
     made = generate(options, tmp_path)
     right = truth_of(made.truth)

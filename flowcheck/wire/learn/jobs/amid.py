@@ -21,10 +21,11 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.instants import SHORT
 from flowcheck.wire.learn.jobs.joined import join_job
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
+from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, Rule
 
 NO_RINGS = "no connections of a ring were seen yet"
 UNFIT = (
@@ -36,6 +37,9 @@ UNPLACED = "which place in the ring the mirrored ranks have is not told: sizes f
 OTHER_NODES = (
     "sizes fit only a ring that hosts or the ranks named by clear-to-send messages contradict, as "
     "where nodes hold several GPUs: which of them writes is told only where a start is seen"
+)
+IN_ONE_LINE = (
+    "all sums of the stated model fit one line or group: whatever else ranks sum looks like them"
 )
 AS_STATED = "parameters and the order of their gradients are those of the stated model"
 LAPS = 2
@@ -204,8 +208,12 @@ def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     if len(best) > 1:
         return None, UNPLACED.format(len(best))
     found = best[0]
+    sums = {(op.work_bytes, op.protocol) for op in found.each if op.role is job.Role.BUCKET}
+    if all(size <= GRAIN_BYTES[protocol] for size, protocol in sums):
+        return None, IN_ONE_LINE
+    alike = (ALL_ALIKE,) if len(sums) == 1 else ()
     assumed = [BY_TAGS] if len(fits) > 1 else []
     if max(communicator.channels for communicator in found.communicators) > 1:
         assumed.append(CHANNEL_ORDER)
     told = tuple(f"{sentence} {job.UNSHOWN}" for sentence in (*stated.assumed, *assumed))
-    return msgspec.structs.replace(found, assumed=(*found.assumed, *told)), ""
+    return msgspec.structs.replace(found, assumed=(*found.assumed, *told, *alike)), ""
