@@ -49,7 +49,9 @@ def steps_taken(run: RunDir) -> int:
     return len(run.steps.read_bytes().splitlines()) if run.steps.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_a_signal_ends_the_chain_within_five_seconds_with_a_checkpoint(
     captures: Path, tmp_path: Path, number: signal.Signals, clean_memory: None
 ) -> None:

@@ -65,8 +65,17 @@ def judged(result: dict[str, Any], lives: Lives) -> None:
     assert result["lost"] is None
 
 
-@pytest.mark.parametrize("same_qps", [False, True])
-@pytest.mark.parametrize("resumed_from", [KILLED_IN - 1, 3, 0])
+@pytest.mark.parametrize(
+    ("resumed_from", "same_qps"),
+    [
+        (KILLED_IN - 1, True),
+        (3, False),
+        pytest.param(KILLED_IN - 1, False, marks=pytest.mark.nightly),
+        pytest.param(3, True, marks=pytest.mark.nightly),
+        pytest.param(0, False, marks=pytest.mark.nightly),
+        pytest.param(0, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_relaunched_job_goes_on_from_the_step_its_weights_are_of(
     tmp_path: Path, resumed_from: int, same_qps: bool
 ) -> None:

@@ -106,7 +106,10 @@ def test_every_collective_of_a_job_is_read_bit_for_bit(case: Case, tmp_path: Pat
     assert len(told["collectives"]) >= len(truth) - 1
 
 
-@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+@pytest.mark.parametrize(
+    "protocol",
+    [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("LL", "Simple")), "LL128"],
+)
 def test_several_queue_pairs_of_one_connection_are_put_together(
     protocol: str, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["parse-0", "extract"])
+@pytest.mark.parametrize("stage", [pytest.param("parse-0", marks=pytest.mark.nightly), "extract"])
 @pytest.mark.parametrize("before", [pytest.param(40, marks=pytest.mark.nightly), 253])
 def test_a_stage_killed_before_anything_is_learned_costs_nothing(
     tmp_path: Path, stage: str, before: int

@@ -130,10 +130,10 @@ ALL, SOME, NONE = "every step", "the first steps", "no step"
 QUICK = [
     ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
     ("variants.py view", ADAMW, ALL, ""),
-    ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
-    ("several_dtypes.py float64", SGD, ALL, ""),
 ]
 OTHERS = [
+    ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
+    ("several_dtypes.py float64", SGD, ALL, ""),
     ("cnn_batchnorm.py unused", MOMENTUM, ALL, ""),
     ("cnn_batchnorm.py mixed", MOMENTUM, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
     ("unused_branch.py", ADAMW, ALL, ""),
