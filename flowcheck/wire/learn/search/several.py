@@ -28,8 +28,9 @@ PART_PURSE = (1_000, 20)
 """Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
 LIKELY_PARTS = 2
 """Ways in which a row is parted that can be read as one, where only bytes contradict that."""
+MANY_SENDS = 500
 FIRST_PURSE = (1_000, 10)
-"""The same before a row is parted at all: the search in several communicators taken for one never
+"""The same, of a row of many sends, before it is parted at all: the search in several communicators taken for one never
 ends, and what is one is mostly read in far fewer."""
 
 
@@ -127,7 +128,8 @@ class _Search:
     def of(self, row: Row, depth: int) -> list[Communicator]:
         """The row as one communicator, or as several if only these leave nothing unread; empty
         where it forms no ring."""
-        one = self._one(row, FIRST_PURSE)
+        large = sum(len(stream.sends) for stream in row) > MANY_SENDS
+        one = self._one(row, FIRST_PURSE if large else PURSE)
         if _whole(one) and _score(one) < CONTRADICTION_COST:
             return one
         if _whole(one):
@@ -202,15 +204,13 @@ class _Search:
 
 def _in_step(found: Sequence[Communicator]) -> bool:
     """Nearly every all-reduce of one of them began while another one made one: they are rather
-    channels of one communicator. Where a trainer's plan says how large its tensors are, every
-    one: half of them are as large as all of a type half as wide."""
-    spans = [(_spans(one), bool(one.habits.shapes)) for one in found]
-    for i, (own, planned) in enumerate(spans):
-        for others, planned_too in spans[:i]:
+    channels of one communicator, unless a trainer's plan says how large its tensors are."""
+    spans = [_spans(communicator) for communicator in found if not communicator.habits.shapes]
+    for i, own in enumerate(spans):
+        for others in spans[:i]:
             fewer, more = sorted((own, others), key=len)
             beside = sum(any(a <= begin <= b for a, b in more) for begin, _ in fewer)
-            share = 1 if planned or planned_too else IN_STEP
-            if fewer and beside >= share * len(fewer):
+            if fewer and beside >= IN_STEP * len(fewer):
                 return True
     return False
 
