@@ -30,8 +30,8 @@ LIKELY_PARTS = 2
 """Ways in which a row is parted that can be read as one, where only bytes contradict that."""
 MANY_SENDS = 500
 FIRST_PURSE = (1_000, 10)
-"""The same, of a row of many sends, before it is parted at all: the search in several communicators taken for one never
-ends, and what is one is mostly read in far fewer."""
+"""The same, of a row of more sends than that, before it is parted at all: the search in several
+communicators taken for one never ends, and what is one is mostly read in far fewer."""
 
 
 def find_communicators(
