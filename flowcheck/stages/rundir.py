@@ -209,8 +209,10 @@ class RunDir:
         return {stage: pid for stage, pid in found.items() if pid is not None}
 
     def _pid_of(self, stage: str) -> int | None:
-        file = self.pids / stage
-        return living(file.read_text()) if file.exists() else None
+        try:
+            return living((self.pids / stage).read_text())
+        except FileNotFoundError:  # none was there, or it was taken away meanwhile
+            return None
 
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""

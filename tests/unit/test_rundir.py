@@ -39,3 +39,15 @@ def test_shared_memory_and_sockets_are_for_their_owner_alone(tmp_path: Path, shm
     modes = {str(p): p.stat().st_mode & 0o077 for p in (run.memory, run.sockets)}
     assert set(modes.values()) == {0}
     run.remove()
+
+
+def test_a_process_file_that_goes_while_it_is_looked_for_is_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    run.pids.mkdir()
+    (run.pids / "supervisor").write_text("1 1\n")
+    listed = list(run.pids.glob("*"))
+    (run.pids / "supervisor").unlink()
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(listed))
+    assert run.stage_pids() == {}
