@@ -18,7 +18,6 @@ MIDSTREAM = "a ring joined amid the job is not recognized from its messages alon
 LL_TAIL = "LL: weights with buffers that end within a line are not told"
 LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
 KNOWN: dict[str, str] = {
-    "r4-simple-230-from-step-2": MIDSTREAM,
     "r2-ll-219-from-inside-step-2": MIDSTREAM,
     "r4-ll128-223-from-inside-step-2": MIDSTREAM,
 }

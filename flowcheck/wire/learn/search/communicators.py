@@ -202,7 +202,9 @@ def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:
         ring.rules,
     )
     nothing = Cuts(ring, (), state, sum(len(stream.sends) for stream in streams), 0.0)
-    return resumed(nothing, purse)
+    # The capture may begin between two collectives, or amid one.
+    at_once = cut_stream(ring, Trainer(), effort=HASTY, start=state.positions, purse=purse)
+    return min(at_once, resumed(nothing, purse), key=plain_score)
 
 
 def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:
