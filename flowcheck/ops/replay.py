@@ -63,15 +63,15 @@ def run(request: Request) -> int:
         request.out.mkdir(parents=True, exist_ok=True)  # now, not after all the work
     console = Console(stderr=True, quiet=request.as_json)
     for sentence in assumed:
-        console.print(f"[yellow]assumed[/] {sentence}")
+        console.print(f"[yellow]assumed[/] {escape(sentence)}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     rescued = rescue(RunDir(root))
     if rescued is not None:
-        console.print(rescued)
+        console.print(rescued, markup=False)
     for sentence in clear(apart_from=root, replicas=False).sentences:
-        console.print(sentence)
+        console.print(sentence, markup=False)
     where, memory = chain.create(config, root)
-    console.print(memory)
+    console.print(memory, markup=False)
     # To the end: a signal while the checkpoint is being written must not be the end of that.
     with Signals() as signals, chain.removed(where, keep_records=request.run is not None):
         result = _replay(request, config, where, console, sum(counts), signals)
@@ -212,13 +212,13 @@ def _print(request: Request, console: Console, result: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     for sentence in result["notes"]:
-        console.print(sentence)
+        console.print(sentence, markup=False)
     for sentence in result["assumed"]:
-        console.print(f"[yellow]assumed[/] {sentence}")
+        console.print(f"[yellow]assumed[/] {escape(sentence)}")
     if result["lost"]:
         out.print(f"[red]{escape(lost_sentence(msgspec.convert(result['lost'], StepLost)))}[/]")
     elif result["why"]:
-        out.print(result["why"])
+        out.print(result["why"], markup=False)
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
         f"state digest {result['digest']}",

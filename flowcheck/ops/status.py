@@ -175,7 +175,7 @@ def _print(state: dict[str, Any]) -> None:
     if not state["stages"][0]["alive"]:
         console.print(_killed(state), highlight=False, soft_wrap=True)
     for sentence in state["leftovers"]:
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def _logged(where: RunDir, config: JobConfig) -> tuple[int, int] | None:

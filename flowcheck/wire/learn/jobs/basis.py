@@ -11,6 +11,7 @@ from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
+from flowcheck.wire.learn.trainer.own import STATED_ORDER
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.terms import Kind
 
@@ -31,8 +32,12 @@ SAME_TYPE = (
 STATED = "{} parameters of {} elements: the stated model"
 OWN_BUCKETS = "{} all-reduces of the stated model's gradients, {}: their sizes, in every iteration"
 WITHOUT_DDP = (
-    "a trainer without DistributedDataParallel: what it sums are gradients, which it divides as "
-    "the job file states and steps once for each time that all were summed"
+    "a trainer without DistributedDataParallel: what it sums are gradients, which it divides by "
+    "[optimizer] gradient_divisor (1 where none is stated) and steps once for each time that all "
+    "were summed"
+)
+IN_STATED_ORDER = (
+    "gradients lie in the order that [model] states: other orders may have these sizes as well"
 )
 AS_WELL = "gradients lie {}: {} fits the sizes as well ([model] order states it)"
 BY_MAPS = "the all-reduces between two maps, parameters in registration order, the last first"
@@ -87,6 +92,7 @@ def assumed(
     if habits.own:
         told.append(WITHOUT_DDP)
         told += [AS_WELL.format(habits.own, other) for other in habits.own_others]
+        told += [IN_STATED_ORDER] * (STATED_ORDER in habits.own)
     told += communicator.ring.by_gpu
     if any(op.kind is Kind.BROADCAST for op in each):
         told.append(BUFFERS_KEPT)
