@@ -13,7 +13,7 @@ import msgspec
 
 from flowcheck.errors import LearnError
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
+from flowcheck.wire.terms import Kind, Protocol, Rule, Written
 
 MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
@@ -97,7 +97,7 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     network."""
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(Written, msgspec.Struct, frozen=True, kw_only=True):
     """The mirrored connections from one rank to the next, one per channel."""
 
     communicator: int
@@ -119,15 +119,6 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     are counted from there; empty: from the flow's start."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
-
-    @property
-    def writers(self) -> Senders:
-        """As schedules want it."""
-        return self.senders or self.sender
-
-    def sender_of(self, channel: int) -> int:
-        """Ring index of who writes on it."""
-        return self.senders[channel] if self.senders else self.sender
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""

@@ -56,6 +56,23 @@ Senders = int | tuple[int, ...]
 """Ring index of who writes over an edge; several: [channel]."""
 
 
+class Written:
+    """Of an edge: who writes over it."""
+
+    __slots__ = ()
+    sender: int
+    senders: tuple[int, ...]
+
+    @property
+    def writers(self) -> Senders:
+        """As schedules want it."""
+        return self.senders or self.sender
+
+    def sender_of(self, channel: int) -> int:
+        """Ring index of who writes on it."""
+        return self.senders[channel] if self.senders else self.sender
+
+
 class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"

@@ -10,29 +10,20 @@ from dataclasses import dataclass
 
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.terms import Protocol, Rule, Senders
+from flowcheck.wire.terms import Protocol, Rule, Written
 
 MOST_RANKS = 16
 """Ring sizes tried where the hosts seen do not tell; a longer ring is then not recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class Edge(Written):
     """The mirrored connections from one rank to the next, by ascending QP number."""
 
     sender: int
     streams: tuple[Stream, ...]
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
-
-    @property
-    def writers(self) -> Senders:
-        """As schedules want it."""
-        return self.senders or self.sender
-
-    def sender_of(self, channel: int) -> int:
-        """Ring index of who writes on it."""
-        return self.senders[channel] if self.senders else self.sender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

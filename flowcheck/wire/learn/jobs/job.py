@@ -85,13 +85,11 @@ def _of(
     communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
-    streams = [s for edge in communicator.ring.edges for s in edge.streams]
-    several = max(len(s.queue_pairs) for s in streams)
-    if several > 1 and not all(s.turns and s.from_start for s in streams):
-        return None, (SEVERAL_QPS.format(several),)
+    if why := turns_open(communicator):
+        return None, (why,)
     begin = begun_at(cuts)
     if before is not None and begin < len(cuts) and repeats(communicator, collected, before, begin):
-        if release_open(communicator):
+        if _release_open(communicator):
             return None, (NO_RELEASE,)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
@@ -102,11 +100,7 @@ def _of(
     each = iteration(cuts, plan_at, habits.reduces, ended)
     if not each:
         return None, (NO_ITERATION,)
-    if each[-1] >= collected.counted:
-        return None, (NO_COUNT,)
-    if release_open(communicator):
-        return None, (NO_RELEASE,)
-    if why := misplaced(communicator, collected):
+    if why := unsettled(communicator, collected, each):
         return None, (why,)
     parameters = _parameters(habits)
     ring, completions = communicator.ring, collected.completions
@@ -129,7 +123,22 @@ def _of(
     return assembled(communicator, collected, plan), ()
 
 
-def misplaced(communicator: Communicator, collected: Found) -> str:
+def turns_open(communicator: Communicator) -> str:
+    """Why the order in which queue pairs take turns is not told; empty: it is."""
+    streams = [s for edge in communicator.ring.edges for s in edge.streams]
+    several = max(len(s.queue_pairs) for s in streams)
+    told = several <= 1 or all(s.turns and s.from_start for s in streams)
+    return "" if told else SEVERAL_QPS.format(several)
+
+
+def unsettled(communicator: Communicator, collected: Found, each: Sequence[int]) -> str:
+    """Why an iteration, by its indices, is not sure to lie where it was read; empty: it is."""
+    if each[-1] >= collected.counted:
+        return NO_COUNT
+    return NO_RELEASE if _release_open(communicator) else _misplaced(communicator, collected)
+
+
+def _misplaced(communicator: Communicator, collected: Found) -> str:
     """Why chunks of the gradients may lie elsewhere than they were read; empty: nothing says so."""
     for cut in communicator.cuts.found:
         if cut.op.meaning in GRADIENTS and (why := writers_open(cut, communicator)):
@@ -138,7 +147,7 @@ def misplaced(communicator: Communicator, collected: Found) -> str:
     return COPIES_DIFFER if gradients and all(c.conflicts for c in gradients) else ""
 
 
-def release_open(communicator: Communicator) -> bool:
+def _release_open(communicator: Communicator) -> bool:
     """Sizes fit the partition of several NCCL releases."""
     alike = {cut.op: cut for cut in communicator.cuts.found}.values()
     return any(releases_open(cut, communicator) for cut in alike)

@@ -10,16 +10,13 @@ from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import (
     NO_ADDED,
-    NO_COUNT,
     NO_ITERATION,
-    NO_RELEASE,
     NO_START,
-    SEVERAL_QPS,
     Plan,
     assembled,
-    misplaced,
-    release_open,
     ring_op,
+    turns_open,
+    unsettled,
 )
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET
@@ -60,10 +57,8 @@ def _of(
     communicator: Communicator, collected: Found, stated: Stated, *, ended: bool
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     habits, cuts, ring = communicator.habits, communicator.cuts.found, communicator.ring
-    streams = [s for edge in ring.edges for s in edge.streams]
-    several = max(len(s.queue_pairs) for s in streams)
-    if several > 1 and not all(s.turns and s.from_start for s in streams):
-        return None, (SEVERAL_QPS.format(several),)
+    if told := turns_open(communicator):
+        return None, (told,)
     if not collected.added_told:
         return None, (NO_ADDED,)
     gradients = [i for i, cut in enumerate(cuts) if cut.op.meaning == BUCKET]
@@ -73,11 +68,7 @@ def _of(
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
         return None, (NO_ITERATION,)
-    if each[-1] >= collected.counted:
-        return None, (NO_COUNT,)
-    if release_open(communicator):
-        return None, (NO_RELEASE,)
-    if told := misplaced(communicator, collected) or forbidding(habits, cuts, ring):
+    if told := unsettled(communicator, collected, each) or forbidding(habits, cuts, ring):
         return None, (told,)
     buckets = habits.buckets
     plan = Plan(stated.parameters, Begun(buckets, buckets), start=cuts[begin])

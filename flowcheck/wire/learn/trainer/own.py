@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire import ddp
 from flowcheck.wire.job import Parameter
-from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
-from flowcheck.wire.learn.trainer.parts import on_wire, plan_of, slack_bytes
+from flowcheck.wire.learn.trainer.parts import plan_of, reread, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Kind
@@ -195,7 +195,4 @@ def _as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | N
     if not size or len(types) != 1:
         return None
     op = replace(cut.op, work_bytes=size, type_bytes=types.pop(), licensed=OWN, meaning=BUCKET)
-    schedules = schedules_of(op, cut.rules[0], ring)
-    if on_wire(schedules) != on_wire(cut.schedules):
-        return None
-    return replace(cut, op=op, schedules=schedules)
+    return reread(cut, op, ring)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.terms import GRAIN_BYTES, Protocol
@@ -82,13 +82,17 @@ def resized(cut: Cut, size: int, ring: Ring) -> Cut | None:
         return cut
     if not size:
         return None
-    op = replace(cut.op, work_bytes=size)
+    return reread(cut, replace(cut.op, work_bytes=size), ring)
+
+
+def reread(cut: Cut, op: Op, ring: Ring) -> Cut | None:
+    """The sends of `cut` as those of `op`; None if that would be others on the wire."""
     schedules = schedules_of(op, cut.rules[0], ring)
-    if on_wire(schedules) != on_wire(cut.schedules):
+    if _on_wire(schedules) != _on_wire(cut.schedules):
         return None
     return replace(cut, op=op, schedules=schedules)
 
 
-def on_wire(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
+def _on_wire(schedules: Sequence[Sequence[Sequence[object]]]) -> list[list[list[int]]]:
     """[edge][channel][send] bytes."""
     return [[[s.wire_bytes for s in channel] for channel in edge] for edge in schedules]  # type: ignore[attr-defined]
