@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import ast
-import pkgutil
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.replica.user_code import file_module
+from flowcheck.replica.user_code import callable_at
 from flowcheck.wire.job import Parameter
 
 if TYPE_CHECKING:
     import torch
-
-FORM = 'write "file.py:function" or "package.module:function"'
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +59,7 @@ def load_model(
     """
     import torch
 
-    factory = _callable_at(key, where)
+    factory = callable_at(key, where)
     arguments = dict(_setting(text) for text in settings)
     with torch.device("meta"):
         module = _called(key, where, factory, **arguments)
@@ -77,29 +72,6 @@ def load_model(
         buffers = tuple(_tensor(n, b, False) for n, b in module.named_buffers())
         ready = None if loss is None else _ready_order(loss, module)
     return Model(name=type(module).__name__, tensors=tensors, buffers=buffers, ready=ready)
-
-
-def _callable_at(key: str, where: str) -> Callable[..., Any]:
-    place, colon, name = where.rpartition(":")
-    if not colon:
-        raise ConfigError(key, where, FORM)
-    try:
-        if place.endswith(".py"):
-            found = getattr(file_module(Path(place)), name)
-        else:
-            sys.path.insert(0, "")  # as `python -m` has it
-            try:
-                found = pkgutil.resolve_name(where)
-            finally:
-                sys.path.remove("")
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise ConfigError(key, where, "is no function")
-    result: Callable[..., Any] = found
-    return result
 
 
 def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -161,7 +133,7 @@ def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:
     trained: list[Any] = [p for p in module.parameters() if p.requires_grad]
     for index, parameter in enumerate(trained):
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
-    loss = _called("--loss", where, _callable_at("--loss", where), module)
+    loss = _called("--loss", where, callable_at("--loss", where), module)
     if not isinstance(loss, torch.Tensor) or loss.dim():
         raise ConfigError("--loss", where, "must give a loss of no dimensions, called with MODEL")
     _called("--loss", where, loss.backward)

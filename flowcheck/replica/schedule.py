@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.user_code import file_module
+from flowcheck.replica.user_code import callable_at
 
 Rate = Callable[[int], float]
 """Learning rate of the step that follows so many steps."""
+
+KEY = "optimizer.schedule"
 
 
 def rate_of(config: OptimizerConfig) -> Rate:
@@ -30,7 +29,7 @@ def rate_of(config: OptimizerConfig) -> Rate:
     def rate(step: int) -> float:
         value = factor(step)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ConfigError("optimizer.schedule", config.schedule, f"gave {value!r} at {step}")
+            raise ConfigError(KEY, config.schedule, f"gave {value!r} at {step}")
         return base * value
 
     rate(0)
@@ -41,30 +40,11 @@ def _factor_of(
     where: str, arguments: dict[str, float | int | str | bool]
 ) -> Callable[[int], object]:
     """What the factory at "package.module:function" or "file.py:function" returns."""
-    place, colon, name = where.rpartition(":")
-    if not colon:
-        raise ConfigError("optimizer.schedule", where, 'write "file.py:function" or "pkg.mod:fn"')
+    factory = callable_at(KEY, where)
     try:
-        factory = getattr(_module(place), name)
         factor: object = factory(**arguments)
-    except SystemExit as error:
-        raise ConfigError(
-            "optimizer.schedule",
-            where,
-            f"ended with {error.code} when it was imported: put what it runs as a program behind "
-            'if __name__ == "__main__"',
-        ) from error
-    except Exception as error:  # the user's code may raise anything
-        raise ConfigError(
-            "optimizer.schedule", where, f"{type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(KEY, where, f"{type(error).__name__}: {error}") from error
     if not callable(factor):
-        raise ConfigError("optimizer.schedule", where, f"returned {factor!r}, not a function")
+        raise ConfigError(KEY, where, f"returned {factor!r}, not a function")
     return factor
-
-
-def _module(place: str) -> ModuleType:
-    """A module by name, or the file at a path."""
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    return file_module(Path(place))

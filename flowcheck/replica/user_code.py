@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from flowcheck.errors import ConfigError
+
+FORM = 'write "file.py:function" or "package.module:function"'
+
+
+def callable_at(key: str, where: str) -> Callable[..., Any]:
+    """The function at "file.py:function" or "package.module:function", both as seen from where the
+    command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
+    and for a file that ends the program while it is imported."""
+    place, colon, name = where.rpartition(":")
+    if not colon:
+        raise ConfigError(key, where, FORM)
+    try:
+        if place.endswith(".py"):
+            found = getattr(file_module(Path(place)), name)
+        else:
+            sys.path.insert(0, "")  # as `python -m` has it
+            try:
+                found = pkgutil.resolve_name(where)
+            finally:
+                sys.path.remove("")
+    except SystemExit as error:
+        why = f"ended with {error.code} when it was imported: put what it runs as a program behind "
+        raise ConfigError(key, where, why + 'if __name__ == "__main__"') from error
+    except Exception as error:  # the user's module may raise anything
+        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigError(key, where, "is no function")
+    result: Callable[..., Any] = found
+    return result
 
 
 def file_module(path: Path) -> ModuleType:

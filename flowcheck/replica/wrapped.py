@@ -11,16 +11,17 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.replica.units import Piece, Unit, Wrapped
-from flowcheck.replica.user_code import file_module
+from flowcheck.replica.user_code import callable_at
 
+KEY = "sharded.factory"
 LIMIT_S = 300.0
 
 
@@ -38,10 +39,10 @@ def wrapped(factory: str, ranks: int) -> Wrapped:
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError("sharded.factory", factory, f"took over {LIMIT_S:.0f} s") from error
+        raise ConfigError(KEY, factory, f"took over {LIMIT_S:.0f} s") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise ConfigError("sharded.factory", factory, last)
+        raise ConfigError(KEY, factory, last)
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Wrapped)
 
 
@@ -51,12 +52,16 @@ def _main(factory: str, ranks: int) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    place, _, name = factory.rpartition(":")
-    made: Callable[[], Any] = getattr(file_module(Path(place)), name)
+    made = callable_at(KEY, factory)
     _stay_on_meta()
     with torch.device("meta"), torch.no_grad():
         model = made()
     found = [*_fsdp2(model), *_fsdp1(model)]
+    if not found:
+        raise ValueError(
+            f"returned a {type(model).__name__} that is not sharded: call fully_shard or "
+            "FullyShardedDataParallel in it, as the training script does"
+        )
     if len({over for over, _ in found}) != 1:
         over = ", ".join(sorted({str(over) for over, _ in found})) or "none"
         raise ValueError(f"the model must be sharded over one number of ranks, not {over}")
@@ -162,4 +167,10 @@ def _plain(name: str) -> str:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
+    try:
+        _main(sys.argv[1], int(sys.argv[2]))
+    except ConfigError as wrong:
+        sys.exit(wrong.right)
+    except Exception as wrong:  # the user's code may raise anything
+        traceback.print_exc()
+        sys.exit(f"{type(wrong).__name__}: {wrong}")

@@ -99,5 +99,5 @@ def test_torch_itself_says_how_a_model_is_cut(tmp_path: Path) -> None:
     assert [(u.name, u.block_bytes) for u in found.units] == [("", 2 * 3 * 4), ("0", 3 * 6 * 2)]
     weight = found.units[1].pieces[0]
     assert (weight.cut, weight.dtype, weight.dim) == ((3, 5), "bfloat16", 0)
-    with pytest.raises(ConfigError, match="not none"):
+    with pytest.raises(ConfigError, match="Linear that is not sharded: call fully_shard"):
         wrapped(f"{tmp_path / 'net.py'}:bare", 3)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from flowcheck.errors import ConfigError
 from flowcheck.ops.plan_model import load_model
-from flowcheck.replica.user_code import file_module
+from flowcheck.replica.user_code import callable_at, file_module
 
 SCRIPT = """
 from __future__ import annotations
@@ -49,3 +51,34 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         file_module(tmp_path / "broken.py")
     assert "_user_broken" not in sys.modules and sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("train.py", 'write "file.py:function"'),
+        ("gone.py:make", "there is no file"),
+        ("train.py:WIDTH", "is no function"),
+        ("train.py:no_such", "has no attribute 'no_such'"),
+        ("program.py:make", "ended with 3 when it was imported"),
+        ("no_such_package.module:make", "No module named 'no_such_package'"),
+    ],
+)
+def test_what_is_named_and_is_no_function_is_said_with_its_key(
+    where: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("WIDTH = 5\n")
+    (tmp_path / "program.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(why)) as raised:
+        callable_at("optimizer.schedule", where)
+    assert str(raised.value).startswith(f"optimizer.schedule = {where!r}: ")
+
+
+def test_a_package_is_looked_up_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package_of_mine").mkdir()
+    (tmp_path / "package_of_mine" / "rates.py").write_text("def warm(): return lambda step: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    assert callable_at("optimizer.schedule", "package_of_mine.rates:warm")()(3) == 0.5
