@@ -92,7 +92,10 @@ def train(
 
 def record(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Files to write: OUT.pcapng, OUT.json, OUT.toml.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Files to write: OUT.pcapng, OUT.json; OUT.toml of the lab's own job."),
+    ],
     hosts: Hosts = 2,
     steps: Annotated[int, typer.Option(help="Of the lab's own script.")] = 4,
     script: Annotated[

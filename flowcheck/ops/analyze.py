@@ -18,6 +18,7 @@ from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
 from flowcheck.ops.stated import with_factory
 from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.stages.model import unlike_stated
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
 
@@ -39,6 +40,9 @@ def run(
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
     notes = _notes(tape)
+    if stated is not None and reading.job is not None:
+        unlike = unlike_stated(reading.job, stated.parameters)
+        notes += [f"{model}: {unlike}"] if unlike else []
     for note in notes:
         print(note, file=sys.stderr)
     if svg is not None:

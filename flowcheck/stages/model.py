@@ -126,6 +126,32 @@ def _gradient_dtype(job: Job, model: ModelConfig) -> str | None:
     return stated
 
 
+def unlike_stated(job: Job, stated: tuple[Parameter, ...]) -> str | None:
+    """What a factory's parameters are beside those that the trainers told; None: the same ones."""
+    if job.kind is Follows.PARAMETERS:
+        return (
+            "the job's training is sharded, for which [model] says nothing: [sharded] factory does"
+        )
+    own = job.parameters
+    if len(own) != len(stated):
+        return (
+            f"the stated model has {len(stated)} parameters, the trainers told {len(own)}: theirs "
+            "are followed"
+        )
+    for number, (told, ours) in enumerate(zip(own, stated, strict=True)):
+        if (told.sizes, told.element_bytes) != (ours.sizes, ours.element_bytes):
+            return (
+                f"parameter {number} of the stated model is {_shape(ours)}, the trainers told "
+                f"{_shape(told)}: theirs is followed"
+            )
+    return None
+
+
+def _shape(parameter: Parameter) -> str:
+    sizes = "x".join(map(str, parameter.sizes)) or "one number"
+    return f"{sizes} of {parameter.element_bytes} bytes"
+
+
 def names_fit(job: Job, config: JobConfig) -> bool:
     """There is a stated name for every parameter. Names are labels: a list of them that does not
     fit is no reason to lose a start-up broadcast, which comes once."""

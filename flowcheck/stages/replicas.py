@@ -11,7 +11,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.units import Placing
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.gathered import placing_of
-from flowcheck.stages.model import layout_of, names_fit, optimizer_of
+from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows, Job
 
@@ -32,6 +32,8 @@ def open_replica(
             assume(run, sentence)
     if run.replica.exists():
         return Replica.open(run.replica, optimizer), placing
+    if config.model.factory and (unlike := unlike_stated(job, config.model.parameters)):
+        say(unlike)
     if placing is not None:
         layout, leaves_out = placing.layout, True
         gathered = placing.parameters(np.fromfile(run.weights, np.uint8))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowcheck.config import ModelConfig
+from flowcheck.ops import analyze
 from flowcheck.ops.stated import with_factory
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
@@ -101,3 +102,12 @@ def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path:
         own = {"parameters": line["parameters_sha256"], **line["states_sha256"]}
         assert own == truth[line["step"]]
     assert any("DistributedDataParallel" in sentence for sentence in told["assumed"])
+
+
+def test_a_model_that_is_not_the_trainers_is_said_where_they_tell_theirs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    capture = DATA.parent / "two-ranks-ll.pcapng"
+    assert analyze.run([capture], model=FACTORY, as_json=True) == 0
+    notes = json.loads(capfd.readouterr().out)["notes"]
+    assert any("theirs are followed" in note for note in notes)

@@ -28,6 +28,11 @@ GAP_S = 3.0
 LOGGED_LIMIT_S = 120.0
 """For the steps between two checkpoints to be logged."""
 
+ENDED = (
+    "the trainers had ended, and no two of their files (one every {every} steps) came behind step "
+    "{behind}: give them more --steps, or a model that takes longer for a step"
+)
+
 
 class LateRun(Run):
     """FlowCheck comes, or comes back, while the job runs."""
@@ -94,6 +99,7 @@ class LateRun(Run):
                 self._display.say(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
+                why += f"; {ENDED.format(behind=behind, every=self._late.save_every)}"
                 break
             Event().wait(LOOK_S)
         raise FlowCheckError(f"no base could be given: {why}")

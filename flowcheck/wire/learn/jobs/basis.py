@@ -36,6 +36,9 @@ WITHOUT_DDP = (
     "[optimizer] gradient_divisor (1 where none is stated) and steps once for each time that all "
     "were summed"
 )
+STATED_SHAPES = (
+    "names, shapes and types are the stated model's: the wire tells how many bytes a gradient has"
+)
 IN_STATED_ORDER = (
     "gradients lie in the order that [model] states: other orders may have these sizes as well"
 )
@@ -90,7 +93,7 @@ def assumed(
     habits, cuts = communicator.habits, communicator.cuts.found
     told = [] if habits.buckets else [FROM_BEFORE]
     if habits.own:
-        told.append(WITHOUT_DDP)
+        told += [WITHOUT_DDP, STATED_SHAPES]
         told += [AS_WELL.format(habits.own, other) for other in habits.own_others]
         told += [IN_STATED_ORDER] * (STATED_ORDER in habits.own)
     told += communicator.ring.by_gpu
