@@ -54,6 +54,10 @@ def analyze(
         str | None,
         typer.Option(help="file.py:function that makes the module, where no DDP tells it."),
     ] = None,
+    nccl_log: Annotated[
+        Path | None,
+        typer.Option(help="Rank 0's output with NCCL_DEBUG=INFO: it tells the order of rings."),
+    ] = None,
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +69,7 @@ def analyze(
     """
     from flowcheck.ops import analyze as verb
 
-    raise typer.Exit(verb.run(files, model=model, svg=svg, as_json=as_json))
+    raise typer.Exit(verb.run(files, model=model, nccl_log=nccl_log, svg=svg, as_json=as_json))
 
 
 @app.command()

@@ -13,6 +13,8 @@ from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, Re
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
 from flowcheck.sharded import ShardedConfig
 from flowcheck.strict import Section, at_least, convert
+from flowcheck.wire.logged import RingOrder
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule, rule_of
 
 __all__ = [
@@ -125,6 +127,12 @@ class JobConfig(Section, frozen=True, kw_only=True):
     nccl: str | None = None
     """NCCL's version in the trainers, "2.21.5": decides where the frames fit the partitions of
     several releases, as they may where no clear-to-send entries are mirrored."""
+    nccl_log: str | None = None
+    """What rank 0 of the trainers printed with NCCL_DEBUG=INFO: its lines "Channel 00/02 : 0 1 ..."
+    tell how rings pass through the GPUs of a node, where sizes do not; its version stands for
+    `nccl`."""
+    ring_orders: tuple[RingOrder, ...] = ()
+    """What was read in that log."""
     checkpoint: str | None = None
     """Directory a checkpoint is written to when the chain stops."""
     digests: bool = False
@@ -157,6 +165,13 @@ class JobConfig(Section, frozen=True, kw_only=True):
     def release(self) -> Rule | None:
         """The era of the stated NCCL version; None where none is stated."""
         return rule_of(self.nccl) if self.nccl is not None else None
+
+    @property
+    def stated(self) -> Stated | None:
+        """What the wire may not tell; None: nothing of it is stated."""
+        model = self.model.stated or Stated()
+        told = msgspec.structs.replace(model, rings=self.ring_orders)
+        return told if told != Stated() else None
 
     @property
     def joins(self) -> bool:

@@ -16,27 +16,32 @@ from flowcheck.errors import naming
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
-from flowcheck.ops.stated import with_factory
+from flowcheck.ops.stated import log_at, with_factory
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.stages.model import unlike_stated
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
+from flowcheck.wire.logged import Logged
+from flowcheck.wire.stated import Stated
+from flowcheck.wire.terms import rule_of
 
 
 def run(
     files: Sequence[Path],
     *,
     model: str | None = None,
+    nccl_log: Path | None = None,
     svg: Path | None = None,
     as_json: bool = False,
 ) -> int:
     """Read `files` as mirror points of one job and print what they hold; the exit code. What
     does not belong to the result, like a file cut by a snap length, goes to stderr as well. model:
-    a factory, for trainers that do not tell theirs; svg: a picture of the communicators is written
-    there."""
+    a factory, for trainers that do not tell theirs; nccl_log: what NCCL said of its rings; svg: a
+    picture of the communicators is written there."""
     stated = with_factory(ModelConfig(factory=model)).stated if model is not None else None
+    logged = log_at("--nccl-log", nccl_log) if nccl_log is not None else None
     tape = read_tape(files)
-    reading = read_stream(tape.flows, tape.messages, stated=stated)
+    reading = _read(tape, stated, logged)
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
     notes = _notes(tape)
@@ -55,6 +60,14 @@ def run(
     else:
         print_report(tape.frames, reading)
     return 0
+
+
+def _read(tape: Tape, stated: Stated | None, logged: Logged | None) -> Reading:
+    if logged is None:
+        return read_stream(tape.flows, tape.messages, stated=stated)
+    release = rule_of(logged.version) if logged.version is not None else None
+    told = msgspec.structs.replace(stated or Stated(), rings=logged.orders)
+    return read_stream(tape.flows, tape.messages, stated=told, release=release)
 
 
 def _notes(tape: Tape) -> list[str]:

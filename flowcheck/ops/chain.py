@@ -15,7 +15,7 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
-from flowcheck.ops.stated import with_factory
+from flowcheck.ops.stated import with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -38,11 +38,12 @@ STAGING_TABLES_BYTES = 48 << 20
 
 
 def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
-    """`load_job`, and the Python functions it names are looked for: before training begins is when
-    somebody can still mend them. Raises ConfigError."""
+    """`load_job`, and the Python functions and the log it names are looked for: before training
+    begins is when somebody can still mend them. Raises ConfigError."""
     config = load_job(path, sources=sources)
     assert config.optimizer is not None, "checked when the file was read"
     rate_of(config.optimizer)
+    config = with_log(config)
     if config.model.factory is None:
         return config
     return msgspec.structs.replace(config, model=with_factory(config.model))

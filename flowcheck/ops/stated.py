@@ -1,12 +1,15 @@
-"""The model that a job file's factory makes, as the chain takes it."""
+"""What a job file names elsewhere: the model a factory makes, and NCCL's log."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-from flowcheck.config import ModelConfig
-from flowcheck.errors import ConfigError
+from flowcheck.config import JobConfig, ModelConfig
+from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.plan_model import load_model
+from flowcheck.wire.logged import Logged, read_log
 
 KEY = "model.factory"
 
@@ -28,3 +31,22 @@ def with_factory(model: ModelConfig) -> ModelConfig:
         right = f"the order must have each name of {model.factory} once"
         raise ConfigError("model.order", wrong, right)
     return msgspec.structs.replace(model, names=names, parameters=parameters)
+
+
+def with_log(config: JobConfig) -> JobConfig:
+    """`config` with what its NCCL log tells. Raises ConfigError where that tells no ring."""
+    if config.nccl_log is None:
+        return config
+    logged = log_at("nccl_log", Path(config.nccl_log))
+    version = config.nccl or logged.version
+    return msgspec.structs.replace(config, ring_orders=logged.orders, nccl=version)
+
+
+def log_at(key: str, file: Path) -> Logged:
+    """NCCL's log in a file that was named as `key`. Raises ConfigError."""
+    try:
+        return read_log(file.read_text(errors="replace"))
+    except OSError as error:
+        raise ConfigError(key, str(file), f"cannot be read: {error.strerror}") from error
+    except LearnError as error:
+        raise ConfigError(key, str(file), str(error)) from error

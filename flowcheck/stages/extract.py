@@ -47,7 +47,7 @@ class ExtractService:
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
-        self._learner = Learner(run, config.release, stated=config.model.stated)
+        self._learner = Learner(run, config.release, stated=config.stated)
         self._succession = Succession(run, self._learner, self._note)
         self._unlearned = Unlearned(run, self._note)
         self._followed: Followed | None = None

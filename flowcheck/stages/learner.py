@@ -43,7 +43,7 @@ class Learner:
         clock: Callable[[], float] = time.monotonic,
         stated: Stated | None = None,
     ) -> None:
-        """release: NCCL's, and stated: the model, where the job file states them."""
+        """release: NCCL's, and stated: what else the job file states."""
         self._stated = stated
         self._run, self._release, self._clock = run, release, clock
         self._grew = (-1, clock())

@@ -1,17 +1,20 @@
-"""A model as an operator states it, where no trainer tells it on the wire."""
+"""What an operator states, where the wire does not tell it."""
 
 from __future__ import annotations
 
 import msgspec
 
 from flowcheck.wire.job import Parameter
+from flowcheck.wire.logged import RingOrder
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What gradients are of."""
+    """What gradients are of, and in which order rings pass through ranks."""
 
-    parameters: tuple[Parameter, ...]
-    """Those that take gradients, in registration order."""
+    parameters: tuple[Parameter, ...] = ()
+    """Those that take gradients, in registration order; (): they are not stated."""
     order: tuple[int, ...] = ()
     """Parameters in the order of their gradients, one by one or in flat buffers; (): it is not
     stated."""
+    rings: tuple[RingOrder, ...] = ()
+    """As NCCL's log tells them."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.netib import Generated, Options, generate
-from support.netib.nodes import order_of
+from support.netib.nodes import log_of, order_of
 
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.coverage import Shape, coverage_of
@@ -22,8 +22,10 @@ from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
 from flowcheck.wire.learn.flows.nodes import by_tags
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.jobs.amid import Expected, join_expected
+from flowcheck.wire.logged import read_log
 from flowcheck.wire.schedule import Send, collective
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
 ODD = ((31, 40), (31,), (7, 31), (7,))
@@ -31,10 +33,11 @@ EVEN = ((64, 64), (64,), (127, 64), (64,))
 """A whole number of lines and groups for each of four ranks."""
 
 
-def told(options: Options, folder: Path) -> tuple[Generated, Reading]:
+def told(options: Options, folder: Path, log: str = "") -> tuple[Generated, Reading]:
     made = generate(options, folder)
     tape = read_tape(made.files)
-    return made, read_stream(tape.flows, tape.messages)
+    stated = Stated(rings=read_log(log).orders) if log else None
+    return made, read_stream(tape.flows, tape.messages, stated=stated)
 
 
 def missed(made: Generated, reading: Reading) -> list[int]:
@@ -172,14 +175,25 @@ def test_gradients_are_read_bit_for_bit(name: str, tmp_path: Path) -> None:
 def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> None:
     plain = Options(shapes=EVEN, ranks=8, gpus=4, orders=1, version=(2, 29), steps=2)
     # Neither the first GPU of the node nor the last of its ring, which broadcasts would tell.
-    drawn = (replace(plain, seed=seed) for seed in range(20))
+    drawn = [replace(plain, seed=seed) for seed in range(20)]
     options = next(one for one in drawn if order_of(one, 0).index(0) in (1, 2))
+
+    def exit_of(one: Options) -> int:
+        return order_of(one, 0)[-1]
+
     made, reading = told(options, tmp_path)
     assert reading.job is None and "which GPU of a node comes first" in reading.why_not[0]
     assert len(missed(made, reading)) == len(made.truth.gradients)
     assert any(
         "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(communicators_of(reading))
     )
+    # NCCL's log tells who writes; that of another job, whose rank named writes nowhere, does not.
+    made, reading = told(options, tmp_path, log_of(options))
+    assert reading.job is not None and not missed(made, reading)
+    assert any("NCCL's log" in sentence for sentence in reading.job.assumed)
+    other = next(o for o in drawn if exit_of(o) != exit_of(options))
+    made, reading = told(options, tmp_path, log_of(other))
+    assert reading.job is None
     # One odd tensor more tells who writes.
     made, reading = told(replace(options, shapes=(*EVEN, (1,))), tmp_path)
     assert reading.job is not None and not missed(made, reading)

@@ -74,12 +74,13 @@ def read_stream(
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
     `before`. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each unit of
     sharded training, where the model is known; hasty: what is hard to read now will be read again
-    once more came; stated: the model, for trainers that do not tell theirs."""
+    once more came; stated: what the wire may not tell."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
     rules = rules_told(sorted_flows, release)
-    communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse)
+    logged = stated.rings if stated is not None else ()
+    communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse, logged)
     communicators = by_stated_model(communicators, stated, purse)
     found = [
         collect(

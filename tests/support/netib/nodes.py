@@ -42,3 +42,15 @@ def visible(options: Options, channel: int) -> list[int]:
         if ends[0] != ends[1] and set(ends) & set(options.mirrored):
             found.append(index)
     return found
+
+
+def log_of(options: Options, *, cut_at: int | None = None) -> str:
+    """What NCCL prints of these rings on rank 0 (src/graph/rings.cc: ncclBuildRings), among other
+    lines; cut_at: releases up to 2.21 print so many ranks of a ring."""
+    who, version = "host0:81:97 [0] NCCL INFO", ".".join(map(str, options.version))
+    lines = [f"{who[:-10]}NCCL version {version}.5+cuda12.4"]
+    for channel in range(options.channels):
+        ranks = "".join(f" {rank:3d}" for rank in ranks_of(options, channel)[:cut_at])
+        lines.append(f"{who} Channel {channel:02d}/{options.channels:02d} : {ranks}")
+    lines.append(f"{who} Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read")
+    return "\n".join(lines) + "\n"

@@ -44,7 +44,7 @@ def learn_own(
     ended: bool,
 ) -> tuple[job.Job | None, tuple[str, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come."""
-    if stated is None:
+    if stated is None or not stated.parameters:
         return None, (NO_START, STATE_A_MODEL)
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.own:

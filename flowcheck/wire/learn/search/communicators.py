@@ -22,6 +22,7 @@ from flowcheck.wire.learn.search.sounding import sounded
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
+from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
 FINALISTS = 3
@@ -125,11 +126,12 @@ def read_group(
     *,
     gathers: bool = False,
     near: Collection[int] = (),
+    logged: Sequence[RingOrder] = (),
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work. near:
-    ranks of rings on the same hosts, which it rather has too."""
-    guesses = [] if gathers else sounded(group, rules, purse)
+    ranks of rings on the same hosts, which it rather has too; logged: as NCCL's log has rings."""
+    guesses = [] if gathers else sounded(group, rules, purse, logged)
     counted = ranks_counted(s for of in group.links.values() for s in of)
     likely = {*counted[:1], *near}
     ordered = sorted(rings(group, rules), key=lambda g: (g.penalty, g.ranks not in likely))

@@ -17,7 +17,7 @@ def by_stated_model(
 ) -> list[Communicator]:
     """The communicators, the one that reduces the stated model's gradients known to be it. Where
     a DDP told its parameters itself, nothing is read otherwise."""
-    if stated is None or any(c.habits.shapes for c in communicators):
+    if stated is None or not stated.parameters or any(c.habits.shapes for c in communicators):
         return list(communicators)
     return [_read_again(c, stated, purse) or c for c in communicators]
 

@@ -18,6 +18,7 @@ from flowcheck.wire.learn.search.communicators import (
     score_of,
 )
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
+from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Kind, Rule
 
 DEPTH = 2
@@ -39,11 +40,12 @@ def find_communicators(
     grants: Sequence[Grants],
     rules: tuple[Rule, ...],
     purse: Purse,
+    logged: Sequence[RingOrder] = (),
 ) -> list[Communicator]:
     """By the rows that connections were made in, or by when they were used, if that leaves nothing
     unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
-    Order: by when each was first used."""
-    return sorted(map(_told, _found(streams, grants, rules, purse)), key=_began)
+    Order: by when each was first used. logged: ring orders as NCCL's log has them."""
+    return sorted(map(_told, _found(streams, grants, rules, purse, logged)), key=_began)
 
 
 def _told(communicator: Communicator) -> Communicator:
@@ -63,8 +65,9 @@ def _found(
     grants: Sequence[Grants],
     rules: tuple[Rule, ...],
     purse: Purse,
+    logged: Sequence[RingOrder],
 ) -> list[Communicator]:
-    search = _Search(streams, grants, rules)
+    search = _Search(streams, grants, rules, logged)
     best: tuple[float, list[Communicator]] | None = None
     made = rows(streams)
     # Rows that touch nowhere may be ports of one host.
@@ -79,7 +82,8 @@ def _found(
             if found := search.all_of(way, 1):
                 return found
     for groups in groupings(streams, grants) if streams else ():
-        found = [c for group in groups if (c := read_group(group, rules, purse)) is not None]
+        read = (read_group(group, rules, purse, logged=logged) for group in groups)
+        found = [c for c in read if c is not None]
         if len(found) < len(groups):
             continue
         if _whole(found):
@@ -118,6 +122,7 @@ class _Search:
     streams: Sequence[Stream]
     grants: Sequence[Grants]
     rules: tuple[Rule, ...]
+    logged: Sequence[RingOrder]
     known: dict[tuple[tuple[int, int], frozenset[int]], list[Communicator]] = field(
         default_factory=dict
     )
@@ -155,7 +160,9 @@ class _Search:
     ) -> list[Communicator]:
         left = Purse(purse[0] + purse[1] * sum(len(stream.sends) for stream in row))
         group = alone(row, self._unpaired(row))
-        found = read_group(group, self.rules, left, gathers=gathers, near=self.ranks)
+        found = read_group(
+            group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged
+        )
         return [] if found is None else [found]
 
     def _sharded(

@@ -16,7 +16,8 @@ MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
 WRITERS_OPEN = (
     "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
-    "large on the wire as each other"
+    "large on the wire as each other; NCCL's log of rank 0 tells (nccl_log in the job file, or "
+    "analyze --nccl-log)"
 )
 SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
 MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the same sizes"

@@ -1,0 +1,201 @@
+"""Who writes on each channel of a ring over nodes of several GPUs, once one link of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flowcheck.wire.learn.cuts.cut import Cuts
+from flowcheck.wire.learn.cuts.sounding import everyone, ring_indices, writers
+from flowcheck.wire.learn.flows.groups import Group, Link
+from flowcheck.wire.learn.flows.nodes import borne_out, by_tags
+from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.logged import RingOrder
+from flowcheck.wire.terms import Kind, Rule
+
+ALIKE = (
+    "every node goes round its {} GPUs alike, and ranks lie node by node: who writes on channel {} "
+    "is told by the ranks that clear-to-send messages name"
+)
+LOGGED = (
+    "who writes on channel {} is told by NCCL's log, and by the rank that clear-to-send name: "
+    "sizes fit others too"
+)
+SAME_WAY = (
+    "channels go round the GPUs of a node as those do of which they are copies, by the GPUs that "
+    "they leave by: channel {} as channel {}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """What the reading of one link says of all of them, with so many GPUs a node."""
+
+    group: Group
+    path: Sequence[Link]
+    cuts: Cuts
+    lead: Link
+    gpus: int
+    logged: Sequence[RingOrder]
+
+    @property
+    def ranks(self) -> int:
+        return self.cuts.ring.ranks
+
+    @property
+    def closed(self) -> bool:
+        return self.path[-1][1] == self.path[0][0]
+
+    @property
+    def borne_out(self) -> bool:
+        return borne_out(self.group, self.path, self.ranks, self.gpus)
+
+    def _named(self, channel: int) -> list[int] | None:
+        """Who may write on the first link by the ranks named; None: they do not tell."""
+        if not self.borne_out:
+            return None
+        return by_tags(self._tags(channel), self.ranks, self.gpus)
+
+    def _by_log(self, channel: int) -> set[int]:
+        """Ring indices on the first link by NCCL's log, for the ranks named as writers."""
+        found = set()
+        for order in self.logged:
+            for place, tag in enumerate(self._tags(channel)):
+                index = None
+                if tag is not None:
+                    index = order.index_of(tag, channel=channel, ranks=self.ranks, gpus=self.gpus)
+                if index is not None:
+                    found.add((index - place * self.gpus) % self.ranks)
+        return found
+
+    def ring(self, rules: tuple[Rule, ...]) -> Ring | None:
+        """None where the links contradict each other."""
+        channels = range(self.cuts.ring.channels)
+        by_size = {c: self._by_size(c) for c in channels}
+        if not all(by_size.values()):
+            return None
+        left: dict[int, list[int]] = {}
+        rests: list[str] = []
+        for c in channels:
+            left[c], why = self._narrowed(c, by_size[c])
+            rests += why
+        rests += self._same_way(left)
+        firsts = [left[c][0] for c in channels]
+        used = {c for c in self.cuts.state.channels[0] if c is not None}
+        return Ring(
+            ranks=self.ranks,
+            edges=tuple(self._edges(firsts)),
+            channels=len(channels),
+            extra_sends=0,
+            rules=rules,
+            penalty=self.group.penalty + (not self.borne_out),
+            closed=self.closed,
+            gpus=self.gpus,
+            borne_out=self.borne_out,
+            turns=frozenset(c for c in used if len(left[c]) > 1),
+            by_gpu=tuple(rests),
+        )
+
+    def _narrowed(self, channel: int, by_size: list[int]) -> tuple[list[int], list[str]]:
+        """Who may write on the first link of those that sizes leave, and what that rests on."""
+        if len(by_size) == 1:
+            return by_size, []
+        by_log = self._by_log(channel)
+        if len(by_log) == 1 and by_log <= set(by_size):
+            return [*by_log], [LOGGED.format(channel)]
+        named = self._named(channel)
+        fits = [r for r in by_size if named is not None and r in named]
+        alike = len(fits) == 1 and self.gpus > 1
+        return fits or by_size, [ALIKE.format(self.gpus, channel)] if alike else []
+
+    def _edges(self, firsts: Sequence[int]) -> Iterator[Edge]:
+        for place, link in enumerate(self.path):
+            if link in self.group.links:
+                senders = tuple((first + place * self.gpus) % self.ranks for first in firsts)
+                several = len(set(senders)) > 1
+                yield Edge(
+                    sender=senders[0],
+                    streams=self.group.links[link],
+                    senders=senders if several else (),
+                )
+
+    def _by_size(self, channel: int) -> list[int]:
+        """Ring indices that may write on the first link of the path."""
+        bits = self._bits(channel)
+        shift = self.path.index(self.lead) * self.gpus
+        found = [(r - shift) % self.ranks for r in ring_indices(bits)]
+        return [r for r in found if self._broadcasts_agree(channel, r)]
+
+    def _bits(self, channel: int) -> int:
+        """Of the ring indices that may write on the link that was read, by what surely is what it
+        was read as: behind the last iteration one link alone tells little."""
+        ring, bits = self.cuts.ring, everyone(self.ranks)
+        for cut in self.cuts.found:
+            if (
+                not cut.op.licensed
+                or cut.op.open_size
+                or cut.lost
+                or channel not in cut.channels[0]
+            ):
+                continue
+            place, sends = cut.channels[0].index(channel), cut.schedules[0][channel]
+            stream, number = ring.edges[0].streams[place], cut.starts[0][place]
+            bits &= writers(stream, number, sends, cut.op.kind, cut.op.protocol, self.ranks)[0]
+        return bits
+
+    def _broadcasts_agree(self, channel: int, first: int) -> bool:
+        """Whoever writes to rank 0 broadcasts nothing, so that fewer sends are seen there."""
+        own, broadcasts = self._stream(self.lead, channel), self._broadcast_sends(channel)
+        if not broadcasts:
+            return True
+        for place, link in enumerate(self.path):
+            other = self._stream(link, channel)
+            if own is None or other is None or link == self.lead or not self._all_alike(link):
+                continue
+            last = (first + place * self.gpus + 1) % self.ranks == 0
+            if last != (len(other.sends) < len(own.sends) - broadcasts // 2):
+                return False
+        return True
+
+    def _all_alike(self, link: Link) -> bool:
+        """Nothing of it was lost."""
+        streams = (*self.group.links[link], *self.group.links[self.lead])
+        return all(s.from_start and len(s.sends) == s.stop for s in streams)
+
+    def _broadcast_sends(self, channel: int) -> int:
+        return sum(
+            len(cut.schedules[0][channel])
+            for cut in self.cuts.found
+            if cut.op.kind is Kind.BROADCAST
+        )
+
+    def _stream(self, link: Link, channel: int) -> Stream | None:
+        """Of a channel; on other links than the one that was read, by its place."""
+        streams, names = self.group.links.get(link, ()), self.cuts.state.channels[0]
+        if channel not in names:
+            return None
+        place = names.index(channel)
+        return streams[place] if place < len(streams) else None
+
+    def _tags(self, channel: int) -> list[int | None]:
+        """[link] the rank named as writer on a channel."""
+        found = []
+        for link in self.path:
+            stream = self._stream(link, channel)
+            found.append(stream.tag if stream is not None else self.group.tags.get(link))
+        return found
+
+    def _same_way(self, left: dict[int, list[int]]) -> list[str]:
+        """NCCL makes copies of its channels, in order: one of which several writers fit takes that
+        of a copy which has it told; `left` is changed."""
+        exits = [tuple(self._tags(c)) for c in left]
+        period = next(n for n in range(1, len(exits) + 1) if exits[n:] == exits[:-n])
+        rests = []
+        for c, fits in left.items():
+            alike = [o for o in left if (o - c) % period == 0 and len(left[o]) == 1]
+            known = {left[o][0] for o in alike}
+            if len(fits) > 1 and None not in exits[c] and len(known) == 1 and known <= set(fits):
+                left[c] = [*known]
+                rests.append(SAME_WAY.format(c, alike[0]))
+        return rests
