@@ -166,7 +166,8 @@ class Extractor(Closing):
         if plan.first_psn is not None:
             index = keys.index(plan.flow)
             run_psn, nth = self._run_at(index, plan.first_psn - self.psn_shift(index))
-            fields |= {"run_psn": run_psn, "run_shift": (plan.first_number - nth) % 2**64}
+            own = plan.first_number // plan.stride
+            fields |= {"run_psn": run_psn, "run_shift": (own - nth) % 2**64}
         code = lib.fc_plan_install(
             self.handle,
             keys.index(plan.flow),

@@ -162,9 +162,7 @@ class Planned:
     def join_again(self) -> bool:
         """The job goes on behind what was lost: from now on its flows are `late` ones. False where
         it may not be joined."""
-        # Of several queue pairs amid a run nobody knows whose turn it is; parameters need no base.
-        several = any(edge.queue_pairs for edge in self.job.edges)
-        if not self._joins or several or self.job.kind is Follows.PARAMETERS:
+        if not self._joins or self.job.kind is Follows.PARAMETERS:
             return False
         for extractor, late in zip(self._extractors, self.late, strict=True):
             states = extractor.staging.plans()["state"][: len(extractor.keys())]

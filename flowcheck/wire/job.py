@@ -114,9 +114,10 @@ class Edge(Written, msgspec.Struct, frozen=True, kw_only=True):
     empty: `flows` are all there are."""
     split: bool = False
     """Each of them carries a piece of every send; else whole sends take turns."""
-    first_psns: tuple[int, ...] = ()
-    """[channel] unwrapped PSN of that message, where the start of its flow was not seen: numbers
-    are counted from there; empty: from the flow's start."""
+    first_psns: tuple[tuple[int, ...], ...] = ()
+    """[channel][turn] unwrapped PSN of that message, and on each other flow of the connection of
+    its first one behind, where the start was not seen: numbers are counted from there; empty: from
+    the flows' start."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
 

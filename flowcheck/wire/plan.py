@@ -69,7 +69,8 @@ class FlowPlan:
     connection: int = 0
     """Flows of one connection have one plan: numbers in it are of the connection."""
     first_psn: int | None = None
-    """Of message `first_number`, where numbers are counted from there; None: from the start."""
+    """Of this flow's first message from `first_number` on, where numbers are counted from there;
+    None: from the start."""
     stride: int = 1
     phase: int = 0
     """Message n of this flow is number n * stride + phase of its connection."""
@@ -122,7 +123,7 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
                         each=tables[1],
                         flags_count=edge.flags_count and not edge.split,
                         connection=connections,
-                        first_psn=edge.first_psns[channel] if edge.first_psns else None,
+                        first_psn=edge.first_psns[channel][phase] if edge.first_psns else None,
                         stride=len(turns),
                         phase=phase,
                         second_at=len(opening[channel]) if two else None,
@@ -132,13 +133,16 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
     return tuple(plans)
 
 
-def iteration_sizes(job: Job) -> Iterator[tuple[FlowKey, NDArray[np.int64]]]:
-    """(flow, [message] wire bytes) of what an iteration sends over every mirrored flow of one queue
-    pair."""
-    for edge in job.edges:
-        for flow, sent in zip(edge.flows, _edge_messages(job, edge, job.each), strict=True):
-            if flow is not None:
-                yield flow, np.array([message.wire_bytes for message in sent], np.int64)
+def iteration_sizes(
+    job: Job,
+) -> Iterator[tuple[tuple[int, int], tuple[FlowKey, ...], NDArray[np.int64]]]:
+    """((edge, channel), flows by turns, [message] wire bytes) of what an iteration sends over each
+    mirrored connection."""
+    for place, edge in enumerate(job.edges):
+        for channel, sent in enumerate(_edge_messages(job, edge, job.each)):
+            if turns := edge.turns(channel):
+                sizes = np.array([message.wire_bytes for message in sent], np.int64)
+                yield (place, channel), turns, sizes
 
 
 def op_sizes(job: Job, edge: Edge, op: Op) -> tuple[tuple[int, ...], ...]:

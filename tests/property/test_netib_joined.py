@@ -42,6 +42,14 @@ SHAPES = {
     ),
     "metric": Options(shapes=SMALL, steps=9, version=(2, 23), metric_every=2),
     "adaptive": Options(shapes=WIDE, steps=7, version=(2, 21), protocol="Simple", adaptive=True),
+    "queue-pairs": Options(
+        shapes=WIDE, steps=7, version=(2, 23), protocol="Simple", qps=3, caps_bytes=(9000, 90000)
+    ),
+    "queue-pairs-ll": Options(shapes=SMALL, ranks=3, steps=7, version=(2, 26), channels=2, qps=2),
+    "split": Options(
+        shapes=WIDE, steps=7, version=(2, 19), protocol="LL128", qps=2, caps_bytes=(9000, 90000)
+    ),
+    "split-simple": Options(shapes=WIDE, steps=7, version=(2, 19), protocol="Simple", qps=4),
     "two-mirrors": Options(
         shapes=SMALL, ranks=3, steps=7, version=(2, 23), channels=2, mirrored=(0, 1)
     ),
@@ -49,6 +57,9 @@ SHAPES = {
 
 
 QUICK = {"test_cut": "simple-3-ranks", "test_gap": "ll", "test_stated": "ll128-2-channels"}
+
+
+STATED = ["ll", "simple-3-ranks", "ll128-2-channels", "two-mirrors", "metric"]
 
 
 def drawn(test: str, names: Iterable[str]) -> list[Any]:
@@ -145,7 +156,7 @@ def test_cut_anywhere(name: str, tmp_path: Path, shm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", drawn("test_gap", ["ll", "simple-3-ranks", "ll128-2-channels", "two-mirrors"])
+    "name", drawn("test_gap", [*STATED[:-1], "queue-pairs", "queue-pairs-ll", "split"])
 )
 def test_gap_anywhere(name: str, tmp_path: Path, shm: Path) -> None:
     options = replace(SHAPES[name], steps=12)
@@ -167,9 +178,6 @@ def test_gap_anywhere(name: str, tmp_path: Path, shm: Path) -> None:
     assert len(taken) >= int(first * options.steps) - 2
     assert found == right[-len(found) :]
     assert len(found) >= int((1 - last) * options.steps) - 2
-
-
-STATED = ["ll", "simple-3-ranks", "ll128-2-channels", "two-mirrors", "metric"]
 
 
 @pytest.mark.parametrize("name", drawn("test_stated", STATED))

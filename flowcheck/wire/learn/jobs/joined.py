@@ -8,13 +8,16 @@ messages of all its connections, and where these fit several places, by the trai
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.wire import job
-from flowcheck.wire.learn.jobs.instants import Lane, first_iteration
+from flowcheck.wire.learn.jobs.instants import SHORT, Lane, first_iteration
+from flowcheck.wire.learn.jobs.turns import in_turn
 from flowcheck.wire.plan import iteration_sizes
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
@@ -25,10 +28,6 @@ START_PSN = 1 << 32
 
 ABSENT = "no message of the connections known was seen yet"
 LACKING = "connection {} of those known shows nothing yet: the mirror may not show it"
-TURNS = (
-    "each connection uses several queue pairs (NCCL_IB_QPS_PER_CONNECTION), and whose turn it is "
-    "the frames do not tell amid a run"
-)
 SAME_JOB = (
     "it is the job that was known before: its connections have the same addresses and queue pairs, "
     "and all sizes since it was joined; which parameter lies where in a bucket no size tells"
@@ -65,26 +64,53 @@ def join_job(
     ended: nothing more comes; else the iteration after it must have begun too; laps: iterations
     that must have been seen; assumed: what it rests on beside sizes.
     """
-    if any(edge.queue_pairs for edge in known.edges):
-        return None, TURNS
     own = _latest(known, messages)
     if not own:
         return None, ABSENT
     lanes: list[Lane] = []
-    for flow, period in iteration_sizes(known):
-        if not len(period):
-            continue
-        of = own.get(_name(flow))
-        if of is None:
-            return None, LACKING.format(flow.dest_qp)
-        lanes.append(Lane(of[0].flow, period, _behind_last_gap(of)))
+    parts = [part for part in _parts(known) if len(part.period)]
+    rests_on = [assumed]
+    for part in parts:
+        of = [own.get(_name(flow)) for flow in part.turns]
+        if None in of:
+            return None, LACKING.format(part.turns[of.index(None)].dest_qp)
+        seen, told_by = in_turn([_behind_last_gap(one) for one in of if one is not None])
+        if seen is None:
+            return None, told_by
+        rests_on.append(told_by)
+        lanes.append(Lane(part.turns[0], part.period, seen))
     cut, told_by = first_iteration(lanes, ended=ended, laps=laps)
     if cut is None:
         return None, told_by
-    told = {lane.key: lane.seen[i].first_psn for lane, i in zip(lanes, cut.at, strict=True)}
+    begins: dict[tuple[int, int], list[MessageSeen]] = defaultdict(list)
+    for part, lane, at in zip(parts, lanes, cut.at, strict=True):
+        next_ones = lane.seen[at : at + len(part.turns)]
+        if len(next_ones) < len(part.turns):
+            return None, SHORT
+        begins[part.place] += next_ones
     count = sum(len(lane.seen) - i for lane, i in zip(lanes, cut.at, strict=True))
-    rests_on = (assumed, told_by) if told_by else (assumed,)
-    return _from(known, own, told, rests_on, count), ""
+    rests_on.append(told_by)
+    return _from(known, begins, tuple(dict.fromkeys(filter(None, rests_on))), count), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Flows that take turns, or one that has a piece of every send."""
+
+    place: tuple[int, int]
+    """Edge and channel."""
+    turns: tuple[FlowKey, ...]
+    period: NDArray[np.int64]
+    """[message] wire bytes, of one iteration."""
+
+
+def _parts(known: job.Job) -> Iterator[_Part]:
+    for place, turns, sizes in iteration_sizes(known):
+        if known.edges[place[0]].split:
+            for turn, flow in enumerate(turns):
+                yield _Part(place, (flow,), sizes[turn :: len(turns)])
+        else:
+            yield _Part(place, turns, sizes)
 
 
 def _name(key: FlowKey) -> FlowKey:
@@ -119,28 +145,33 @@ def _behind_last_gap(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
 
 def _from(
     known: job.Job,
-    own: Mapping[FlowKey, Sequence[MessageSeen]],
-    told: Mapping[FlowKey, int],
+    begins: Mapping[tuple[int, int], Sequence[MessageSeen]],
     assumed: tuple[str, ...],
     count: int,
 ) -> job.Job:
-    """`known` as it goes on from the messages at these PSNs: its first iteration is as the others
-    are."""
-    called = {name: of[0].flow for name, of in own.items()}
+    """`known` as it goes on from these messages: [edge, channel] the next one of each flow in the
+    order of their turns. Its first iteration is as the others are."""
     edges = []
-    for edge in known.edges:
-        flows = tuple(None if f is None else called.get(_name(f)) for f in edge.flows)
-        psns = tuple(0 if f is None else told.get(f, 0) for f in flows)
-        flows = tuple(f if psn else None for f, psn in zip(flows, psns, strict=True))
-        numbers = (FIRST_NUMBER,) * len(flows)
+    for place, edge in enumerate(known.edges):
+        channels = range(len(edge.flows))
+        next_ones = [begins.get((place, channel), ()) for channel in channels]
+        flows = tuple(of[0].flow if of else None for of in next_ones)
+        pairs = tuple(tuple(message.flow for message in of) for of in next_ones)
+        # Divisible, so that the first message of the first flow has it.
+        numbers = tuple(FIRST_NUMBER * (1 if edge.split else max(len(of), 1)) for of in next_ones)
         # What a flag counts from is told by each message's own.
         edges.append(
             msgspec.structs.replace(
-                edge, flows=flows, first_numbers=numbers, first_psns=psns, flags_count=False
+                edge,
+                flows=flows,
+                queue_pairs=pairs if edge.queue_pairs else (),
+                first_numbers=numbers,
+                first_psns=tuple(tuple(message.first_psn for message in of) for of in next_ones),
+                flags_count=False,
             )
         )
     told_until = tuple(f"{sentence} {job.UNSHOWN}" for sentence in assumed)
-    evidence = EVIDENCE.format(count, len(told))
+    evidence = EVIDENCE.format(count, sum(map(len, begins.values())))
     return msgspec.structs.replace(
         known,
         edges=tuple(edges),
