@@ -17,7 +17,9 @@ from flowcheck.wire.terms import Kind, Protocol, Rule, Written
 
 MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
-FORMAT = 1
+FORMAT = 2
+FIRST_AMID = 1 << 32
+"""What the first message of a job that was met amid its run is called on every flow."""
 """Of the file; another one is refused."""
 UNSHOWN = "(no audit has shown it yet)"
 """Ends what of a joined job is assumed until an audit of a step taken since passes."""
@@ -189,10 +191,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return sum(parameter.nbytes for parameter in self.reduced)
 
     @property
-    def joined(self) -> bool:
-        """It was joined amid its run: which of the trainer's steps its first one is, the wire does
-        not tell."""
+    def amid(self) -> bool:
+        """Its start was not seen: which of the trainer's steps its first one is, the wire does not
+        tell."""
         return any(edge.first_psns for edge in self.edges)
+
+    @property
+    def joined(self) -> bool:
+        """Its start was not seen, and the gradients of its steps wait for a base."""
+        return self.amid and self.kind is Follows.GRADIENTS
 
     @property
     def guarded(self) -> bool:

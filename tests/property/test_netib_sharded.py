@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.netib import generate
 from support.netib.shapes import CASES
+from support.staged import Chain, played
+from test_netib_joined import behind, frames_in
 
 from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import Follows
+from flowcheck.wire.job import Follows, decode_job
 from flowcheck.wire.learn import read_stream
 
 
@@ -27,3 +30,27 @@ def test_units_are_those_that_were_gathered_first(name: str, tmp_path: Path) -> 
     units = list(dict.fromkeys(c.result for c in own))
     assert [p.nbytes for p in reading.job.parameters] == [len(unit) for unit in units]
     assert reading.gathered.result.tobytes() == b"".join(units)
+
+
+def test_training_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
+    tmp_path: Path, shm: Path
+) -> None:
+    made = generate(replace(CASES["r2-ll-230-sharded"], steps=8), tmp_path)
+    units: dict[int, dict[bytes, None]] = {}
+    for one in made.truth.collectives:
+        if one.kind == "all_gather":
+            units.setdefault(one.step, {})[one.result] = None
+    right = [b"".join(units[step]) for step in sorted(units)]
+    files = [
+        behind(file, int(0.28 * frames_in(file)), tmp_path / str(n))
+        for n, file in enumerate(made.files)
+    ]
+    chain = Chain(tmp_path, shm / "memory", files, 512)
+    found = played(chain, 32)
+    job = decode_job(chain.run.learned_job.read_bytes())
+    began = chain.run.weights.read_bytes()
+    chain.close()
+    assert job.amid and not job.joined and any("which one of" in one for one in job.assumed)
+    assert began in right
+    later = right[right.index(began) + 1 :]
+    assert len(found) >= len(later) - 1 and list(found.values()) == later[: len(found)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.streams import Stream
@@ -22,6 +24,36 @@ def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
         streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
         numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
         edges.append(edge_of(0, edge.sender, streams, numbers, edge.senders))
+    return edges
+
+
+def edges_amid(communicator: Communicator, start: Cut) -> list[job.Edge] | None:
+    """The same of connections whose start was not seen: messages are counted from those of `start`
+    on. None where several queue pairs of one take turns."""
+    edges = []
+    for edge, own, at, names in zip(
+        edges_of(communicator, start),
+        communicator.ring.edges,
+        start.starts,
+        communicator.cuts.state.channels,
+        strict=True,
+    ):
+        if edge.queue_pairs:
+            return None
+        place = {name: i for i, name in enumerate(names) if name is not None}
+        psns = tuple(
+            (own.streams[place[c]].sends[at[place[c]]].first_psn,) if c in place else ()
+            for c in range(len(edge.flows))
+        )
+        # What a flag counts from is told by each message's own.
+        edges.append(
+            msgspec.structs.replace(
+                edge,
+                first_numbers=(job.FIRST_AMID,) * len(edge.flows),
+                first_psns=psns,
+                flags_count=False,
+            )
+        )
     return edges
 
 

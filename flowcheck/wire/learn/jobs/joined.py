@@ -21,8 +21,6 @@ from flowcheck.wire.learn.jobs.turns import in_turn
 from flowcheck.wire.plan import iteration_sizes
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
-FIRST_NUMBER = 1 << 32
-"""What the first message of the first iteration is called on every flow of a joined job."""
 START_PSN = 1 << 32
 """Unwrapped PSN of a flow's first packet (InfiniBand: NCCL starts each queue pair at 0)."""
 
@@ -158,7 +156,7 @@ def _from(
         flows = tuple(of[0].flow if of else None for of in next_ones)
         pairs = tuple(tuple(message.flow for message in of) for of in next_ones)
         # Divisible, so that the first message of the first flow has it.
-        numbers = tuple(FIRST_NUMBER * (1 if edge.split else max(len(of), 1)) for of in next_ones)
+        numbers = tuple(job.FIRST_AMID * (1 if edge.split else max(len(of), 1)) for of in next_ones)
         # What a flag counts from is told by each message's own.
         edges.append(
             msgspec.structs.replace(

@@ -22,7 +22,7 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs import sharded_basis as basis
-from flowcheck.wire.learn.jobs.edges import edges_of
+from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.exact import exact
 from flowcheck.wire.learn.jobs.periods import Period, Token, period_of
 from flowcheck.wire.learn.reading import Weights
@@ -59,9 +59,6 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
         return Learned(why_not=(basis.SEVERAL.format(len(found)),) if found else ())
     communicator = found[0]
     ring = communicator.ring
-    streams = [s for edge in ring.edges for s in edge.streams]
-    if not all(s.from_start for s in streams):
-        return Learned(why_not=(basis.MIDST,))
     cuts: Sequence[Cut] = communicator.cuts.found
     canvases = [_canvas(cut, ring) for cut in cuts]
     if (lacking := _lacking(canvases, cuts, ring)) is not None:
@@ -153,6 +150,9 @@ def _followed(
         return Learned(why_not=(basis.NO_BASE,))
     if any(cut.lost for cut in cuts[: period.at(first + 1).stop]):
         return Learned(why_not=(basis.LOST,))
+    edges = _edges(communicator, cuts[period.at(first + 1).start])
+    if edges is None:
+        return Learned(why_not=(basis.MIDST,))
     sizes = [cuts[period.start + unit[0]].op.work_bytes * ring.ranks for unit in period.units]
     element = 4 if all(size // ring.ranks % 4 == 0 for size in sizes) else 2
     if any(size // ring.ranks % element for size in sizes):
@@ -169,7 +169,7 @@ def _followed(
                 ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends
             ),
         ),
-        edges=tuple(edges_of(communicator, cuts[period.at(first + 1).start])),
+        edges=tuple(edges),
         parameters=tuple(
             job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
             for size in sizes
@@ -182,6 +182,12 @@ def _followed(
         assumed=tuple(basis.assumed(period, cuts, ring, first, blocks)),
     )
     return Learned(learned, base)
+
+
+def _edges(communicator: Communicator, start: Cut) -> list[job.Edge] | None:
+    streams = [s for edge in communicator.ring.edges for s in edge.streams]
+    whole = all(stream.from_start for stream in streams)
+    return (edges_of if whole else edges_amid)(communicator, start)
 
 
 def _base(period: Period, canvases: Sequence[Canvas | None]) -> int | None:

@@ -17,7 +17,9 @@ SHARDED = (
 NO_PERIOD = "no iteration was seen twice whose gathers tell where a step ends"
 SEVERAL = "{} communicators gather parameters: which of them to follow, nothing tells"
 LOST = "sends were lost before the second iteration: where it begins is not sure"
-MIDST = "the start of the connections was not seen: which message is which is not sure"
+MIDST = (
+    "the start of connections of several queue pairs was not seen: whose turn it is, is not sure"
+)
 ONE_WAY = (
     "of every unit the mirrored links lack the part of rank {} of {}: {} of {} bytes a step; "
     "mirror the other direction of the port as well"
@@ -45,6 +47,9 @@ SIZES_OPEN = (
 )
 BY_ORDER = "{} of {} units are gathered once an iteration: only order tells them from gradients"
 STEPS = "the first iteration that was seen held the parameters the trainer began with"
+AMID = (
+    "step 0 is the first iteration that was seen whole: which one of the trainer's, nothing tells"
+)
 LATER = "step 0 is the trainer's step {}: of what was gathered before, parts were not seen"
 
 
@@ -61,7 +66,8 @@ def evidence(period: Period, ring: Ring) -> tuple[str, ...]:
 def assumed(
     period: Period, cuts: Sequence[Cut], ring: Ring, first: int, blocks: frozenset[int]
 ) -> Iterator[str]:
-    yield LATER.format(first) if first else STEPS
+    amid = not all(s.from_start for edge in ring.edges for s in edge.streams)
+    yield AMID if amid else LATER.format(first) if first else STEPS
     if ring.ranks > 3:
         yield RING_ORDER
     own = [cuts[period.start + unit[0]].op for unit in period.units]
