@@ -185,7 +185,12 @@ def told(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
 
 def _stated(model: Expected, seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
     job, why_not = join_expected(
-        model, flows, seen.messages, ended=terms.ended, release=terms.release
+        model,
+        flows,
+        seen.messages,
+        ended=terms.ended,
+        release=terms.release,
+        logged=() if terms.stated is None else terms.stated.rings,
     )
     return Outcome(why_not=(why_not,), joining=True) if job is None else Outcome(job=job)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -16,13 +17,14 @@ from flowcheck.ops.coverage import Shape, coverage_of
 from flowcheck.ops.explain import explain
 from flowcheck.ops.learned import communicators_of_job
 from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import Parameter
+from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
 from flowcheck.wire.learn.flows.nodes import by_tags
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.jobs.amid import Expected, join_expected
 from flowcheck.wire.logged import read_log
+from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.schedule import Send, collective
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
 from flowcheck.wire.stated import Stated
@@ -199,17 +201,54 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
     assert reading.job is not None and not missed(made, reading)
 
 
+def stated_of(made: Generated) -> Expected:
+    shapes = made.truth.options.shapes
+    return Expected(
+        parameters=tuple(
+            Parameter(sizes=s, strides=tuple(prod(s[at + 1 :]) for at in range(len(s))))
+            for s in shapes
+        ),
+        buckets=tuple(map(tuple, made.truth.buckets)),
+    )
+
+
 def test_start_that_nobody_saw_is_not_made_up_for_by_a_stated_model(tmp_path: Path) -> None:
     """Sizes fit one rank of one GPU after the other as well; whom clear-to-send names does not."""
     options = Options(shapes=ODD, ranks=4, gpus=2, version=(2, 23), steps=6, start_step=2)
     made = generate(options, tmp_path)
     tape = read_tape(made.files)
-    stated = Expected(
-        parameters=tuple(
-            Parameter(sizes=s, strides=tuple(prod(s[at + 1 :]) for at in range(len(s))))
-            for s in options.shapes
-        ),
-        buckets=tuple(map(tuple, made.truth.buckets)),
-    )
-    job, why = join_expected(stated, tape.flows, tape.messages, ended=True)
+    job, why = join_expected(stated_of(made), tape.flows, tape.messages, ended=True)
     assert job is None and "nodes hold several GPUs" in why
+
+
+@pytest.mark.parametrize("name", ["orders-simple", "alike-ll"])
+def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
+    name: str, tmp_path: Path
+) -> None:
+    alike = Options(shapes=EVEN, ranks=8, gpus=4, orders=2, channels=2, version=(2, 29), seed=4)
+    options = replace({**NODES, "alike-ll": alike}[name], steps=6)
+    whole = told(options, tmp_path, log_of(options))[1].job
+    assert whole is not None
+    (tmp_path / "late").mkdir()
+    made = generate(replace(options, start_step=2), tmp_path / "late")
+
+    def joined(log: str) -> tuple[Job | None, str]:
+        logged = read_log(log).orders
+        return join_expected(stated_of(made), *_tape(made), ended=True, logged=logged)
+
+    job, why = joined(log_of(options))
+    assert job is not None, why
+    assert any("NCCL's log" in sentence for sentence in job.assumed)
+    mine, right = compile_flow_plans(job), {p.flow: p for p in compile_flow_plans(whole)}
+    for plan in mine:
+        assert plan.each.sends.tobytes() == right[plan.flow].each.sends.tobytes()
+        assert plan.each.segments.tobytes() == right[plan.flow].each.segments.tobytes()
+    exits = order_of(options, 0)[-1]
+    drawn = (replace(options, seed=seed) for seed in range(50))
+    other = next(one for one in drawn if order_of(one, 0)[-1] != exits)
+    assert joined(log_of(other))[0] is None
+
+
+def _tape(made: Generated) -> tuple[Sequence[FlowSeen], Sequence[MessageSeen]]:
+    tape = read_tape(made.files)
+    return tape.flows, tape.messages

@@ -14,8 +14,9 @@ import msgspec
 
 from flowcheck.wire import job
 from flowcheck.wire.learn.flows.groups import alone
+from flowcheck.wire.learn.flows.logged import BY_LOG, logged_rings
 from flowcheck.wire.learn.flows.rings import Ring, rings
-from flowcheck.wire.learn.flows.roles import Grants, sort_flows
+from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.instants import SHORT
@@ -23,6 +24,7 @@ from flowcheck.wire.learn.jobs.joined import join_job
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
+from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, Rule
@@ -36,7 +38,8 @@ BY_TAGS = "the place of the mirrored ranks in the ring: sizes fit others, clear-
 UNPLACED = "which place in the ring the mirrored ranks have is not told: sizes fit {} of them"
 OTHER_NODES = (
     "sizes fit only a ring that hosts or the ranks named by clear-to-send messages contradict, as "
-    "where nodes hold several GPUs: which of them writes is told only where a start is seen"
+    "where nodes hold several GPUs: which of them writes is told where a start is seen, or by "
+    "NCCL's log (nccl_log in the job file)"
 )
 IN_ONE_LINE = (
     "all sums of the stated model fit one line or group: whatever else ranks sum looks like them"
@@ -75,8 +78,10 @@ def join_expected(
     *,
     ended: bool,
     release: Rule | None = None,
+    logged: Sequence[RingOrder] = (),
 ) -> tuple[job.Job | None, str]:
-    """The job from the first iteration on that lies whole in the stream, or why there is none."""
+    """The job from the first iteration on that lies whole in the stream, or why there is none.
+    logged: rings as NCCL's log has them."""
     told = sort_flows(flows, messages)
     streams, _ = ring_and_p2p(told.streams)
     if not streams:
@@ -85,7 +90,9 @@ def join_expected(
     why = UNFIT.format("none leads around")
     for row in rows(streams):
         own = [grant for grant in told.grants if grant.rings]
-        fits, short = _fits(stated, row, own, rules, messages, ended=ended)
+        group = alone(row, own)
+        guesses = (*logged_rings(group, rules, logged), *rings(group, rules))
+        fits, short = _fits(stated, row, guesses, messages, ended=ended)
         if fits:
             return _told(stated, fits)
         why = SHORT if short and not ended else UNFIT.format(f"of {len(row)} connections none does")
@@ -95,8 +102,7 @@ def join_expected(
 def _fits(
     stated: Expected,
     row: Sequence[Stream],
-    grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
+    guesses: Sequence[Ring],
     messages: Sequence[MessageSeen],
     *,
     ended: bool,
@@ -108,7 +114,7 @@ def _fits(
     short = False
     # Each bucket goes around a ring twice, on some channel at least.
     most = max(len(stream.sends) for stream in row) // (2 * LAPS * len(stated.buckets)) + 1
-    for ring in rings(alone(row, grants), rules):
+    for ring in guesses:
         if fits and ring.penalty > min(fit.penalty for fit in fits) + 1:
             break
         if ring.ranks > most:
@@ -133,6 +139,7 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
                     flows=tuple(stream.key for stream in edge.streams)
                     + (None,) * (ring.channels - len(edge.streams)),
                     first_numbers=(0,) * ring.channels,
+                    senders=edge.senders,
                 )
                 for edge in ring.edges
             )
@@ -140,7 +147,10 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
                 rule=rule,
                 communicators=(
                     job.Communicator(
-                        ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends
+                        ranks=ring.ranks,
+                        channels=ring.channels,
+                        extra_sends=ring.extra_sends,
+                        gpus=ring.gpus,
                     ),
                 ),
                 edges=edges,
@@ -212,7 +222,8 @@ def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     if all(size <= GRAIN_BYTES[protocol] for size, protocol in sums):
         return None, IN_ONE_LINE
     alike = (ALL_ALIKE,) if len(sums) == 1 else ()
-    assumed = [BY_TAGS] if len(fits) > 1 else []
+    nodes = any(communicator.gpus > 1 for communicator in found.communicators)
+    assumed = [BY_LOG] if nodes else [BY_TAGS] if len(fits) > 1 else []
     if max(communicator.channels for communicator in found.communicators) > 1:
         assumed.append(CHANNEL_ORDER)
     told = tuple(f"{sentence} {job.UNSHOWN}" for sentence in (*stated.assumed, *assumed))
