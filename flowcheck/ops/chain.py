@@ -15,7 +15,7 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
-from flowcheck.ops.stated import with_factory, with_log
+from flowcheck.ops.stated import sharded_model, with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -49,16 +49,6 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     return msgspec.structs.replace(config, model=with_factory(config.model))
 
 
-def _units(config: JobConfig) -> bytes | None:
-    """The sharded model that the job file names, as torch cuts it; None: it names none. Raises
-    ConfigError where its factory does not work out."""
-    if config.sharded is None:
-        return None
-    from flowcheck.replica.wrapped import wrapped
-
-    return msgspec.json.encode(wrapped(config.sharded.factory, config.sharded.ranks))
-
-
 def memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
@@ -87,10 +77,11 @@ def create(config: JobConfig, root: Path, expected: Expected | None = None) -> t
     """The run directory with its shared memory, and a sentence about where that lies. expected:
     what a model reduces, for a job whose start may not be seen."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
+    model = sharded_model(config)
     known = _Known(
         newest_known(config, root) if may_join(config) else None,
         None if expected is None else msgspec.json.encode(expected),
-        _units(config),
+        None if model is None else msgspec.json.encode(model),
     )
     need = memory_need(config)
     place = choose(need)

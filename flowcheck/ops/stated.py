@@ -1,4 +1,4 @@
-"""What a job file names elsewhere: the model a factory makes, and NCCL's log."""
+"""What a job file names elsewhere: the models its factories make, and NCCL's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import msgspec
 from flowcheck.config import JobConfig, ModelConfig
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.plan_model import load_model
+from flowcheck.replica.parted import Laying
+from flowcheck.replica.units import Wrapped
 from flowcheck.wire.logged import Logged, read_log
+from flowcheck.wire.parted import Style
 
 KEY = "model.factory"
 
@@ -50,3 +53,25 @@ def log_at(key: str, file: Path) -> Logged:
         raise ConfigError(key, str(file), f"cannot be read: {error.strerror}") from error
     except LearnError as error:
         raise ConfigError(key, str(file), str(error)) from error
+
+
+def sharded_model(config: JobConfig) -> Wrapped | None:
+    """The model of [sharded], as torch and the trainer that is stated cut it; None: none is named.
+    Raises ConfigError where its factory does not work out."""
+    sharded = config.sharded
+    if sharded is None:
+        return None
+    from flowcheck.replica.wrapped import wrapped
+
+    if sharded.style is Style.FSDP:
+        return wrapped(sharded.factory, sharded.ranks)
+    how = Laying(
+        style=sharded.style,
+        gradient_dtype=sharded.gradient_dtype,
+        bucket_elements=sharded.bucket_elements,
+        overlap_param_gather=sharded.overlap_param_gather,
+        sums_per_step=sharded.sums_per_step,
+        round_robin_gradients=sharded.round_robin_gradients,
+        pad_buckets_for_high_nccl_busbw=sharded.pad_buckets_for_high_nccl_busbw,
+    )
+    return wrapped(sharded.factory, sharded.ranks, how)

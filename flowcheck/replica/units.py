@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout, size_of
+from flowcheck.wire.parted import Parted
 from flowcheck.wire.seen import Range
 
 
@@ -56,6 +57,8 @@ class Wrapped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ranks: int
     units: tuple[Unit, ...]
     names: tuple[str, ...]
+    parted: Parted | None = None
+    """What crosses the wire, where the trainer is no FSDP."""
 
 
 class Placing:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.replica.parted import Laying, Named, laid
 from flowcheck.replica.units import Piece, Unit, Wrapped
 from flowcheck.replica.user_code import callable_at
 
@@ -25,10 +26,11 @@ KEY = "sharded.factory"
 LIMIT_S = 300.0
 
 
-def wrapped(factory: str, ranks: int) -> Wrapped:
-    """The units of the model that `factory`, "file.py:function", returns in a job of `ranks`.
-    Raises ConfigError."""
+def wrapped(factory: str, ranks: int, how: Laying | None = None) -> Wrapped:
+    """The units of the model that `factory`, "file.py:function", returns in a job of `ranks`. how:
+    where they are laid by a trainer that is no FSDP. Raises ConfigError."""
     command = [sys.executable, "-m", "flowcheck.replica.wrapped", factory, str(ranks)]
+    command += [msgspec.json.encode(how).decode()] if how is not None else []
     try:
         done = subprocess.run(
             command,
@@ -46,7 +48,7 @@ def wrapped(factory: str, ranks: int) -> Wrapped:
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Wrapped)
 
 
-def _main(factory: str, ranks: int) -> None:
+def _main(factory: str, ranks: int, *how: str) -> None:
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -56,6 +58,11 @@ def _main(factory: str, ranks: int) -> None:
     _stay_on_meta()
     with torch.device("meta"), torch.no_grad():
         model = made()
+    if how:
+        laying = msgspec.json.decode(how[0], type=Laying)
+        groups, every = _groups_of(model)
+        print(msgspec.json.encode(laid(groups, every, ranks, laying)).decode())
+        return
     found = [*_fsdp2(model), *_fsdp1(model)]
     if not found:
         raise ValueError(
@@ -72,6 +79,23 @@ def _main(factory: str, ranks: int) -> None:
     flat = [p.name for unit in units for p in unit.pieces if p.name not in registered]
     names = tuple(registered if not flat else flat + registered)
     print(msgspec.json.encode(Wrapped(ranks=found[0][0], units=tuple(units), names=names)).decode())
+
+
+def _groups_of(made: Any) -> tuple[list[list[Named]], list[Named]]:
+    """(the parameters that take gradients by the groups of the optimizer: what the factory returns
+    beside the model, or one of all; all parameters)."""
+    model, groups = made if isinstance(made, tuple) else (made, [list(made.parameters())])
+    named = {
+        id(p): Named(
+            name=name,
+            shape=tuple(p.shape),
+            dtype=str(p.dtype).removeprefix("torch."),
+            alone=bool(getattr(p, "shared_embedding", False)),
+        )
+        for name, p in model.named_parameters()
+    }
+    trained = [[named[id(p)] for p in group if p.requires_grad] for group in groups]
+    return trained, list(named.values())
 
 
 def _fsdp2(model: Any) -> Iterator[tuple[int, Unit]]:
@@ -168,7 +192,7 @@ def _plain(name: str) -> str:
 
 if __name__ == "__main__":
     try:
-        _main(sys.argv[1], int(sys.argv[2]))
+        _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
     except ConfigError as wrong:
         sys.exit(wrong.right)
     except Exception as wrong:  # the user's code may raise anything

@@ -14,6 +14,7 @@ from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.units import Placing, Wrapped, flat_units, model_units
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
+from flowcheck.wire.parted import Parted
 
 DTYPE = (
     "gathered parameters are float32: in which type they are sent, nothing tells; state "
@@ -22,6 +23,12 @@ DTYPE = (
 ENDED = "the capture ended before all of it was seen"
 NOT_CAME = "never came, and units that lack some keep those of the step before"
 ALIKE = "units of one size are gathered in the order of the model's modules"
+
+
+LAID = (
+    "where each parameter lies in what is gathered rests on [sharded] and its factory, until an "
+    "audit passes"
+)
 
 
 def wrapped_of(run: RunDir) -> Wrapped | None:
@@ -37,6 +44,12 @@ def blocks_of(run: RunDir) -> tuple[int, ...]:
     return () if model is None else tuple(unit.block_bytes for unit in model.units)
 
 
+def parted_of(run: RunDir) -> Parted | None:
+    """The trainer whose optimizer is parted, where one is stated."""
+    model = wrapped_of(run)
+    return None if model is None else model.parted
+
+
 def placing_of(run: RunDir, job: Job, config: JobConfig) -> tuple[Placing, tuple[str, ...]]:
     """Where the parameters lie, and what that rests on. Raises StateError where what the job file
     says of the model does not fit."""
@@ -45,7 +58,7 @@ def placing_of(run: RunDir, job: Job, config: JobConfig) -> tuple[Placing, tuple
     model = wrapped_of(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)
-        return placing, (ALIKE,) * alike
+        return placing, (LAID,) if model.parted is not None else (ALIKE,) * alike
     dtype = config.model.dtype
     return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (DTYPE,)
 

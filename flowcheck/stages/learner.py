@@ -13,7 +13,7 @@ import numpy as np
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
-from flowcheck.stages.gathered import blocks_of
+from flowcheck.stages.gathered import blocks_of, parted_of
 from flowcheck.stages.left import leave_out
 from flowcheck.stages.proof import Proof
 from flowcheck.stages.readings import UNKNOWN, Known, ReadingProcess, Terms
@@ -203,6 +203,7 @@ class Learner:
             stated=self._stated,
             known=known,
             blocks=blocks_of(self._run),
+            parted=parted_of(self._run),
         )
         self._reading = ReadingProcess(seen, flows, terms)
 

@@ -25,6 +25,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.jobs.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.joined import from_start, join_job, knows, of_job
 from flowcheck.wire.lives import lives
+from flowcheck.wire.parted import Parted
 from flowcheck.wire.quiet import up_to_quiet
 from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.stated import Stated
@@ -81,6 +82,7 @@ class Terms:
     known: Known = UNKNOWN
     """Of a job that may be joined amid its run."""
     blocks: tuple[int, ...] = ()
+    parted: Parted | None = None
 
 
 class ReadingProcess:
@@ -205,6 +207,7 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
             before=terms.before,
             stated=terms.stated,
             blocks=terms.blocks,
+            parted=terms.parted,
         )
         if reading.job is not None and (reading.gathered or reading.weights) is not None:
             return reading
@@ -217,6 +220,7 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
         release=terms.release,
         before=terms.before if terms.quiet else None,
         blocks=terms.blocks,
+        parted=terms.parted,
         hasty=terms.hasty,
         stated=terms.stated,
     )

@@ -15,6 +15,8 @@ from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
+from flowcheck.wire.learn.jobs.parted import learn_parted
+from flowcheck.wire.learn.jobs.parted_basis import STATES
 from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded
 from flowcheck.wire.learn.jobs.sharded_basis import SHARDED
 from flowcheck.wire.learn.jobs.zero import maybe_zero
@@ -22,6 +24,7 @@ from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
+from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.verdict import apart, formats
@@ -30,6 +33,7 @@ from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.learn.verdict.pads import hidden
+from flowcheck.wire.parted import Parted
 from flowcheck.wire.seen import FlowSeen, MessageSeen
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol, Rule
@@ -69,18 +73,21 @@ def read_stream(
     blocks: Sequence[int] = (),
     hasty: bool = False,
     stated: Stated | None = None,
+    parted: Parted | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
     `before`. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each unit of
     sharded training, where the model is known; hasty: what is hard to read now will be read again
-    once more came; stated: what the wire may not tell."""
+    once more came; stated: what the wire may not tell; parted: what a trainer sends whose optimizer
+    is parted, where that is stated."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
     rules = rules_told(sorted_flows, release)
     logged = stated.rings if stated is not None else ()
-    communicators = find_communicators(ring_streams, sorted_flows.grants, rules, purse, logged)
+    own, left = apart_from(ring_streams, sorted_flows.grants, rules, parted)
+    communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
     communicators = by_stated_model(communicators, stated, purse)
     found = [
         collect(
@@ -102,7 +109,10 @@ def read_stream(
     if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, stated, ended=ended)
     sharded = Learned()
-    if job is None and gathers(communicators):
+    if job is None and parted is not None:
+        sharded = learn_parted(own, parted)
+        job, why_not = sharded.job, sharded.why_not or (STATES,)
+    elif job is None and gathers(communicators):
         sharded = learn_sharded(communicators, blocks)
         job, why_not = sharded.job, (SHARDED, *sharded.why_not)
     elif job is None:

@@ -45,6 +45,13 @@ class Options:
     sharded: bool = False
     """Instead of DDP, every shape is a layer whose parameters each rank holds a block of: gathered
     forward and backward, their gradients reduce-scattered."""
+    parted: str = ""
+    """Instead of DDP, "deepspeed" (ZeRO stages 1 and 2) or "megatron" (its distributed optimizer):
+    ranks step a part of the parameters each, which are gathered."""
+    unit_elements: int = 0
+    """A unit of it is closed once it holds so many; 0: there is one."""
+    late: bool = False
+    """Its units are gathered in the next forward, the last one first."""
     tensor_layers: int = 0
     """Layers whose activations two ranks, one of them mirrored, all-reduce in a communicator of
     their own, forward and backward; 0: there is none."""
@@ -131,6 +138,8 @@ class Truth:
     """Every parameter in registration order."""
     buckets: list[list[int]] = field(default_factory=list)
     """Parameters of each bucket, after the rebuild where there is one."""
+    parted: list[bytes] = field(default_factory=list)
+    """[step] every parameter behind it, in registration order, where options.parted."""
     collectives: list[Collective] = field(default_factory=list)
     dropped: list[tuple[str, int]] = field(default_factory=list)
     """(file, frame number from 0 among those the mirror would have carried) of lost frames."""

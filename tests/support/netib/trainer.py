@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 import torch
-from support.netib import habits
+from support.netib import habits, parted
 from support.netib.fabric import Fabric
 from support.netib.options import Options, Truth
 from support.netib.partition import up
@@ -81,6 +81,9 @@ class Trainer:
             self.train_sharded()
             return
         everything = list(range(len(options.shapes)))
+        if options.parted:
+            parted.train(self)
+            return
         if options.dtypes:
             self.train_apart(everything)
             return

@@ -1,0 +1,168 @@
+"""The job of a trainer whose optimizer is parted, as stated: its parameters, as it gathers them.
+
+Whoever reduces gradients whole sends what looks alike, so content is asked as well: parameters
+change little from one step to the next, gradients do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire import job
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.jobs import parted_basis as basis
+from flowcheck.wire.learn.jobs import parted_content as content
+from flowcheck.wire.learn.jobs.edges import edges_of
+from flowcheck.wire.learn.jobs.sharded import Learned
+from flowcheck.wire.learn.reading import Weights
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.parted import gathered_at, gathers
+from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.parted import Parted
+from flowcheck.wire.terms import Kind
+
+LITTLE = 0.5
+"""Of their norm, that parameters change by in a step at most. Two gradients of other data are as
+long and point elsewhere: 1.4; where half of each is the same, 1."""
+Coarse = tuple[Kind, int, str]
+
+
+def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
+    """The job of the one found to be the stated trainer's, and the parameters of the first step
+    that was seen; or why there is none."""
+    if not found:
+        return Learned(why_not=(basis.none_such(parted),))
+    communicator = found[0]
+    ring, cuts = communicator.ring, communicator.cuts.found
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    if not all(stream.from_start for stream in streams):
+        return Learned(why_not=(basis.MIDST,))
+    if any(stream.tag is None for stream in streams):
+        return Learned(why_not=(basis.NO_RANKS,))
+    if any(releases_open(cut, communicator) for cut in {cut.op: cut for cut in cuts}.values()):
+        return Learned(why_not=(basis.RELEASE,))
+    ends = gathered_at(cuts, len(parted.parts))
+    place = _iteration(cuts, ends)
+    if place is None:
+        return Learned(why_not=(basis.NO_PERIOD,))
+    start, length, first = place
+    order = _order(parted, [cut for cut in cuts[start : start + length] if gathers(cut)])
+    if isinstance(order, str):
+        return Learned(why_not=(order,))
+    if any(cut.lost for cut in cuts[: start + length]):
+        return Learned(why_not=(basis.LOST,))
+    held = [content.held(cuts, end, order, ring) for end in ends]
+    if held[first] is None:
+        return Learned(why_not=(basis.lacking(ring, parted),))
+    steps = [one for one in held if one is not None]
+    change = content.most_change(steps, parted)
+    if change is None or change > LITTLE:
+        return Learned(why_not=(basis.UNLIKE.format(change or 0.0),))
+    if content.scattered_parameters(cuts[start : start + length], ring, parted, LITTLE):
+        return Learned(why_not=(basis.SCATTERED_TOO,))
+    begun = content.begun_with(cuts, ring, parted, steps[0]) if not first else None
+    if begun is not None and content.lies_otherwise(begun, steps[0], parted):
+        return Learned(why_not=(basis.LIES_OTHERWISE,))
+    return _followed(communicator, parted, (start, length, first), order, held, (change, begun))
+
+
+def _coarse(cut: Cut) -> Coarse:
+    return cut.op.kind, cut.op.work_bytes, cut.op.protocol
+
+
+def _iteration(cuts: Sequence[Cut], ends: Sequence[int]) -> tuple[int, int, int] | None:
+    """(first collective, how many, which of `ends` is its last) of the first iteration that the
+    one behind it repeats; None where none does."""
+    told = [_coarse(cut) for cut in cuts]
+    for n, (one, other) in enumerate(pairwise(ends)):
+        length = other - one
+        alike = told[one + 1 - length : one + 1] == told[one + 1 : other + 1]
+        if one + 1 >= length and alike:
+            return one + 1 - length, length, n
+    return None
+
+
+def _order(parted: Parted, gathers: Sequence[Cut]) -> tuple[int, ...] | str:
+    """Units in the order that they are gathered in, or why it is not told."""
+    forward = tuple(range(len(parted.parts)))
+    ways = {False: forward, True: forward[::-1]}
+    sizes = [cut.op.work_bytes for cut in gathers]
+    fits = [
+        backward
+        for backward, order in ways.items()
+        if [parted.parts[n].gathered_bytes for n in order] == sizes
+        and parted.backward in (None, backward)
+    ]
+    if not fits:
+        return basis.OTHER_ORDER
+    if len(fits) > 1 and len(forward) > 1:
+        return basis.ORDER_OPEN
+    return ways[fits[0]]
+
+
+def _followed(
+    communicator: Communicator,
+    parted: Parted,
+    place: tuple[int, int, int],
+    order: Sequence[int],
+    held: Sequence[list[NDArray[np.uint8]] | None],
+    told: tuple[float, list[NDArray[np.uint8]] | None],
+) -> Learned:
+    """told: the most that a step changes, and what the trainer sent before it began."""
+    start, length, first = place
+    change, begun = told
+    ring, cuts = communicator.ring, communicator.cuts.found
+    sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
+    own = begun or held[first]
+    assert own is not None
+    base = Weights(
+        shapes=tuple((size,) for size in sizes),
+        result=np.concatenate(own),
+        missing=(),
+        complete=True,
+    )
+    each = tuple(_ops(cuts[start : start + length], order))
+    units = tuple((n,) for n in range(len(order)))
+    learned = job.Job(
+        kind=job.Follows.PARAMETERS,
+        rule=communicator.cuts.state.rules[0],
+        communicators=(job.Communicator(ranks=ring.ranks, channels=ring.channels),),
+        edges=tuple(edges_of(communicator, cuts[start])),
+        parameters=tuple(
+            _flat(size, part.dtype) for size, part in zip(sizes, parted.parts, strict=True)
+        ),
+        first_buckets=units,
+        buckets=units,
+        first=each,
+        each=each,
+        evidence=basis.evidence(parted, ring, len(held), change),
+        assumed=tuple(basis.assumed(parted, ring, first, begun=begun is not None)),
+    )
+    return Learned(learned, base)
+
+
+def _flat(size: int, dtype: str) -> job.Parameter:
+    each = basis.BYTES[dtype]
+    return job.Parameter(sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype)
+
+
+def _ops(cuts: Sequence[Cut], order: Sequence[int]) -> list[job.Op]:
+    """One iteration: gathers are placed, all else passes by."""
+    units = iter(order)
+    return [
+        job.Op(
+            communicator=0,
+            protocol=cut.op.protocol,
+            role=job.Role.BUCKET if gathers(cut) else job.Role.IGNORED,
+            bucket=next(units) if gathers(cut) else 0,
+            kind=cut.op.kind,
+            work_bytes=cut.op.work_bytes,
+            element_bytes=cut.op.element_bytes,
+            root=cut.op.root,
+        )
+        for cut in cuts
+    ]

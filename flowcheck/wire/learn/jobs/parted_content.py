@@ -1,0 +1,100 @@
+"""What a parted optimizer's gathers hold, and whether parameters may be that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import Canvas, paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.zero import changes
+from flowcheck.wire.learn.search.gathers import SCATTERED
+from flowcheck.wire.learn.search.parted import gathers
+from flowcheck.wire.learn.trainer.habits import WEIGHTS
+from flowcheck.wire.parted import Parted
+from flowcheck.wire.terms import Kind
+
+Units = list[NDArray[np.uint8]]
+"""[unit] its bytes."""
+MANY_BYTES = 4096
+"""Of a parameter, before what it holds is looked for by itself."""
+UNRELATED = 1.0
+"""Of its norm, that a parameter changes by in a step at most. One that lies elsewhere: 1.4."""
+
+
+def held(
+    cuts: Sequence[Cut], end: int, order: Sequence[int], ring: Ring
+) -> list[NDArray[np.uint8]] | None:
+    """[unit] what was gathered of each up to the gather `end`; None where some was not seen."""
+    found: list[NDArray[np.uint8] | None] = [None] * len(order)
+    own = [cut for cut in cuts[: end + 1] if gathers(cut)][-len(order) :]
+    for unit, cut in zip(order, own, strict=True):
+        canvas: Canvas = paint(cut, ring)[0]
+        if not canvas.covered.all() or canvas.conflicts or canvas.torn:
+            return None
+        found[unit] = canvas.result
+    return [one for one in found if one is not None]
+
+
+def most_change(steps: Sequence[Sequence[NDArray[np.uint8]]], parted: Parted) -> float | None:
+    """Of all steps the most that what is gathered changes by, of its norm; None: never."""
+    every = [
+        changes([(a, b, part.dtype) for a, b, part in zip(one, other, parted.parts, strict=True)])
+        for one, other in pairwise(steps)
+    ]
+    return max(every, default=0.0) or None
+
+
+def scattered_parameters(cuts: Sequence[Cut], ring: Ring, parted: Parted, little: float) -> bool:
+    """What is read as a reduce-scatter of an iteration is a gather's own content: another trainer,
+    of whose gathers every other one was taken for it."""
+    held = {cut.op.work_bytes: paint(cut, ring)[0] for cut in cuts if gathers(cut)}
+    dtypes = {part.gathered_bytes: part.dtype for part in parted.parts}
+    for cut in cuts:
+        size = cut.op.work_bytes
+        if cut.op.meaning != SCATTERED or size not in held:
+            continue
+        op = replace(cut.op, kind=Kind.ALL_GATHER)
+        as_gather = replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
+        canvas: Canvas = paint(as_gather, ring)[0]
+        own = held[size]
+        whole = canvas.covered.all() and own.covered.all()
+        if whole and changes([(own.result, canvas.result, dtypes[size])]) <= little:
+            return True
+    return False
+
+
+def begun_with(cuts: Sequence[Cut], ring: Ring, parted: Parted, like: Units) -> Units | None:
+    """[unit] the parameters that the trainer sent one by one before it began, what fills units up
+    as in `like`; None where it did not, or some was not seen."""
+    sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
+    if not sent or len(sent) != len(parted.places):
+        return None
+    units = [unit.copy() for unit in like]
+    for cut, place in zip(sent, parted.places, strict=True):
+        canvas = paint(cut, ring)[0]
+        if not canvas.covered.all() or canvas.conflicts or canvas.torn:
+            return None
+        if place.unit is not None:
+            stop = place.start_byte + place.nbytes
+            units[place.unit][place.start_byte : stop] = canvas.result
+    return units
+
+
+def lies_otherwise(begun: Units, first: Units, parted: Parted) -> bool:
+    """A parameter is not where the model and settings that are stated put it: what the first step
+    made of it is nothing like what it was."""
+    for place in parted.places:
+        if place.unit is None or place.nbytes < MANY_BYTES:
+            continue
+        part = slice(place.start_byte, place.start_byte + place.nbytes)
+        one, other = begun[place.unit][part], first[place.unit][part]
+        if one.any() and changes([(one, other, parted.parts[place.unit].dtype)]) > UNRELATED:
+            return True
+    return False

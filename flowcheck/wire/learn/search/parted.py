@@ -1,0 +1,199 @@
+"""The communicator of a trainer whose optimizer is parted, read by the sizes that are stated.
+
+A reduce-scatter and the gather behind it, of one buffer, have the sizes, steps and copies of an
+all-reduce; of two ranks, either is as large as the other. So the stated trainer says what comes
+when: sums of all gradients, then every unit gathered once (flowcheck.wire.parted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.wire.learn.cuts.candidates import Op
+from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.echo import echoes
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.groups import alone
+from flowcheck.wire.learn.flows.order import seen_whole
+from flowcheck.wire.learn.flows.rings import Ring, rings
+from flowcheck.wire.learn.flows.roles import Grants
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
+from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
+from flowcheck.wire.parted import Parted
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+STATED = "stated: [sharded] style"
+SUMMED = "gradients, summed whole"
+PURSE = (1_000, 20)
+"""Steps of the search in one row, and for each of its sends."""
+START_UP = 200
+"""Steps of the search for DDP's start-up, which comes first."""
+LEAST = 2
+"""Times that every unit was gathered, before a trainer is believed to be the stated one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What of a step is still to come."""
+
+    scatters: tuple[int, ...]
+    """Units whose gradient was not scattered yet."""
+    gathers: tuple[int, ...]
+    summed: int = 0
+    """Bytes that were all-reduced since the last gather."""
+
+
+class Shares:
+    """Expects sums of all gradients, then every unit once; whatever lies between fits too."""
+
+    def __init__(self, parted: Parted) -> None:
+        self._parted = parted
+        self._every = tuple(range(len(parted.parts)))
+        self._told: list[tuple[Cut | None, _Due]] = [(None, self._begin())]
+
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
+        due, sent = self.due(path), len(path)
+        first = sent < len(self._parted.places) and all(_sends(cut) for cut in path)
+        for protocol in ring.protocols_at(state.positions):
+            if first:
+                size = self._parted.places[sent].nbytes
+                yield _op(Kind.BROADCAST, size, protocol, WEIGHTS)
+            yield from self._ops(due, protocol)
+
+    def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
+        """What a gather holds is forwarded as it came; what is summed is not."""
+        if cut.op.meaning == GATHERED:
+            return not paint(cut, ring)[0].conflicts
+        return cut.op.kind is not Kind.ALL_REDUCE or not echoes(cut, ring)
+
+    def due(self, path: Sequence[Cut]) -> _Due:
+        """What of the step that `path` ends in is still to come."""
+        known = min(len(path) + 1, len(self._told))
+        while known > 1 and self._told[known - 1][0] is not path[known - 2]:
+            known -= 1
+        del self._told[known:]
+        for cut in path[known - 1 :]:
+            self._told.append((cut, self._after(self._told[-1][1], cut)))
+        return self._told[-1][1]
+
+    def _begin(self) -> _Due:
+        scattered = any(part.scattered_bytes for part in self._parted.parts)
+        return _Due(self._every if scattered else (), self._every)
+
+    def _ops(self, due: _Due, protocol: Protocol) -> Iterator[Op]:
+        parts, total = self._parted.parts, self._parted.summed_bytes
+        if due.scatters:
+            for part in dict.fromkeys(parts[n] for n in due.scatters):
+                op = _op(Kind.REDUCE_SCATTER, part.scattered_bytes, protocol, SCATTERED)
+                yield replace(op, type_bytes=part.gradient_bytes)
+        elif due.summed < total * self._parted.sums:
+            op = _op(Kind.ALL_REDUCE, total - due.summed % total, protocol, SUMMED)
+            yield replace(op, type_bytes=parts[0].gradient_bytes)
+        else:
+            ends = (due.gathers[0], due.gathers[-1])
+            for size in dict.fromkeys(parts[n].gathered_bytes for n in ends):
+                yield _op(Kind.ALL_GATHER, size, protocol, GATHERED)
+
+    def _after(self, due: _Due, cut: Cut) -> _Due:
+        parts, size = self._parted.parts, cut.op.work_bytes
+        if cut.op.meaning == SCATTERED:
+            unit = next(n for n in due.scatters if parts[n].scattered_bytes == size)
+            return replace(due, scatters=tuple(n for n in due.scatters if n != unit))
+        if cut.op.meaning == GATHERED:
+            first = parts[due.gathers[0]].gathered_bytes == size
+            left = due.gathers[1:] if first else due.gathers[:-1]
+            return replace(due, gathers=left) if left else self._begin()
+        if cut.op.kind is Kind.ALL_REDUCE:
+            return replace(due, summed=due.summed + size)
+        return due
+
+
+def _sends(cut: Cut) -> bool:
+    return cut.op.meaning == WEIGHTS
+
+
+def _op(kind: Kind, size: int, protocol: Protocol, meaning: str) -> Op:
+    return Op(kind=kind, work_bytes=size, protocol=protocol, licensed=STATED, meaning=meaning)
+
+
+def apart_from(
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    parted: Parted | None,
+) -> tuple[list[Communicator], list[Stream]]:
+    """(the communicator whose sends are those of the stated trainer, if there is, the streams of
+    others)."""
+    own = None if parted is None else _found(streams, grants, rules, parted)
+    if own is None:
+        return [], list(streams)
+    taken = {id(stream) for edge in own.ring.edges for stream in edge.streams}
+    return [own], [stream for stream in streams if id(stream) not in taken]
+
+
+def _found(
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    rules: tuple[Rule, ...],
+    parted: Parted,
+) -> Communicator | None:
+    found: list[Communicator] = []
+    for row in _likely(streams):
+        for ring in rings(alone(row, _unpaired(row, streams, grants)), rules):
+            if ring.ranks != parted.ranks or ring.extra_sends or ring.penalty > 1:
+                continue
+            purse = Purse(PURSE[0] + PURSE[1] * sum(len(stream.sends) for stream in row))
+            cuts = cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
+            often = len(gathered_at(cuts.found, len(parted.parts)))
+            if often >= LEAST and not _starts_up(ring):
+                found.append(Communicator(cuts, Habits()))
+                if not cuts.unread and not _unseen(ring):
+                    return found[-1]
+    return min(found, key=lambda c: (_unseen(c.ring), c.cuts.unread, c.cuts.cost), default=None)
+
+
+def _unseen(ring: Ring) -> int:
+    """Channels that one link has and another one lacks: rather of another row."""
+    return sum(ring.channels - len(edge.streams) for edge in ring.edges)
+
+
+def _likely(streams: Sequence[Stream]) -> Iterator[Row]:
+    """Connections that may be one communicator's: all that were made together, or a part."""
+    tried: set[frozenset[int]] = set()
+    made = rows(streams)
+    parted = (piece for row in made for way in parts(row) for piece in way)
+    together = (piece for way in used_together(streams) for piece in way)
+    for row in (*made, *parted, *together):
+        name = frozenset(map(id, row))
+        if name not in tried:
+            tried.add(name)
+            yield row
+
+
+def _unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
+    """Clear-to-send messages between hosts of the row whose connection was not mirrored."""
+    paired = {stream.peer for stream in streams}
+    ends = [{s.key.source, s.key.destination} for s in row]
+    left = [grant for grant in grants if grant.flow.key not in paired]
+    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
+
+
+def _starts_up(ring: Ring) -> bool:
+    """DistributedDataParallel's start-up was seen: it all-reduces gradients, whatever is stated."""
+    cuts = cut_stream(ring, Trainer(), effort=HASTY, purse=Purse(START_UP))
+    return bool(Trainer().habits(ring, cuts.found).shapes)
+
+
+def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:
+    """Of every step whose units were all gathered, the index of the last gather."""
+    every = [i for i, cut in enumerate(cuts) if gathers(cut)]
+    return every[units - 1 :: units]
+
+
+def gathers(cut: Cut) -> bool:
+    """It gathers a unit of the stated trainer."""
+    return cut.op.meaning == GATHERED

@@ -1,0 +1,117 @@
+"""Parted optimizers, as DeepSpeed and Megatron-LM send: every step's parameters bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.chain import wait_until
+from support.live import greetings
+from test_unseen_scripts import SCRIPTS, launch, replay
+
+from flowcheck.lab import cluster
+from flowcheck.lab.run.tap import Tap
+from flowcheck.ops.chain import last_step
+from flowcheck.stages.rundir import RunDir
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.nightly,
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+]
+STEPS, SAVED = 6, 3
+BUCKETS = "bucket_elements = 12000\n"
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Iterator[cluster.Cluster]:
+    made = cluster.Cluster(name=f"p{os.getpid()}", network=207, hosts=getattr(request, "param", 2))
+    cluster.up(made)
+    yield made
+    cluster.down(made.name)
+
+
+def model(style: str, factory: str, ranks: int, more: str = "") -> str:
+    place = f'factory = "{SCRIPTS / "parted.py"}:{factory}"\nranks = {ranks}\n'
+    return f'[sharded]\nstyle = "{style}"\n{place}{more}'
+
+
+def truth(digests: Path) -> dict[int, str]:
+    lines = map(json.loads, digests.read_text().splitlines())
+    return {line["step"]: line["parameters"] for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "factory", "words", "more"),
+    [
+        (2, "make", ("megatron", "NCCL_PROTO=LL"), ""),
+        (2, "make", ("megatron", "late", "buckets", "norm", "NCCL_PROTO=Simple"), BUCKETS),
+        (3, "bfloat16", ("megatron", "bfloat16", "buckets", "NCCL_PROTO=Simple"), BUCKETS),
+        (4, "make", ("megatron", "late", "buckets", "NCCL_PROTO=LL128"), BUCKETS),
+        (2, "make", ("zero", "micro", "norm", "NCCL_PROTO=LL"), "sums_per_step = 2\n"),
+        (3, "bfloat16", ("zero", "bfloat16", "buckets", "norm", "NCCL_PROTO=LL128"), ""),
+        (4, "groups", ("zero", "groups", "norm", "NCCL_PROTO=Simple"), ""),
+    ],
+    indirect=["hosts"],
+)
+def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
+    hosts: cluster.Cluster, tmp_path: Path, factory: str, words: tuple[str, ...], more: str
+) -> None:
+    capture, digests = tmp_path / "job.pcapng", tmp_path / "digests"
+    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="parted"):
+        launch(hosts, "parted.py", str(digests), *words)
+    told = replay(capture, "", model(words[0], factory, hosts.hosts, more))
+    found = {line["step"]: line["parameters_sha256"] for line in told["digests"]}
+    assert found == truth(digests) and len(found) == STEPS - ("late" in words)
+    assert not told["why"] and not told["lost"]
+    other = replay(capture, "", model("zero" if "megatron" in words else "megatron", "make", 2))
+    assert not other["digests"] and "[sharded] style" in other["why"]
+
+
+def test_on_a_live_port_it_is_followed_audited_and_given_back(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    digests, run, job = tmp_path / "digests", RunDir(tmp_path / "run"), tmp_path / "job.toml"
+    source = f'[[source]]\ninterface = "{cluster.UPLINK}"\n'
+    head = f'run = "{run.root}"\ncheckpoint = "{tmp_path / "saved"}"\ndigests = true\n'
+    job.write_text(head + source + model("zero", "bfloat16", 2))
+    words = [sys.executable, "-m", "flowcheck"]
+    chain = cluster.run_in(hosts.checkpoint_namespace, [*words, "up", str(job)], env=os.environ)
+    file, out = tmp_path / "digests.pt", tmp_path / "restored.pt"
+    about = ["--run", str(run.root)]
+    try:
+        wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
+        launch(hosts, "parted.py", str(digests), "zero", "bfloat16", "save", "norm")
+        wait_until(lambda: (last_step(run) or {}).get("step") == STEPS, 60, "the last step")
+        audited = subprocess.run(
+            [*words, "audit", str(file), *about], capture_output=True, text=True, check=False
+        )
+        assert audited.returncode == 0, audited.stderr
+        assert f"step {SAVED}: all 10 parameters" in audited.stdout
+        subprocess.run(
+            [*words, "restore", *about, "--template", str(file), "--out", str(out)], check=True
+        )
+    finally:
+        chain.send_signal(signal.SIGINT)
+        chain.wait(60)
+    assert chain.returncode == 0
+    held = torch.load(out, weights_only=True)["module"]
+    kept = [json.loads(line) for line in digests.read_text().splitlines()][-1]
+    assert kept["step"] == STEPS and _sha256(held) == kept["parameters"]
+    manifest = json.loads((tmp_path / f"saved/step-{STEPS}/manifest.json").read_text())
+    assert manifest["kind"] == "parameters, no optimizer state"
+
+
+def _sha256(held: dict[str, torch.Tensor]) -> str:
+    parts = (value.contiguous().view(torch.uint8).numpy().tobytes() for value in held.values())
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -1,0 +1,111 @@
+"""Parted optimizers from a generator that shares nothing with the reader: parameters by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.netib import generate
+from support.netib.options import Options
+from support.netib.shapes import SMALL, WIDE
+
+from flowcheck.plane.tape import read_tape
+from flowcheck.replica.parted import Laying, Named, laid
+from flowcheck.replica.units import Wrapped, model_units
+from flowcheck.wire.job import Follows
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.parted import Style
+
+STYLES = {"deepspeed": Style.ZERO, "megatron": Style.MEGATRON}
+ZERO = Options(shapes=SMALL, parted="deepspeed", version=(2, 30), steps=4)
+BUCKETS = Options(shapes=WIDE, parted="megatron", unit_elements=8000, version=(2, 26), steps=4)
+ONE = replace(BUCKETS, unit_elements=0)
+CASES = {
+    "r2-ll-zero": ZERO,
+    "r2-ll-one-bucket": replace(ONE, shapes=SMALL),
+    "r3-simple-bf16-late": replace(
+        BUCKETS, ranks=3, protocol="Simple", dtype="bfloat16", late=True, mirrored=(1,), channels=2
+    ),
+}
+OTHERS = {
+    "r2-ll128-zero-bf16": replace(ZERO, protocol="LL128", dtype="bfloat16", channels=2),
+    "r4-simple-zero-219": replace(
+        ZERO, shapes=WIDE, ranks=4, protocol="Simple", version=(2, 19), channels=4, mirrored=(2,)
+    ),
+    "r4-mix-one-bucket-221": replace(
+        ONE, ranks=4, version=(2, 21), mix=((1024, "LL"),), protocol="LL128", mirrored=(3,)
+    ),
+    "r2-simple-one-bucket-bf16": replace(ONE, protocol="Simple", dtype="bfloat16", channels=8),
+    "r5-ll-buckets-late": replace(BUCKETS, ranks=5, version=(2, 23), late=True, mirrored=(4,)),
+    "r8-simple-one-bucket-ipv6": replace(
+        ONE, ranks=8, protocol="Simple", version=(2, 30), channels=2, mirrored=(5,), ipv6=True
+    ),
+    "r3-ll128-one-bucket-beside": replace(
+        ONE, ranks=3, protocol="LL128", metrics_group=True, pipeline_bytes=5000, channels=2
+    ),
+}
+
+
+def model_of(options: Options, **settings: object) -> Wrapped:
+    every = [
+        Named(name=f"p{n}", shape=shape, dtype=options.dtype)
+        for n, shape in enumerate(options.shapes)
+    ]
+    how = Laying(
+        style=STYLES[options.parted], bucket_elements=options.unit_elements or None, **settings
+    )
+    return laid([every], every, options.ranks, how)
+
+
+def read(options: Options, folder: Path, model: Wrapped) -> tuple[Reading, list[bytes], bytes]:
+    """(what is read, parameters after every step, those sent before)."""
+    made = generate(options, folder)
+    tape = read_tape(made.files)
+    reading = read_stream(tape.flows, tape.messages, parted=model.parted)
+    return reading, made.truth.parted, made.truth.weights
+
+
+@pytest.mark.parametrize(
+    "name", [*CASES, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)]
+)
+def test_every_gathered_step_is_the_trainers(name: str, tmp_path: Path) -> None:
+    options = (CASES | OTHERS)[name]
+    model = model_of(options)
+    reading, truth, begun = read(options, tmp_path, model)
+    assert reading.job is not None, reading.why_not
+    assert reading.job.kind is Follows.PARAMETERS and reading.gathered is not None
+    sizes = [p.nbytes for p in reading.job.parameters]
+    placing, _ = model_units(sizes, options.ranks, model)
+    base = placing.parameters(reading.gathered.result).tobytes()
+    assert base == (begun or truth[0])
+    own = [op.bucket for op in reading.job.each if op.role == "bucket"]
+    gathers = [c for c in reading.collectives if c.meaning == "gathered parameters"]
+    assert all(c.complete for c in gathers)
+    for step, expected in enumerate(truth[: len(gathers) // len(own)]):
+        parts = gathers[step * len(own) :][: len(own)]
+        units = [parts[own.index(unit)].result for unit in range(len(own))]
+        assert placing.parameters(np.concatenate(units)).tobytes() == expected
+    assert len(gathers) // len(own) == options.steps - options.late
+
+
+def test_whoever_sums_gradients_is_not_taken_for_it(tmp_path: Path) -> None:
+    """DDP of a model whose one bucket needs no padding: sizes, steps and copies are the same."""
+    shapes = ((64, 64), (64, 64))
+    ddp = Options(shapes=shapes, version=(2, 30), steps=4)
+    reading, *_ = read(ddp, tmp_path, model_of(replace(ddp, parted="megatron")))
+    assert reading.job is not None and reading.job.kind is Follows.GRADIENTS
+    alone = replace(ddp, parted="deepspeed", seed=5)
+    reading, *_ = read(alone, tmp_path, model_of(replace(alone, parted="megatron")))
+    assert reading.job is None and "[sharded] style" in " ".join(reading.why_not)
+
+
+def test_buckets_alike_both_ways_need_their_order_stated(tmp_path: Path) -> None:
+    options = replace(BUCKETS, shapes=((128, 64), (128, 64)), late=True)
+    reading, *_ = read(options, tmp_path, model_of(options))
+    assert reading.job is None and "overlap_param_gather" in " ".join(reading.why_not)
+    reading, truth, _ = read(options, tmp_path, model_of(options, overlap_param_gather=True))
+    assert reading.gathered is not None and reading.gathered.result.tobytes() == b"".join(
+        truth[0][start : start + 32768] for start in (32768, 0)
+    )
