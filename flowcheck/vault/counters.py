@@ -8,10 +8,19 @@ from typing import Any, Protocol
 from flowcheck.errors import StateError
 
 STEP_WORDS = frozenset(
-    ("step", "iter", "iteration", "global_step", "updates", "it", "completed_steps")
+    (
+        "step",
+        "iter",
+        "iteration",
+        "global_step",
+        "global_steps",
+        "updates",
+        "it",
+        "completed_steps",
+    )
 )
 """Keys under which trainers keep the number of optimizer steps taken (Lightning's global_step,
-nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
+DeepSpeed's global_steps, nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
 
 Path_ = tuple[str, ...]
 
