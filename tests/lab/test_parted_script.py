@@ -26,6 +26,7 @@ from flowcheck.stages.rundir import RunDir
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.nightly,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
 ]
