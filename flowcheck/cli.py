@@ -58,6 +58,9 @@ def analyze(
         Path | None,
         typer.Option(help="Rank 0's output with NCCL_DEBUG=INFO: it tells the order of rings."),
     ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="A job file: what it states is taken in place of these.")
+    ] = None,
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +72,9 @@ def analyze(
     """
     from flowcheck.ops import analyze as verb
 
-    raise typer.Exit(verb.run(files, model=model, nccl_log=nccl_log, svg=svg, as_json=as_json))
+    raise typer.Exit(
+        verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
+    )
 
 
 @app.command()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flowcheck.config import ModelConfig
+from flowcheck.config import ModelConfig, SourceConfig
 from flowcheck.errors import naming
+from flowcheck.ops.chain import job_to_run
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
-from flowcheck.ops.stated import log_at, with_factory
+from flowcheck.ops.stated import log_at, sharded_model, with_factory
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.stages.model import unlike_stated
 from flowcheck.wire.foreign import foreign
@@ -31,17 +32,20 @@ def run(
     *,
     model: str | None = None,
     nccl_log: Path | None = None,
+    job: Path | None = None,
     svg: Path | None = None,
     as_json: bool = False,
 ) -> int:
     """Read `files` as mirror points of one job and print what they hold; the exit code. What
     does not belong to the result, like a file cut by a snap length, goes to stderr as well. model:
-    a factory, for trainers that do not tell theirs; nccl_log: what NCCL said of its rings; svg: a
-    picture of the communicators is written there."""
+    a factory, for trainers that do not tell theirs; nccl_log: what NCCL said of its rings; job: a
+    job file, of which all that it states is taken in their place; svg: a picture of the
+    communicators is written there."""
     stated = with_factory(ModelConfig(factory=model)).stated if model is not None else None
     logged = log_at("--nccl-log", nccl_log) if nccl_log is not None else None
+    read = _read if job is None else _as_stated(job, files)
     tape = read_tape(files)
-    reading = _read(tape, stated, logged)
+    reading = read(tape, stated, logged)
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
     notes = _notes(tape)
@@ -68,6 +72,27 @@ def _read(tape: Tape, stated: Stated | None, logged: Logged | None) -> Reading:
     release = rule_of(logged.version) if logged.version is not None else None
     told = msgspec.structs.replace(stated or Stated(), rings=logged.orders)
     return read_stream(tape.flows, tape.messages, stated=told, release=release)
+
+
+def _as_stated(
+    job: Path, files: Sequence[Path]
+) -> Callable[[Tape, Stated | None, Logged | None], Reading]:
+    """How a tape is read by all that a job file states. Raises ConfigError."""
+    sources = tuple(SourceConfig(file=str(file)) for file in files)
+    config = job_to_run(job, sources=sources)
+    sharded = sharded_model(config)
+
+    def read(tape: Tape, *_: object) -> Reading:
+        return read_stream(
+            tape.flows,
+            tape.messages,
+            stated=config.stated,
+            release=config.release,
+            blocks=() if sharded is None else tuple(u.block_bytes for u in sharded.units),
+            parted=None if sharded is None else sharded.parted,
+        )
+
+    return read
 
 
 def _notes(tape: Tape) -> list[str]:

@@ -75,6 +75,10 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     found = {line["step"]: line["parameters_sha256"] for line in told["digests"]}
     assert found == truth(digests) and len(found) == STEPS - ("late" in words)
     assert not told["why"] and not told["lost"]
+    asked = [sys.executable, "-m", "flowcheck", "analyze", str(capture), "--json", "--job"]
+    analyzed = json.loads(subprocess.check_output([*asked, str(capture.with_suffix(".toml"))]))
+    gathers = [c for c in analyzed["collectives"] if c["meaning"] == "gathered parameters"]
+    assert len(gathers) >= len(found) and all(c["sha256"] for c in gathers)
     other = replay(capture, "", model("zero" if "megatron" in words else "megatron", "make", 2))
     assert not other["digests"] and "[sharded] style" in other["why"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,9 +43,14 @@ def test_parameters_are_told_from_gradients(wide: bool) -> None:
 
     weights = draw.standard_normal(500)
     steps = [weights := weights + 0.01 * draw.standard_normal(500) for _ in range(4)]
-    told = maybe_zero([reduced(stored(values)) for values in steps])
+    told, labelled = maybe_zero([reduced(stored(values)) for values in steps])
     assert len(told) == 1 and "ZeRO-1" in told[0]
+    assert all("one all-reduce" in c.assumed[0] for c in labelled)
     gradients = [draw.standard_normal(500) for _ in range(4)]
-    assert not maybe_zero([reduced(stored(values)) for values in gradients])
-    assert not maybe_zero([reduced(stored(weights))] * 4)
-    assert not maybe_zero([reduced(stored(values)) for values in steps[:2]])
+    told, labelled = maybe_zero([reduced(stored(values)) for values in gradients])
+    assert not told and not any(c.assumed for c in labelled)
+    assert not maybe_zero([reduced(stored(weights))] * 4)[0]
+    assert not maybe_zero([reduced(stored(values)) for values in steps[:2]])[0]
+    gathered = [replace(reduced(stored(values)), kind="all_gather") for values in steps]
+    told, _ = maybe_zero(gathered)
+    assert len(told) == 1 and "[sharded] style" in told[0]

@@ -108,15 +108,12 @@ def read_stream(
     job, why_not = learn_job(communicators, found, ended=ended, before=before)
     if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, stated, ended=ended)
-    sharded = Learned()
-    if job is None and parted is not None:
-        sharded = learn_parted(own, parted)
-        job, why_not = sharded.job, sharded.why_not or (STATES,)
-    elif job is None and gathers(communicators):
-        sharded = learn_sharded(communicators, blocks)
-        job, why_not = sharded.job, (SHARDED, *sharded.why_not)
+    sharded = None if job is not None else _parameters(own, communicators, parted, blocks)
+    if sharded is not None:
+        job, why_not = sharded.job, sharded.why_not
     elif job is None:
-        why_not = (*why_not, *maybe_zero(everything))
+        maybe, numbered = maybe_zero(numbered)
+        why_not = (*why_not, *maybe)
     if purse.left <= 0 and NOT_YET.issuperset(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
@@ -149,8 +146,25 @@ def read_stream(
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
         formats=formats.told(sorted_flows),
         others=others(communicators, p2p_streams, before),
-        gathered=sharded.base,
+        gathered=None if sharded is None else sharded.base,
     )
+
+
+def _parameters(
+    own: Sequence[Communicator],
+    communicators: Sequence[Communicator],
+    parted: Parted | None,
+    blocks: Sequence[int],
+) -> Learned | None:
+    """The job of which parameters alone are followed, or why there is none, and what it is; None
+    where nothing is like one."""
+    if parted is not None:
+        learned = learn_parted(own, parted)
+        return replace(learned, why_not=learned.why_not or (STATES,))
+    if not gathers(communicators):
+        return None
+    learned = learn_sharded(communicators, blocks)
+    return replace(learned, why_not=(SHARDED, *learned.why_not))
 
 
 def _unread(communicator: Communicator) -> list[str]:

@@ -8,6 +8,7 @@ change little from one step to the next speaks for it, which is no proof.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,18 +24,35 @@ LEAST_BYTES = 256
 MAYBE_ZERO = (
     "what is read as all-reduces of {:,} bytes changes little from one to the next, as parameters "
     "do: a reduce-scatter of gradients and a gather of the parameters behind it (ZeRO-1, "
-    "Megatron-LM's distributed optimizer) look like one all-reduce; they are not followed"
+    "Megatron-LM's distributed optimizer) look like one all-reduce; they are followed where the "
+    "job file states [sharded] style"
 )
+MAYBE_PARTED = (
+    "what is gathered, {:,} bytes at a time, changes little from one to the next, as parameters do "
+    "of an optimizer that is parted over the ranks (DeepSpeed's ZeRO, Megatron-LM's distributed "
+    "optimizer): they are followed where the job file states [sharded] style"
+)
+SENTENCES = {"all_reduce": MAYBE_ZERO, "all_gather": MAYBE_PARTED}
+MAYBE_TWO = "that it is one all-reduce: a reduce-scatter and the gather behind it look alike"
 
 
-def maybe_zero(collectives: Sequence[Collective]) -> tuple[str, ...]:
-    """A sentence on all-reduces that may be gathers; () where nothing speaks for that."""
-    by_size: dict[int, list[NDArray[np.uint8]]] = {}
+def maybe_zero(
+    collectives: Sequence[Collective],
+) -> tuple[tuple[str, ...], tuple[Collective, ...]]:
+    """(a sentence on each size of what may be gathered parameters, all collectives with what that
+    puts in doubt)."""
+    by_size: dict[tuple[str, int], list[NDArray[np.uint8]]] = {}
     for c in collectives:
-        if c.kind == "all_reduce" and c.complete and c.bytes >= LEAST_BYTES:
-            by_size.setdefault(c.bytes, []).append(c.result)
-    slow = (size for size, held in by_size.items() if len(held) >= OFTEN and _slow(held))
-    return tuple(MAYBE_ZERO.format(size) for size in slow)
+        if c.kind in SENTENCES and c.complete and c.bytes >= LEAST_BYTES:
+            by_size.setdefault((c.kind, c.bytes), []).append(c.result)
+    slow = {name for name, held in by_size.items() if len(held) >= OFTEN and _slow(held)}
+    told = tuple(SENTENCES[kind].format(size) for kind, size in by_size if (kind, size) in slow)
+    return told, tuple(
+        replace(c, assumed=(*c.assumed, MAYBE_TWO))
+        if c.kind == "all_reduce" and (c.kind, c.bytes) in slow
+        else c
+        for c in collectives
+    )
 
 
 def _slow(held: Sequence[NDArray[np.uint8]]) -> bool:

@@ -95,9 +95,10 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
         assumed.append(END_OPEN)
     if not cut.op.licensed and not reduces and not cut.op.meaning:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
-    if cut.op.meaning == GATHERED and cut.op.protocol is not Protocol.SIMPLE:
+    unsized = not cut.op.licensed and cut.op.protocol is not Protocol.SIMPLE
+    if cut.op.meaning == GATHERED and unsized:
         assumed.append(END_OPEN)
-    if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2:
+    if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2 and not cut.op.licensed:
         assumed.append("it is a reduce_scatter: what is gathered is gathered twice here")
     ring = communicator.ring
     assumed += ring.by_gpu if reduces else ()
