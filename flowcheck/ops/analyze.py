@@ -13,7 +13,6 @@ import msgspec
 
 from flowcheck.config import ModelConfig, SourceConfig
 from flowcheck.errors import naming
-from flowcheck.ops.chain import job_to_run
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
@@ -78,6 +77,8 @@ def _as_stated(
     job: Path, files: Sequence[Path]
 ) -> Callable[[Tape, Stated | None, Logged | None], Reading]:
     """How a tape is read by all that a job file states. Raises ConfigError."""
+    from flowcheck.ops.chain import job_to_run
+
     sources = tuple(SourceConfig(file=str(file)) for file in files)
     config = job_to_run(job, sources=sources)
     sharded = sharded_model(config)
