@@ -89,6 +89,22 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     # What the last step made is gathered no more.
     assert found == {step + 1: own[step] for step in range(STEPS - 1)}
     assert not told["why"] and not told["lost"]
+    if "mesh" in words:
+        _check_sums(capture, kept)
+
+
+def _check_sums(capture: Path, kept: Path) -> None:
+    """HSDP: what the copies of the model sum is the gradient of each rank's parts, bit for bit."""
+    command = [sys.executable, "-m", "flowcheck", "analyze", str(capture), "--json"]
+    collectives = json.loads(subprocess.check_output(command))["collectives"]
+    found = [c["sha256"] for c in collectives if "copies of the model" in c["meaning"]]
+    own = torch.load(f"{kept}.gradients0.pt")
+    for gradients in own:
+        for unit in (("5.", "6."), ("4.",), ("2.",), ("0.",)):  # the root's own, and the layers
+            parts = (g for n, g in gradients.items() if n.startswith(unit))
+            data = b"".join(g.contiguous().view(torch.uint8).numpy().tobytes() for g in parts)
+            assert hashlib.sha256(data).hexdigest() in found
+    assert len(found) == 4 * STEPS
 
 
 def test_on_a_live_port_it_is_followed_audited_and_given_back(

@@ -17,7 +17,7 @@ from flowcheck.wire.learn.jobs.job import NO_START, NOT_YET, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.jobs.parted import learn_parted
 from flowcheck.wire.learn.jobs.parted_basis import STATES
-from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded
+from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded, with_sums
 from flowcheck.wire.learn.jobs.sharded_basis import SHARDED
 from flowcheck.wire.learn.jobs.zero import maybe_zero
 from flowcheck.wire.learn.reading import Collective, Reading, Weights
@@ -140,7 +140,9 @@ def read_stream(
         job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
     return Reading(
         flows=sorted_flows.readings,
-        collectives=numbered if job is not None else tree.in_doubt(communicators, numbered),
+        collectives=with_sums(numbered, job)
+        if job is not None
+        else tree.in_doubt(communicators, numbered),
         weights=weights,
         job=job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),

@@ -1,9 +1,10 @@
 """Training whose parameters torch's fully_shard gathers; each rank keeps its own part on file.
 
-Arguments: a name to which .rank<r>.pt is added, then words: bfloat16 (gathered in it), root (the
-last layer is the root's own, which stays gathered after the forward), save (after step 3 rank 0
-writes a whole checkpoint, which gathers all parameters once more, beside the name), mesh (two
-groups that each hold all of the model), flat (FullyShardedDataParallel in place of fully_shard).
+Arguments: a name to which .rank<r>.pt is added, and .gradients<r>.pt for its part of those; then
+words: bfloat16 (gathered in it), root (the last layer is the root's own, which stays gathered after
+the forward), save (after step 3 rank 0 writes a whole checkpoint, which gathers all parameters once
+more, beside the name), mesh (two groups that each hold all of the model), flat
+(FullyShardedDataParallel in place of fully_shard).
 """
 
 import sys
@@ -64,11 +65,12 @@ def main() -> None:
     torch.manual_seed(3)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    kept = []
+    kept, gradients = [], []
     for step in range(1, STEPS + 1):
         noise(step, dist.get_rank())
         optimizer.zero_grad()
         model(torch.randn(8, 64)).float().square().mean().backward()
+        gradients.append({n: local(p.grad) for n, p in model.named_parameters()})
         optimizer.step()
         kept.append({n: local(p) for n, p in model.named_parameters()})
         if step == SAVED and "save" in sys.argv:
@@ -78,6 +80,7 @@ def main() -> None:
                 whole = {"model": parameters, "optimizer": state, "step": step}
                 torch.save(whole, f"{sys.argv[1]}.pt")
     torch.save(kept, f"{sys.argv[1]}.rank{dist.get_rank()}.pt")
+    torch.save(gradients, f"{sys.argv[1]}.gradients{dist.get_rank()}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
