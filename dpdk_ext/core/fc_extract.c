@@ -92,7 +92,7 @@ void fc_change_begin(struct fc_extractor *x)
 
 	h->journal_used = 0;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	h->journal_base = x->ring->header->tail;
+	h->journal_base = x->ring->reader->tail;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	for (size_t i = 0; i < sizeof *x->counters / 8; i++)
 		fc_set(x, &counters[i], counters[i]);
@@ -102,23 +102,23 @@ void fc_change_begin(struct fc_extractor *x)
  * journal's end alone commits. */
 static void commit(struct fc_extractor *x, uint64_t tail)
 {
-	struct fc_ring_header *header = x->ring->header;
-	const int current = FC_COMMITTED(header->extract, header->tail) == &header->extract[1];
-	const bool moved = tail != header->tail;
-	struct fc_extract_commit *copy = &header->extract[moved ? 1 - current : current];
+	struct fc_reader *reader = x->ring->reader;
+	const int current = FC_COMMITTED(reader->extract, reader->tail) == &reader->extract[1];
+	const bool moved = tail != reader->tail;
+	struct fc_extract_commit *copy = &reader->extract[moved ? 1 - current : current];
 
 	fc_copy_fence();
 	copy->counters = *x->counters;
 	copy->at_position = tail;
 	if (moved)
-		FC_STORE_RELEASE(&header->tail, tail); /* pairs with fc_ring_tail() */
+		FC_STORE_RELEASE(&reader->tail, tail); /* pairs with fc_ring_free_from() */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	FC_STORE_RELEASE(&x->staging->header->journal_used, 0);
 }
 
 void fc_change_end(struct fc_extractor *x)
 {
-	commit(x, x->ring->header->tail);
+	commit(x, x->ring->reader->tail);
 }
 
 /* False where the source must wait before this slot. */
@@ -182,7 +182,7 @@ int64_t fc_extract_span(struct fc_extractor *x, uint64_t limit)
 {
 	/* pairs with the parser's release of parsed */
 	const uint64_t parsed = fc_ring_parsed(x->ring);
-	const uint64_t start = x->ring->header->tail;
+	const uint64_t start = x->ring->reader->tail;
 	const uint64_t stop = parsed - start < limit ? parsed : start + limit;
 	uint64_t at = start;
 

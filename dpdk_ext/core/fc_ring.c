@@ -11,7 +11,8 @@ _Static_assert(sizeof(struct fc_mark) == 32, "a mark is half a cache line");
 _Static_assert(sizeof(struct fc_slot) == FC_SLOT_HEADER_BYTES, "frames start on a cache line");
 _Static_assert(offsetof(struct fc_ring_header, head) % 128 == 0, "head has its own lines");
 _Static_assert(offsetof(struct fc_ring_header, parsed) % 128 == 0, "parsed has its own lines");
-_Static_assert(offsetof(struct fc_ring_header, tail) % 128 == 0, "tail has its own lines");
+_Static_assert(offsetof(struct fc_ring_header, readers_of) % 128 == 0, "tails have own lines");
+_Static_assert(sizeof(struct fc_reader) % 128 == 0, "no reader shares a line with another");
 _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fits its page");
 
 /* Upper bound of what one ring may ask for: 2^26 slots of 64 KiB would be 4 TiB. */
@@ -45,6 +46,7 @@ static void attach(struct fc_ring *ring)
 	ring->mask = ring->header->slots - 1;
 	ring->slots_per_page = (uint32_t)ring->header->slots_per_page;
 	ring->slot_bytes = ring->header->slot_bytes;
+	ring->reader = ring->header->readers_of;
 }
 
 int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32_t live_source,
@@ -66,6 +68,7 @@ int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32
 	header->huge_pages = out->map.huge_pages;
 	header->live_source = live_source;
 	header->source_end = UINT64_MAX;
+	header->readers = 1;
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memcpy(header->magic, ring_magic, sizeof ring_magic);
 	attach(out);
@@ -84,6 +87,9 @@ static int check_header(const struct fc_ring_header *header, uint64_t mapped, co
 	const int code = check_geometry(header->slots, header->slot_bytes);
 	if (code < 0)
 		return code;
+	if (header->readers < 1 || header->readers > FC_READERS_MAX)
+		return fc_fail(EINVAL, "%s is said to have %llu readers", path,
+			       (unsigned long long)header->readers);
 	if (header->slots_per_page != FC_HUGE_PAGE_BYTES / header->slot_bytes ||
 	    header->file_bytes != mapped ||
 	    mapped < file_bytes_for(header->slots, header->slot_bytes))
@@ -107,6 +113,25 @@ int fc_ring_open(const char *path, struct fc_ring *out)
 	return 0;
 }
 
+int fc_ring_set_readers(struct fc_ring *ring, uint64_t readers)
+{
+	if (readers < 1 || readers > FC_READERS_MAX)
+		return fc_fail(EINVAL, "%llu readers of a ring: must be from 1 to %d",
+			       (unsigned long long)readers, FC_READERS_MAX);
+	ring->header->readers = readers;
+	return 0;
+}
+
+int fc_ring_read_as(struct fc_ring *ring, uint64_t reader)
+{
+	if (reader >= ring->header->readers)
+		return fc_fail(EINVAL, "reader %llu of a ring that has %llu",
+			       (unsigned long long)reader,
+			       (unsigned long long)ring->header->readers);
+	ring->reader = &ring->header->readers_of[reader];
+	return 0;
+}
+
 void fc_ring_close(struct fc_ring *ring)
 {
 	fc_map_close(&ring->map);
@@ -125,7 +150,12 @@ uint64_t fc_ring_parsed(const struct fc_ring *ring)
 
 uint64_t fc_ring_tail(const struct fc_ring *ring)
 {
-	return FC_LOAD_ACQUIRE(&ring->header->tail);
+	return FC_LOAD_ACQUIRE(&ring->reader->tail);
+}
+
+uint64_t fc_ring_least_tail(const struct fc_ring *ring)
+{
+	return fc_ring_free_from(ring);
 }
 
 uint64_t fc_ring_source_end(const struct fc_ring *ring)
@@ -145,29 +175,29 @@ struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position)
 
 /* A reader may meet the writer between two commits: it takes the copy of the
  * position it read, and reads again if the position moved meanwhile. */
-#define READ_COMMIT(ring, copies, position_field, out)                                             \
+#define READ_COMMIT(where, copies, position_field, out)                                            \
 	do {                                                                                       \
 		uint64_t position_;                                                                \
 		do {                                                                               \
-			position_ = FC_LOAD_ACQUIRE(&(ring)->header->position_field);              \
-			*(out) = *FC_COMMITTED((ring)->header->copies, position_);                 \
+			position_ = FC_LOAD_ACQUIRE(&(where)->position_field);                     \
+			*(out) = *FC_COMMITTED((where)->copies, position_);                        \
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);                                   \
-		} while (position_ != FC_LOAD_ACQUIRE(&(ring)->header->position_field));           \
+		} while (position_ != FC_LOAD_ACQUIRE(&(where)->position_field));                  \
 	} while (0)
 
 void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out)
 {
-	READ_COMMIT(ring, capture, head, out);
+	READ_COMMIT(ring->header, capture, head, out);
 }
 
 void fc_ring_parse_counters(const struct fc_ring *ring, struct fc_parse_commit *out)
 {
-	READ_COMMIT(ring, parse, parsed, out);
+	READ_COMMIT(ring->header, parse, parsed, out);
 }
 
 void fc_ring_extract_counters(const struct fc_ring *ring, struct fc_extract_commit *out)
 {
-	READ_COMMIT(ring, extract, tail, out);
+	READ_COMMIT(ring->reader, extract, tail, out);
 }
 
 int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, uint32_t frame_bytes,
@@ -177,8 +207,7 @@ int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, ui
 
 	if (frame_bytes > ring->slot_bytes - FC_SLOT_HEADER_BYTES)
 		return -EMSGSIZE;
-	/* pairs with the extractor's release of tail */
-	if (position - FC_LOAD_ACQUIRE(&ring->header->tail) > ring->mask)
+	if (position - fc_ring_free_from(ring) > ring->mask)
 		return -EAGAIN;
 	struct fc_slot *slot = fc_ring_slot(ring, position);
 	slot->timestamp_ns = timestamp_ns;

@@ -9,10 +9,13 @@
  *   who        writes                                   reads
  *   capture    slot (but its mark), head, source_end    tail
  *   parser     slot.mark, parsed                        head
- *   extractor  tail                                     parsed
+ *   extractor  tail and counters of its own reader      parsed
+ *
+ * A ring has as many readers as jobs are followed, each with an extractor of its own:
+ * a slot is free once all of them have passed it.
  *
  * Positions are 64-bit counts of slots since creation and never wrap; index =
- * position & (slots - 1) at the access only. head - tail == slots is full.
+ * position & (slots - 1) at the access only. head - the least tail == slots is full.
  *
  * Counters are committed twice over: a stage fills copy[n & 1], sets its
  * at_position and only then publishes its position. After a kill the copy whose
@@ -23,7 +26,8 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 2,
+	FC_LAYOUT_VERSION = 3,
+	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
 	FC_RING_SLOTS_OFFSET = 2097152,
@@ -69,6 +73,14 @@ struct fc_extract_commit {
 	struct fc_extract_counters counters;
 };
 
+/* One extractor's place in the ring, on cache lines of its own. */
+struct fc_reader {
+	uint64_t tail;
+	uint8_t pad_tail[120];
+	struct fc_extract_commit extract[2];
+	uint8_t pad_extract[32];
+};
+
 struct fc_ring_header {
 	uint8_t magic[8]; /* "FCRING\0\0" */
 	uint32_t layout_version;
@@ -78,19 +90,19 @@ struct fc_ring_header {
 	uint64_t file_bytes;
 	uint32_t huge_pages;  /* 1: backed by 2 MiB pages */
 	uint32_t live_source; /* 1: full means drop and count; 0: full means do not poll */
-	uint8_t pad_identity[80];
+	uint64_t readers;     /* in use; set before anyone captures */
+	uint8_t pad_identity[72];
 
 	uint64_t head;
 	uint64_t source_end; /* UINT64_MAX until the source ends, then the last head */
 	uint8_t pad_head[112];
 	uint64_t parsed;
 	uint8_t pad_parsed[120];
-	uint64_t tail;
-	uint8_t pad_tail[120];
+
+	struct fc_reader readers_of[FC_READERS_MAX];
 
 	struct fc_capture_commit capture[2];
 	struct fc_parse_commit parse[2];
-	struct fc_extract_commit extract[2];
 };
 
 #endif

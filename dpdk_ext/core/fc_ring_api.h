@@ -8,6 +8,7 @@
 struct fc_ring {
 	struct fc_map map;
 	struct fc_ring_header *header;
+	struct fc_reader *reader; /* whose tail and counters this handle is for */
 	uint8_t *slots_base;
 	uint64_t mask; /* slots - 1 */
 	uint32_t slots_per_page, slot_bytes;
@@ -18,11 +19,17 @@ int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32
 		   struct fc_ring *out);
 /* Opens and checks magic, layout version and every size. */
 int fc_ring_open(const char *path, struct fc_ring *out);
+/* How many readers a new ring has, 1 by default; before its path is told to anyone. */
+int fc_ring_set_readers(struct fc_ring *ring, uint64_t readers);
+/* From now on the handle is for this reader; a new one is for reader 0. */
+int fc_ring_read_as(struct fc_ring *ring, uint64_t reader);
 void fc_ring_close(struct fc_ring *ring);
 
 uint64_t fc_ring_head(const struct fc_ring *ring);
 uint64_t fc_ring_parsed(const struct fc_ring *ring);
 uint64_t fc_ring_tail(const struct fc_ring *ring);
+/* Of the reader that is furthest behind. */
+uint64_t fc_ring_least_tail(const struct fc_ring *ring);
 uint64_t fc_ring_source_end(const struct fc_ring *ring);
 /* Capture says that nothing more will come. */
 void fc_ring_end_source(struct fc_ring *ring);

@@ -12,7 +12,7 @@ bool fc_ring_is_full(struct fc_capture *capture)
 
 	if (capture->position - capture->tail <= mask)
 		return false;
-	capture->tail = FC_LOAD_ACQUIRE(&capture->ring->header->tail); /* pairs with extract */
+	capture->tail = fc_ring_free_from(capture->ring);
 	return capture->position - capture->tail > mask;
 }
 

@@ -23,20 +23,40 @@ class Ring(Closing):
 
     @classmethod
     def create(
-        cls, path: Path, *, slots: int, slot_bytes: int = 4352, live_source: bool = False
+        cls,
+        path: Path,
+        *,
+        slots: int,
+        slot_bytes: int = 4352,
+        live_source: bool = False,
+        readers: int = 1,
     ) -> Ring:
-        """A new ring file, reserved in full. Raises RingError if it is there or memory is short."""
+        """A new ring file, reserved in full; readers: extractors that each take every frame.
+
+        Raises RingError if it is there or memory is short.
+        """
         handle = ffi.new("struct fc_ring *")
         code = lib.fc_ring_create(str(path).encode(), slots, slot_bytes, live_source, handle)
         check(code, f"create ring {path.name}", RingError)
+        check(lib.fc_ring_set_readers(handle, readers), f"create ring {path.name}", RingError)
         return cls(path, handle)
 
     @classmethod
-    def open(cls, path: Path) -> Ring:
-        """An existing ring. Raises RingError on another magic, layout version or size."""
+    def open(cls, path: Path, *, reader: int = 0) -> Ring:
+        """An existing ring; reader: whose tail and counters are meant.
+
+        Raises RingError on another magic, layout version or size, and without that reader.
+        """
         handle = ffi.new("struct fc_ring *")
         check(lib.fc_ring_open(str(path).encode(), handle), f"open ring {path.name}", RingError)
-        return cls(path, handle)
+        ring = cls(path, handle)
+        try:
+            code = lib.fc_ring_read_as(handle, reader)
+            check(code, f"open ring {path.name}", RingError)
+        except RingError:
+            ring.close()
+            raise
+        return ring
 
     @property
     def slots(self) -> int:
@@ -61,6 +81,15 @@ class Ring(Closing):
     @property
     def tail(self) -> int:
         return int(lib.fc_ring_tail(self.handle))
+
+    @property
+    def least_tail(self) -> int:
+        """Of the reader that is furthest behind: what lies before it is free."""
+        return int(lib.fc_ring_least_tail(self.handle))
+
+    @property
+    def readers(self) -> int:
+        return int(self.handle.header.readers)
 
     @property
     def source_end(self) -> int | None:

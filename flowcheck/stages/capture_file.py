@@ -65,7 +65,7 @@ class FileCapture:
         """A torn file says so at the read after its last frame, for which there must be room."""
         if int(self._commit.source_frames) == self._source.frames:
             return True
-        return file.ended and ring.head - ring.tail < ring.slots
+        return file.ended and ring.head - ring.least_tail < ring.slots
 
     def _due(self) -> int:
         """Frames that may be taken now: by the span, the stated end and the time stamps."""

@@ -189,6 +189,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_slot(first + i);
 	check_flows();
 	check_counters(frames_total);
-	FC_STORE_RELEASE(&ring.header->tail, first + put);
+	FC_STORE_RELEASE(&ring.reader->tail, first + put);
 	return 0;
 }

@@ -66,7 +66,7 @@ def test_a_flood_is_taken_in_whole_while_slots_are_freed(shm: Path, engines: lis
 
         def free_slots() -> None:
             while not done.is_set():
-                ring.handle.header.tail = ring.head
+                ring.handle.reader.tail = ring.head
                 time.sleep(0)
 
         reader = threading.Thread(target=free_slots)

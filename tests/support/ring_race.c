@@ -49,7 +49,7 @@ int main(int count, char **words)
 			bad += slot->source_frame != at || slot->frame[0] != (at & 0xff) ||
 			       slot->frame[FRAME_BYTES - 1] != (at & 0xff);
 		}
-		FC_STORE_RELEASE(&ring.header->tail, at);
+		FC_STORE_RELEASE(&ring.reader->tail, at);
 	}
 	pthread_join(producer, NULL);
 	bad += fc_ring_source_end(&ring) != FRAMES;

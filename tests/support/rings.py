@@ -30,4 +30,4 @@ def counted(ring: Ring) -> dict[str, int]:
 
 def release(ring: Ring, position: int) -> None:
     """Frees the slots below `position`, as the extractor does."""
-    ring.handle.header.tail = position
+    ring.handle.reader.tail = position

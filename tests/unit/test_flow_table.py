@@ -29,11 +29,11 @@ def test_a_full_table_counts_what_it_cannot_keep(shm: Path) -> None:
 
 def test_records_pushed_out_of_the_pool_make_late_packets_stale(shm: Path) -> None:
     with parsing(shm, slots=4) as run:
-        header = run.ring.handle.header
+        reader = run.ring.handle.reader
         for n in range(40):
             run.put(frames(write(payload(8), psn=n)))
             run.parser.parse(8)
-            header.tail = run.ring.parsed
+            reader.tail = run.ring.parsed
         run.put(frames(write(payload(8), psn=2)))
         run.parser.parse(8)
         assert run.mark(run.ring.parsed - 1).said == "stale"
@@ -67,10 +67,10 @@ def test_a_quiet_flow_goes_on_counting_when_its_last_record_is_gone(shm: Path) -
         run.parser.parse(4)
         busy = Packet(0, 0, dest_qp=0x99)
         for n in range(40):
-            run.ring.handle.header.tail = run.ring.parsed
+            run.ring.handle.reader.tail = run.ring.parsed
             run.put(frames(write(payload(8), psn=n, like=busy)))
             run.parser.parse(8)
-        run.ring.handle.header.tail = run.ring.parsed
+        run.ring.handle.reader.tail = run.ring.parsed
         run.put(frames([*write(payload(600, 2), psn=3, va=9), Packet(MIDDLE, 1, payload(256))]))
         run.parser.parse(8)
         last = run.ring.parsed

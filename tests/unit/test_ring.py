@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -157,3 +158,26 @@ def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert "200000 frames equal" in done.stdout
+
+
+def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
+    with (
+        Ring.create(shm / "r", slots=2, readers=2) as writer,
+        Ring.open(shm / "r", reader=1) as second,
+    ):
+        assert push(writer, b"a") == push(writer, b"b", 1) == 0
+        publish(writer, 2)
+        writer.handle.reader.tail = 2
+        assert (writer.tail, second.tail, writer.least_tail) == (2, 0, 0)
+        assert push(writer, b"c") == -errno.EAGAIN, "the second reader has not read it"
+        second.handle.reader.tail = 1
+        assert push(writer, b"c") == 0
+        publish(writer, 1)
+        assert frame_at(second, 1) == b"b"
+
+
+@pytest.mark.parametrize("reader", [2, 64])
+def test_a_reader_that_a_ring_has_not_is_refused(shm: Path, reader: int) -> None:
+    Ring.create(shm / "r", slots=2, readers=2).close()
+    with pytest.raises(RingError, match=f"reader {reader} of a ring that has 2"):
+        Ring.open(shm / "r", reader=reader)

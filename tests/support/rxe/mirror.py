@@ -116,7 +116,7 @@ class Mirror:
 
     def forget(self) -> None:
         """Frees all slots, as the extractor would."""
-        self.ring.handle.header.tail = self.ring.parsed
+        self.ring.handle.reader.tail = self.ring.parsed
 
     def counters(self) -> dict[str, int]:
         return self.ring.counters()["parse"]
