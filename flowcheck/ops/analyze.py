@@ -13,6 +13,7 @@ import msgspec
 
 from flowcheck.config import ModelConfig, SourceConfig
 from flowcheck.errors import naming
+from flowcheck.ops import parts
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
@@ -128,6 +129,7 @@ def as_dict(
             "missing": [list(part) for part in weights.missing],
             "assumed": list(weights.assumed),
         },
+        "jobs": parts.as_dicts(reading),
         "formats": list(reading.formats),
         "notes": [*notes, *reading.why_not],
     }

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flowcheck.ops import parts
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.explain import explain
 from flowcheck.wire.learn import Collective, FlowReading, Reading
@@ -38,6 +39,7 @@ def print_report(
         out.print(shown, highlight=False, soft_wrap=True)
     out.print(_weights(reading))
     for sentence in [
+        *parts.sentences(reading),
         *reading.formats,
         *_numbered(reading.flows),
         *_assumed(reading),

@@ -136,6 +136,16 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the data-parallel jobs of a stream, as far as it is told."""
+
+    communicator: int
+    job: Job | None
+    weights: Weights | None
+    why_not: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Everything the stream told so far."""
 
@@ -152,3 +162,5 @@ class Reading:
     """Flows of connections that are of no job which could be learned."""
     gathered: Weights | None = None
     """Of a job of sharded training: the parameters it is followed from, unit by unit."""
+    parts: tuple[Part, ...] = ()
+    """Every data-parallel job, in the order in which they began; `job` is one of them."""

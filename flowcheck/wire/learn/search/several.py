@@ -23,6 +23,8 @@ from flowcheck.wire.terms import Kind, Rule
 
 DEPTH = 2
 """How often a row is parted again."""
+SHORT_BYTES = 2048
+"""On the wire: one number of each rank, in any protocol."""
 IN_STEP = 0.9
 """Share of the all-reduces of two communicators that no chance lets begin together."""
 PART_PURSE = (1_000, 20)
@@ -70,12 +72,14 @@ def _found(
     search = _Search(streams, grants, rules, logged)
     best: tuple[float, list[Communicator]] | None = None
     made = rows(streams)
-    # Rows that touch nowhere may be ports of one host.
-    if len(made) == 1 or _share_hosts(made):
+    # Rows that touch nowhere may be ports of one host, unless trainers start up at each of them.
+    shared = len(made) == 1 or _share_hosts(made)
+    if shared or _start_up_apart(made):
         known = [search.of(row, DEPTH) for row in made]
         found = [c for own in known for c in own]
-        if all(map(_whole, known)):
+        if all(map(_whole, known)) and (shared or _each_starts(found)):
             return found
+    if shared:
         if all(known) and len(made) > 1:
             best = _better(None, found)
         for way in used_together(streams):
@@ -113,6 +117,18 @@ def _share_hosts(made: Sequence[Row]) -> bool:
     """Two rows touch one address: they are no ports of one communicator."""
     ends = [{end for s in row for end in (s.key.source, s.key.destination)} for row in made]
     return any(a & b for i, a in enumerate(ends) for b in ends[:i])
+
+
+def _start_up_apart(made: Sequence[Row]) -> bool:
+    """Every row begins with a send as short as the first one of DDP's start-up, as no further
+    channel of a communicator does."""
+    first = [[s.sends[0] for s in row if s.from_start and 0 in s.sends] for row in made]
+    return all(any(send.wire_bytes <= SHORT_BYTES for send in own) for own in first)
+
+
+def _each_starts(found: Sequence[Communicator]) -> bool:
+    """Trainers tell their parameters in each of them: none is a port of another's host."""
+    return all(communicator.habits.shapes for communicator in found)
 
 
 @dataclass(frozen=True, slots=True)

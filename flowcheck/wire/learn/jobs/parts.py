@@ -1,0 +1,122 @@
+"""The data-parallel jobs of a stream: each communicator that trains a model is one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from flowcheck.wire.job import Job
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.jobs.job import NO_START, learn_job
+from flowcheck.wire.learn.jobs.own import learn_own
+from flowcheck.wire.learn.reading import Collective, Part, Weights
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.verdict import formats
+from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
+from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
+from flowcheck.wire.learn.verdict.weights import beside, weights_of
+from flowcheck.wire.stated import Stated
+from flowcheck.wire.terms import Rule
+
+STATED = "NCCL's release is {}, as the job file states"
+CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
+FROZEN = (
+    "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
+    "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
+    "weights, and where is not told"
+)
+NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What every job of a stream is read by."""
+
+    ended: bool
+    before: Job | None
+    stated: Stated | None
+    release: Rule | None
+    rules: tuple[Rule, ...]
+    """NCCL's releases that the stream allows."""
+    streams: Sequence[Stream]
+    """Every connection of rings."""
+    old: bool
+    """LL128 as it was before NCCL 2.10."""
+
+
+def parts_of(
+    communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
+) -> tuple[Part, ...]:
+    """Every data-parallel job by itself, in the order in which they began."""
+    parts = []
+    for number, (communicator, collected) in enumerate(zip(communicators, found, strict=True)):
+        habits = communicator.habits
+        if (habits.shapes and habits.each) or habits.own:
+            own = [communicator], [collected]
+            told = settled(*own, asked, *data_parallel(*own, asked))
+            if told.job is not None and may_be_mixed(communicator, asked.streams):
+                told = replace(told, job=None, weights=_open(told.weights), why_not=(MIXED,))
+            parts.append(replace(told, communicator=number))
+    return tuple(parts)
+
+
+def _open(weights: Weights | None) -> Weights | None:
+    """Of connections that may be another communicator's."""
+    return weights and replace(weights, complete=False, why_not=MIXED)
+
+
+def in_doubt(parts: Sequence[Part], collectives: Sequence[Collective]) -> tuple[Collective, ...]:
+    """Those of connections that may be another communicator's are never complete."""
+    mixed = {part.communicator for part in parts if MIXED in part.why_not}
+    return tuple(
+        replace(c, doubtful=True, assumed=(*c.assumed, MIXED)) if c.communicator in mixed else c
+        for c in collectives
+    )
+
+
+def unless_mixed(first: Part, parts: Sequence[Part], communicators: Sequence[Communicator]) -> Part:
+    """The job that began first, or why it is none: it is one of the parts."""
+    told = [part for part in parts if communicators[part.communicator].habits.shapes]
+    same = next(iter(told or parts), first)
+    return same if MIXED in same.why_not else first
+
+
+def data_parallel(
+    communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
+) -> tuple[Job | None, tuple[str, ...]]:
+    """The job that began first, or why it is none yet."""
+    job, why_not = learn_job(communicators, found, ended=asked.ended, before=asked.before)
+    if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
+        return learn_own(communicators, found, asked.stated, ended=asked.ended)
+    return job, why_not
+
+
+def settled(
+    communicators: Sequence[Communicator],
+    found: Sequence[Found],
+    asked: Asked,
+    job: Job | None,
+    why_not: tuple[str, ...],
+) -> Part:
+    """A job with all that speaks for it, or against it, and the weights it began with."""
+    rest, told = beside(communicators, found)
+    if job is not None and rest and told:
+        job, why_not = None, (FROZEN.format(rest),)
+    elif job is not None and rest:
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(rest)))
+    weights = weights_of(communicators, found)
+    if job is not None and any(CHANNEL_ORDER in c.assumed for f in found for c in f.collectives):
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, CHANNEL_ORDER))
+    if job is not None and weights is not None and weights.why_not:
+        why_not = (*why_not, weights.why_not)
+    if asked.old:
+        job, why_not = None, (*why_not, formats.OLD_LL128)
+    if job is not None and asked.release is not None:
+        sentence = (STATED if asked.rules == (asked.release,) else CONTRADICTED).format(
+            asked.release
+        )
+        job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
+    return Part(communicator=0, job=job, weights=weights, why_not=why_not)

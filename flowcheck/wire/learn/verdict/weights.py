@@ -1,0 +1,131 @@
+"""What a job began with: the weights among its start-up broadcasts, and what lies beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
+from flowcheck.wire.learn.reading import Collective, Weights
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
+from flowcheck.wire.learn.verdict import apart
+from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.learn.verdict.ends import end_open
+from flowcheck.wire.learn.verdict.pads import hidden
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
+
+IN_ONE_LINE = (
+    "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "
+    "that nothing tells a model of it"
+)
+END_TOLD_BY_NONE = (
+    "where the initial weights end is not told: other shapes, or elements of another size, fit the "
+    "start-up as well"
+)
+
+
+def _in_whole_pieces(parts: Sequence[Collective], size: int, cap_bytes: int) -> bool:
+    """The broadcasts are those torch makes of `size` bytes, of `cap_bytes` or more but the last,
+    and nothing about them is in doubt."""
+    at = 0
+    for part in parts:
+        if part.doubtful or part.conflicts:
+            return False
+        at += part.bytes
+        if at >= size:
+            return True
+        if part.bytes < cap_bytes:
+            return False
+    return False
+
+
+def beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tuple[int, bool]:
+    """(bytes among the weights that are neither parameters nor the buffers that the first forward
+    broadcasts by themselves, whether the wire tells that they are there: LL128 pads).
+
+    torch/nn/parallel/distributed.py: _sync_module_states sends frozen parameters in their place,
+    before and between the others; _sync_buffers sends buffers, which come behind them all.
+    """
+    for communicator, collected in zip(communicators, found, strict=True):
+        size = communicator.habits.state_bytes
+        if communicator.habits.own:
+            continue
+        sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        if communicator.habits.types is not None and size:
+            rest = apart.beside(communicator.habits, sent, LL_LINE_DATA_BYTES)
+            return (rest, True) if rest else hidden(communicator)
+        held = at = 0
+        while at < len(sent) and held < size:
+            held, at = held + sent[at].bytes, at + 1
+        rest = held - size
+        if not size or not sent or rest < 0:
+            continue
+        whole = all(part.protocol is Protocol.SIMPLE for part in sent[:at])
+        if rest < (1 if whole else LL_LINE_DATA_BYTES):
+            return hidden(communicator)
+        padded = any(part.protocol is Protocol.LL128 for part in sent[:at])
+        grain = GRAIN_BYTES[Protocol.LL128] if padded else LL_LINE_DATA_BYTES
+        if padded and rest < grain:
+            return rest, False
+        unlike = [abs(later.bytes - rest) for later in sent[at:]]
+        if min(unlike, default=grain) >= grain:
+            return rest, True
+        return min(unlike), False
+    return 0, False
+
+
+def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) -> Weights | None:
+    """What the start-up broadcasts held, cut to the parameters."""
+    for communicator, collected in zip(communicators, found, strict=True):
+        habits = communicator.habits
+        parts: list[Collective] = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        size = habits.state_bytes
+        if not parts or not size:
+            continue
+        if habits.types is not None:
+            return _apart(habits, parts)
+        result = np.concatenate([part.result for part in parts])[:size]
+        missing = []
+        at = 0
+        for part in parts:
+            missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
+            at += part.bytes
+        protocol = parts[-1].protocol
+        grain = 1 if habits.own else GRAIN_BYTES[protocol]
+        exact = 0 <= sum(part.bytes for part in parts) - size < grain
+        reduced = habits.bytes_of(range(habits.parameters), habits.reduced) if habits.reduced else 0
+        agreed = exact or any(
+            c.kind == "all_reduce" and c.bytes == reduced and c.meaning == BUCKET
+            for c in collected.collectives
+        )
+        # In one line nothing tells the size of an element, nor which cut of the shapes it is.
+        told = bool(habits.own)  # by the model that was stated
+        open_why = END_TOLD_BY_NONE if not told and end_open(habits, size, protocol) else ""
+        if not told and size <= max(grain, LL_LINE_DATA_BYTES):
+            open_why = IN_ONE_LINE.format(size)
+        pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
+        whole = agreed and not open_why and not missing and pieces
+        return Weights(
+            shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
+            result=result,
+            missing=tuple(missing),
+            complete=whole,
+            why_not=open_why,
+            assumed=tuple(dict.fromkeys(s for part in parts for s in part.assumed)),
+        )
+    return None
+
+
+def _apart(habits: Habits, parts: Sequence[Collective]) -> Weights:
+    """Weights of several dtypes."""
+    result, missing = apart.in_registration_order(habits, parts)
+    assumed = dict.fromkeys(s for part in parts[: len(habits.pieces)] for s in part.assumed)
+    return Weights(
+        shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
+        result=result,
+        missing=missing,
+        complete=not missing and apart.whole(habits, parts),
+        assumed=tuple(assumed),
+    )
