@@ -98,6 +98,9 @@ def replay(
     source: Annotated[
         str, typer.Option(help="dpdk: through net_pcap and a real EAL; file: our own reader; auto.")
     ] = "auto",
+    jobs: Annotated[
+        int | None, typer.Option(help="Data-parallel jobs to follow, a replica for each; 1.")
+    ] = None,
     digests: Annotated[
         bool, typer.Option("--digests", help="sha256 of every gradient and parameters after it.")
     ] = False,
@@ -126,6 +129,7 @@ def replay(
         digests=digests,
         run=keep,
         as_json=as_json,
+        jobs=jobs,
     )
     raise typer.Exit(verb.run(request))
 

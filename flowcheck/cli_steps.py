@@ -7,15 +7,23 @@ from typing import Annotated
 
 import typer
 
+from flowcheck.errors import ConfigError
 from flowcheck.options import DEFAULT_RUN, Json, Run
 
 
 def restore(
     template: Annotated[
-        Path, typer.Option(help="Any checkpoint the trainer wrote in this job: the form to fill.")
+        list[Path],
+        typer.Option(
+            help="Any checkpoint the trainer wrote in this job: the form to fill. Of several jobs "
+            "one of each."
+        ),
     ],
     out: Annotated[
-        Path, typer.Option(help="The file to write; the trainer's resume flag takes it.")
+        Path,
+        typer.Option(
+            help="The file to write; the trainer's resume flag takes it. Of several jobs a folder."
+        ),
     ],
     run: Run = DEFAULT_RUN,
     checkpoint: Annotated[
@@ -29,9 +37,14 @@ def restore(
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
     """
     from flowcheck.ops import restore as verb
+    from flowcheck.ops import restore_all
 
+    if len(template) > 1 or restore_all.asked(run, checkpoint):
+        if checkpoint is not None:
+            raise ConfigError("--checkpoint", str(checkpoint), "is of one job: give its template")
+        raise typer.Exit(restore_all.run(run, template, out, force=force, as_json=as_json))
     raise typer.Exit(
-        verb.run(run, template, out, checkpoint=checkpoint, force=force, as_json=as_json)
+        verb.run(run, template[0], out, checkpoint=checkpoint, force=force, as_json=as_json)
     )
 
 

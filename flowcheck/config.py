@@ -11,6 +11,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
+from flowcheck.several import OwnConfig, check_clip, check_several, check_told_apart
 from flowcheck.sharded import ShardedConfig
 from flowcheck.strict import Section, at_least, convert
 from flowcheck.wire.logged import RingOrder
@@ -23,11 +24,15 @@ __all__ = [
     "JobConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "OwnConfig",
     "ParseConfig",
     "ReplicaConfig",
     "RingConfig",
     "SourceConfig",
     "StagingConfig",
+    "check_clip",
+    "check_several",
+    "check_told_apart",
     "decode_config",
     "encode_config",
     "job_from",
@@ -119,6 +124,15 @@ class JobConfig(Section, frozen=True, kw_only=True):
     source: tuple[SourceConfig, ...]
     """One per mirror port; `[[source]]` in TOML."""
     optimizer: OptimizerConfig | None = None
+    jobs: int = 1
+    """Data-parallel jobs on these ports, with the same settings: as many replicas are kept."""
+    job: tuple[OwnConfig, ...] = ()
+    """In place of `jobs`, where settings differ; `[[job]]` in TOML, `[job.optimizer]` below it."""
+    together: bool | None = None
+    """The jobs are rings of one training job, kept and given back at a step that all of them have.
+    By default so where they have the same settings."""
+    hosts: tuple[str, ...] = ()
+    """Addresses the job uses, as `flowcheck analyze` prints them: no other job is followed."""
     run: str = "/run/flowcheck/job"
     """Directory of this run: sockets, logs, the learned job, steps.jsonl."""
     learned: str | None = None
@@ -156,6 +170,9 @@ class JobConfig(Section, frozen=True, kw_only=True):
                 'such as name = "adamw", learning_rate = 1e-4, or [sharded] where it is sharded',
             )
         check_optimizer(self.optimizer)
+        check_several(self.jobs, self.job)
+        if self.several and self.sharded is not None:
+            raise ConfigError("sharded", "", "is of one job: leave jobs and [[job]] out")
         try:
             _ = self.release
         except ValueError as error:
@@ -178,6 +195,11 @@ class JobConfig(Section, frozen=True, kw_only=True):
         """Whether a job may be joined amid its run."""
         stated = self.replica.joins
         return any(source.live for source in self.source) if stated is None else stated
+
+    @property
+    def several(self) -> bool:
+        """More than one job is followed."""
+        return max(self.jobs, len(self.job)) > 1
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:
@@ -206,6 +228,10 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
 
 def job_from(tree: dict[str, Any]) -> JobConfig:
     """The checked settings of a parsed job file."""
+    own = tree.get("job", [])
+    told = isinstance(own, list) and all(isinstance(o, dict) and "optimizer" in o for o in own)
+    if "optimizer" not in tree and own and told:
+        tree = tree | {"optimizer": own[0]["optimizer"]}
     if "optimizer" not in tree and "sharded" in tree:
         tree = tree | {"optimizer": {"name": "none", "learning_rate": 0.0}}
     return convert(tree, JobConfig)

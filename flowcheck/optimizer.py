@@ -27,6 +27,8 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Keyword arguments of the factory."""
     clip_norm: float | None = None
     """Of torch.nn.utils.clip_grad_norm_ over all parameters, in registration order."""
+    clip_alone: bool = False
+    """Of several jobs on a port each is clipped by the norm of its own parameters."""
     clip_threads: int = 1
     """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
     synced_backwards: int = 1

@@ -331,7 +331,8 @@ int64_t fc_pcap_fill(struct fc_pcap *pcap, struct fc_ring *ring, uint64_t limit,
 	uint64_t pushed = 0, taken = 0;
 	int code = 1;
 
-	while (taken < limit && fc_ring_head(ring) + pushed - fc_ring_least_tail(ring) <= ring->mask) {
+	while (taken < limit &&
+	       fc_ring_head(ring) + pushed - fc_ring_least_tail(ring) <= ring->mask) {
 		struct fc_pcap_frame frame;
 
 		code = fc_pcap_next(pcap, &frame);

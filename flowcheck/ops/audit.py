@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
+from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica import snapshot
 from flowcheck.replica.header import peek_versions
@@ -28,6 +30,8 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
     """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
     the step is not known or the file does not fit."""
     where = RunDir(root)
+    if len(runs := every(where)) > 1:
+        where = _one_of(runs, file)
     found = _audited(where, file)
     line = AuditLine(
         step=found.step,
@@ -45,6 +49,29 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
     else:
         _print(found, file)
     return 0 if found.passed else DIFFERENT
+
+
+def _one_of(runs: Sequence[RunDir], file: Path) -> RunDir:
+    """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
+    is equal to none, as then nothing tells, or to several."""
+    passed, why = [], []
+    for number, own in enumerate(runs, 1):
+        try:
+            found = _audited(own, file)
+        except StateError as error:
+            why.append(f"job {number}: {error}")
+            continue
+        if found.passed:
+            passed.append(own)
+        else:
+            why.append(f"job {number}: {found.differences[0].name} differs first")
+    if len(passed) == 1:
+        return passed[0]
+    told = "; ".join(why) or "it is equal to several of them"
+    raise StateError(
+        f"{file}: which of the jobs it is of is not told ({told}); "
+        f"--run {runs[0].root}/jobs/N holds it against job N"
+    )
 
 
 def _audited(where: RunDir, file: Path) -> audit.Audit:

@@ -15,6 +15,7 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
+from flowcheck.ops.several import count, create_beside, every, own_settings, with_factories
 from flowcheck.ops.stated import sharded_model, with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
@@ -42,7 +43,10 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     begins is when somebody can still mend them. Raises ConfigError."""
     config = load_job(path, sources=sources)
     assert config.optimizer is not None, "checked when the file was read"
-    rate_of(config.optimizer)
+    for own in (config.optimizer, *(own.optimizer for own in config.job)):
+        if own is not None:
+            rate_of(own)
+    config = with_factories(config)
     config = with_log(config)
     if config.model.factory is None:
         return config
@@ -53,7 +57,8 @@ def memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
     pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
-    return len(config.rings) * (ring + pool + config.staging.size_bytes + STAGING_TABLES_BYTES)
+    staging = config.staging.size_bytes + STAGING_TABLES_BYTES
+    return len(config.rings) * (ring + pool + count(config) * staging)
 
 
 def ordinary_bytes_free() -> int:
@@ -79,7 +84,7 @@ def create(config: JobConfig, root: Path, expected: Expected | None = None) -> t
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     model = sharded_model(config)
     known = _Known(
-        newest_known(config, root) if may_join(config) else None,
+        newest_known(config, root) if may_join(own_settings(config, 1)) else None,
         None if expected is None else msgspec.json.encode(expected),
         None if model is None else msgspec.json.encode(model),
     )
@@ -113,7 +118,7 @@ def _create_in(
     run = RunDir.create(root, place.folder)
     try:
         with naming(run.root):
-            run.config.write_bytes(encode_config(config))
+            run.config.write_bytes(encode_config(own_settings(config, 1)))
             if config.gradient_log.file is not None:
                 forget_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
             if known.job is not None:
@@ -132,6 +137,7 @@ def _create_in(
                 slots=config.ring.slots,
                 slot_bytes=config.ring.slot_bytes,
                 live_source=config.source[source].live,
+                readers=count(config),
             )
             messages = 2 * config.ring.slots
             flows = FlowTable.create(run.flows(number), messages=messages)
@@ -140,6 +146,7 @@ def _create_in(
             ).close()
             flows.close()
             ring.close()
+        create_beside(config, run, place.folder)
     except BaseException:
         run.remove()
         raise
@@ -174,7 +181,8 @@ def supervise(
     loading = threading.Thread(target=_load_checkpoint)
     if will_save:
         loading.start()
-    supervisor = Supervisor(run, config, watch=watch, hurried=lambda: signals.hard)
+    beside = every(run)[1:]
+    supervisor = Supervisor(run, config, watch=watch, hurried=lambda: signals.hard, beside=beside)
     links = Links(run.sockets, Links.EVENTS)
     try:
         drive(supervisor, links, until_drained=until_drained, signals=signals)

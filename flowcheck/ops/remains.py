@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import say
+from flowcheck.ops.several import every
+from flowcheck.ops.together import steps_to_keep, write_index
 from flowcheck.replica.header import peek_versions
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
@@ -37,8 +41,11 @@ class Kept:
     """Why it is not where the job file wants it; empty if it is."""
 
 
-def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | None:
-    """Writes the replica's last committed step; None if there is no replica yet."""
+def save_checkpoint(
+    config: JobConfig, run: RunDir, directory: Path, step: int | None = None
+) -> Path | None:
+    """Writes the replica's last committed step; None if there is no replica yet. step: an older one
+    that it holds instead, to which it goes back."""
     if not run.replica.exists():
         return None
     from flowcheck.replica import checkpoint
@@ -48,26 +55,44 @@ def save_checkpoint(config: JobConfig, run: RunDir, directory: Path) -> Path | N
     evidence = decode_job(run.learned_job.read_bytes()).evidence
     replica = Replica.open(run.replica, optimizer_in(run))
     try:
+        if step is not None:
+            replica.go_back(step)
         return checkpoint.save(replica, directory, evidence=evidence, assumed=assumed(run))
     finally:
         replica.close()
 
 
-def keep(config: JobConfig, run: RunDir) -> Kept | None:
+def keep_all(config: JobConfig, run: RunDir) -> tuple[list[Kept | None], str]:
+    """As `keep`, of every job that the chain in `run` follows: of rings of one training job at a
+    step that all of them have. Beside them why there is none; empty: there is, or need not be."""
+    runs = every(run)
+    if len(runs) == 1:
+        return [keep(config, run)], ""
+    step, why = steps_to_keep(runs[0].settings(), runs)
+    kept = [keep(own.settings(), own, step) for own in runs]
+    if config.checkpoint is not None and any(kept):
+        write_index(
+            Path(config.checkpoint), run, [one.folder if one else None for one in kept], step
+        )
+    return kept, why
+
+
+def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None:
     """A checkpoint where the job wants it, else in a folder of the run that holds no other state
-    of the same step; None without a step. Raises StateError or OSError where neither goes."""
+    of the same step; None without a step. Raises StateError or OSError where neither goes. step:
+    an older one than the last."""
     if not _stepped(run):
         return None
     why = ""
     if config.checkpoint is not None:
         try:
-            saved = save_checkpoint(config, run, Path(config.checkpoint))
+            saved = save_checkpoint(config, run, Path(config.checkpoint), step)
             return Kept(saved, "") if saved is not None else None
         except (StateError, OSError) as error:
             why = f"no checkpoint in {config.checkpoint}: {error}"
     for number in range(FOLDERS_MAX):
         try:
-            saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}")
+            saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}", step)
             return Kept(saved, why) if saved is not None else None
         except StateError as error:
             refused = error
@@ -92,24 +117,33 @@ def rescue(run: RunDir) -> str | None:
     killed = f"the chain that ran in {run.root} was killed"
     if not run.memory.exists():
         return f"{killed}, and its shared memory is gone, as after a restart of this machine"
-    if not run.replica.exists():
+    if not any(own.replica.exists() for own in every(run)):
         return f"{killed} before it had a replica: nothing of it is to be kept"
     try:
-        kept = keep(run.settings(), run)
+        kept, why = keep_all(_whole_settings(run), run)
     except (FlowCheckError, OSError) as error:
         raise StateError(
             f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
             f"with flowcheck down --run {run.root} --discard"
         ) from error
-    if kept is None:
+    folders = [str(one.folder) for one in kept if one is not None]
+    if not folders:
         return f"{killed}; no step was taken: nothing to keep"
-    return f"{killed}; its replica is kept in {kept.folder}"
+    return f"{killed}; its replica is kept in {' and '.join(folders)}" + (f"; {why}" * bool(why))
+
+
+def _whole_settings(run: RunDir) -> JobConfig:
+    """Of all jobs of a chain: checkpoints' folder is that above each one's own."""
+    config = run.settings()
+    if not config.several or config.checkpoint is None:
+        return config
+    return msgspec.structs.replace(config, checkpoint=str(Path(config.checkpoint).parent))
 
 
 def _wait_for_stages(run: RunDir) -> None:
     """Stages end with their supervisor, after what is in hand."""
     deadline_s = time.monotonic() + DOWN_LIMIT_S
-    while left := run.stage_pids():
+    while left := [name for own in every(run) for name in own.stage_pids()]:
         if time.monotonic() > deadline_s:
             raise ConfigError(
                 "run",
@@ -129,7 +163,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     pids = run.stage_pids()
     if "supervisor" in pids:
         _end_supervisor(run, pids["supervisor"])
-    _end(run.stage_pids().values(), signal.SIGKILL)
+    _end([pid for own in every(run) for pid in own.stage_pids().values()], signal.SIGKILL)
     there = run.holds_memory
     rescued = None if discard else rescue(run)
     run.remove()

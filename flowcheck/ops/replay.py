@@ -20,22 +20,21 @@ from flowcheck.config import (
     RingConfig,
     SourceConfig,
     StagingConfig,
+    check_several,
 )
 from flowcheck.errors import CaptureError, ConfigError
-from flowcheck.messages import StepLost
 from flowcheck.ops import chain
 from flowcheck.ops.leftovers import REPLAY_PREFIX, clear
-from flowcheck.ops.progress import Watch, lost_sentence
-from flowcheck.ops.remains import rescue, save_checkpoint
+from flowcheck.ops.progress import Watch
+from flowcheck.ops.remains import rescue
+from flowcheck.ops.replayed import Replayed, show, whole
+from flowcheck.ops.several import with_factories
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 
 RING_SLOTS = 1 << 12
-INTERRUPTED = "stopped by a signal before the end of the capture"
 STAGING_BYTES_MAX = 1 << 30
 
 
@@ -53,6 +52,7 @@ class Request:
     digests: bool = False
     run: Path | None = None
     as_json: bool = False
+    jobs: int | None = None
 
 
 def run(request: Request) -> int:
@@ -78,9 +78,12 @@ def run(request: Request) -> int:
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
-    _print(request, console, result)
-    whole = result["steps"] and result["steps"] == result["complete_steps"] and not result["why"]
-    return 0 if whole and result["lost"] is None and not result["interrupted"] else 1
+    if request.as_json:
+        json.dump(result, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        show(result, console)
+    return 0 if all(map(whole, (result, *result["beside"]))) else 1
 
 
 def _count(path: Path) -> int:
@@ -98,6 +101,9 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
                 "job", str(request.job), "states the optimizer: leave --optimizer out"
             )
         base = chain.job_to_run(request.job, sources=sources)
+        if request.jobs is not None:
+            check_several(request.jobs, base.job)
+            base = with_factories(msgspec.structs.replace(base, jobs=request.jobs))
         return msgspec.structs.replace(base, digests=request.digests or base.digests), assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:
@@ -115,6 +121,7 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
         source=sources,
         optimizer=optimizer,
         digests=request.digests,
+        jobs=request.jobs or 1,
         ring=RingConfig(slots=RING_SLOTS),
         staging=StagingConfig(size_bytes=staging),
     ), assumed
@@ -170,60 +177,4 @@ def _replay(
             watch=watch,
         )
         stopped = bool(signals.received)
-    progress = supervisor.progress
-    rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
-    counters = [ring.counters() for ring in rings]
-    for ring in rings:
-        ring.close()
-    lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
-    steps = [msgspec.json.decode(line) for line in lines]
-    saved = save_checkpoint(config, where, request.out) if request.out else None
-    captured = sum(c["capture"]["rx_frames"] for c in counters)
-    interrupted = stopped and (captured < frames or progress.complete_steps is None)
-    lost = progress.lost
-    return {
-        "frames": frames,
-        "captured_frames": captured,
-        "steps": steps[-1]["step"] if steps else 0,
-        "complete_steps": progress.complete_steps or 0,
-        "digest": steps[-1]["digest"] if steps else None,
-        "digests": steps if config.digests else [],
-        "lost": msgspec.to_builtins(lost) if lost else None,
-        "why": INTERRUPTED if interrupted else progress.why,
-        "interrupted": interrupted,
-        "notes": progress.notes,
-        "restarts": progress.restarts,
-        "assumed": list(assumed(where)),
-        "checkpoint": str(saved) if saved else None,
-    }
-
-
-def _print(request: Request, console: Console, result: dict[str, Any]) -> None:
-    if request.as_json:
-        json.dump(result, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-        return
-    out = Console()
-    for line in result["digests"]:
-        out.print(
-            f"step {line['step']:>4}  gradient {line['gradient_sha256']}  "
-            f"parameters {line['parameters_sha256']}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    for sentence in result["notes"]:
-        console.print(sentence, markup=False)
-    for sentence in result["assumed"]:
-        console.print(f"[yellow]assumed[/] {escape(sentence)}")
-    if result["lost"]:
-        out.print(f"[red]{escape(lost_sentence(msgspec.convert(result['lost'], StepLost)))}[/]")
-    elif result["why"]:
-        out.print(result["why"], markup=False)
-    out.print(
-        f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
-        f"state digest {result['digest']}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if result["checkpoint"]:
-        out.print(f"checkpoint {result['checkpoint']}", highlight=False, soft_wrap=True)
+    return Replayed(request.out, frames, stopped).of(supervisor)

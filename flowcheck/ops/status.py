@@ -18,6 +18,7 @@ from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
+from flowcheck.ops.several import every
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -42,12 +43,16 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
     if svg is not None:
         _draw(where, svg)
     others = [one for one in leftovers.find() if one.run != root.resolve()]
-    state = read(where) | {"leftovers": [one.sentence for one in others]}
+    first, *beside = [read(own) for own in every(where) if own.memory.exists()]
+    state = first | {"leftovers": [one.sentence for one in others], "beside": beside}
     if as_json:
         print(json.dumps(state, indent=1))
     else:
         _print(state)
-    return 0 if all(stage["alive"] for stage in state["stages"]) else 1
+        for one in beside:
+            Console().print(f"[bold]Job {Path(one['run']).name}[/], behind the same capture")
+            _print(one | {"leftovers": []})
+    return 0 if all(stage["alive"] for one in (first, *beside) for stage in one["stages"]) else 1
 
 
 def _draw(where: RunDir, svg: Path) -> None:
@@ -76,7 +81,7 @@ def read(where: RunDir) -> dict[str, Any]:
     alive = where.stage_pids()
     rings = []
     for number in range(len(config.rings)):
-        with Ring.open(where.ring(number)) as ring:
+        with Ring.open(where.ring(number), reader=where.reader) as ring:
             rings.append(
                 {
                     "ring": number,
@@ -92,7 +97,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "run": str(where.root),
         "stages": [
             {"stage": name, "pid": alive.get(name), "alive": name in alive}
-            for name in ["supervisor", *stage_arguments(config)]
+            for name in ["supervisor", *stage_arguments(config, where.reader)]
         ],
         "rings": rings,
         "learned": where.learned_job.exists(),

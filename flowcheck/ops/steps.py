@@ -134,7 +134,7 @@ def _settle(run: RunDir, config: JobConfig) -> None:
 def _positions(run: RunDir, config: JobConfig) -> _Positions:
     heads = tails = staged = covered = applied = 0
     for number in range(len(config.rings)):
-        with Ring.open(run.ring(number)) as ring:
+        with Ring.open(run.ring(number), reader=run.reader) as ring:
             heads, tails = heads + ring.head, tails + ring.tail
         if run.staging(number).exists():
             with Staging.open(run.staging(number)) as staging:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
@@ -12,7 +13,8 @@ from flowcheck.ops.ending import Ending, ending
 from flowcheck.ops.expected import expected_of
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
-from flowcheck.ops.remains import keep, rescue
+from flowcheck.ops.remains import keep_all, rescue
+from flowcheck.ops.several import every
 from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
@@ -44,24 +46,36 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             say(KNOWN)
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
         supervisor = _supervised(config, run, signals)
-        saved = _kept(config, run) if config.checkpoint is not None else None
-        ended = ending(config, run, supervisor.progress)
+        runs = every(run)
+        saved = _kept(config, run) if config.checkpoint is not None else [None] * len(runs)
+        watched = (supervisor, *supervisor.beside)
+        ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         run.remove(keep_records=True)
-    result = {
+    told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
+    for number, one in enumerate(ended, 1):
+        if one.why is not None:
+            say(f"job {number}: {one.why}" if len(runs) > 1 else one.why)
+    if as_json:
+        print(json.dumps(told[0] | ({"beside": told[1:]} if told[1:] else {})))
+    for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
+        if not as_json:
+            named = f"job {number} " if len(runs) > 1 else ""
+            print(named + _summary(config, own, one, folder))
+    return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
+
+
+def _told(run: RunDir, ended: Ending, saved: Path | None, of: Supervisor) -> dict[str, Any]:
+    return {
         "steps": ended.step,
         "digest": ended.digest,
         "why": ended.why,
         "in_flight": ended.in_flight,
         "frames": ended.frames,
         "lost_frames": ended.lost_frames,
-        "restarts": supervisor.progress.restarts,
+        "restarts": of.progress.restarts,
         "checkpoint": str(saved) if saved else None,
         "records": str(run.root),
     }
-    if ended.why is not None:
-        say(ended.why)
-    print(json.dumps(result) if as_json else _summary(config, run, ended, saved))
-    return 0 if ended.why is None else STOPPED_SHORT
 
 
 def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
@@ -76,29 +90,27 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
             watch=Aloud(len(config.source)),
         )
     except BaseException as error:
-        saved = _kept(config, run, after=error)
-        if saved is not None:
+        for saved in filter(None, _kept(config, run, after=error)):
             say(f"the chain failed; its replica is kept in {saved}")
         run.remove(keep_records=True)
         raise
 
 
-def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) -> Path | None:
-    """The replica as a checkpoint; None if there is no replica. Raises StateError, its memory being
-    left where it is, if there is no room for one."""
+def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) -> list[Path | None]:
+    """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
+    their memory being left where it is, if there is no room for one."""
     try:
-        kept = keep(config, run)
+        kept, why = keep_all(config, run)
     except (FlowCheckError, OSError) as error:
         first = f"{after}; and " if after is not None else ""
         raise StateError(
             f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
             f"room, then flowcheck down --run {run.root} keeps it"
         ) from error
-    if kept is None:
-        return None
-    if kept.why:
-        say(kept.why)
-    return kept.folder
+    for sentence in (why, *(one.why for one in kept if one is not None)):
+        if sentence:
+            say(sentence)
+    return [one.folder if one is not None else None for one in kept]
 
 
 def _summary(config: JobConfig, run: RunDir, ended: Ending, saved: Path | None) -> str:

@@ -75,9 +75,12 @@ class Child:
         return f": {said[-1]} (log: {log})" if said else f" without a word (log: {log})"
 
 
-def stage_arguments(config: JobConfig) -> dict[str, tuple[str, ...]]:
-    """{stage name: words after `flowcheck stage`}, in the order they are started."""
+def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:
+    """{stage name: words after `flowcheck stage`}, in the order they are started. reader: a further
+    job on the same ports has no capture of its own."""
     stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
+    if reader:
+        return stages
     for ring in range(len(config.rings)):
         stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
     for source in range(len(config.source)):

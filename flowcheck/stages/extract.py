@@ -26,6 +26,7 @@ from flowcheck.stages.readings import UNKNOWN
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
 from flowcheck.stages.unlearned import Unlearned
+from flowcheck.stages.wanted import Claims, wanted_of
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.job import Follows, Job
 
@@ -39,6 +40,12 @@ LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
 
 
+NOT_ALONE = (
+    "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
+    "(replay --jobs) keeps a replica for each"
+)
+
+
 class ExtractService:
     """The only writer of the rings' tails, the staging files and the shard's generations."""
 
@@ -47,7 +54,10 @@ class ExtractService:
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
-        self._learner = Learner(run, config.release, stated=config.stated)
+        self._learner = Learner(
+            run, config.release, stated=config.stated, wanted=wanted_of(config, run.reader)
+        )
+        self._claims = Claims(run, config)
         self._succession = Succession(run, self._learner, self._note)
         self._unlearned = Unlearned(run, self._note)
         self._followed: Followed | None = None
@@ -60,7 +70,7 @@ class ExtractService:
         self._links = links
         shard = Shard.open(self._run.shard) if self._run.shard.exists() else None
         for number in range(len(self._config.rings)):
-            ring = Ring.open(self._run.ring(number))
+            ring = Ring.open(self._run.ring(number), reader=self._run.reader)
             flows = FlowTable.open(self._run.flows(number))
             staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
             self._extractors.append(Extractor(ring, flows, staging, shard))
@@ -89,6 +99,7 @@ class ExtractService:
             each=optimizer_of(job, self._config).synced_backwards,
             fresh=fresh,
             joins=may_join(self._config) and job.kind is Follows.GRADIENTS,
+            several=self._config.several,
         )
         remember(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
@@ -110,6 +121,8 @@ class ExtractService:
         return done
 
     def _learn(self, *, wait_s: float) -> int:
+        if not self._claims.turn(self._extractors):
+            return self._wait_for_turn()
         stalled = [extractor for extractor in self._extractors if extractor.stalled]
         ended = all(extractor.ring.drained for extractor in self._extractors)
         crowded = bool(self._known) and full(self._extractors)
@@ -124,6 +137,10 @@ class ExtractService:
             if proof.job.joined:
                 await_first_base(self._run)
                 self._note(JOINED)
+            if proof.beside and not self._config.several:
+                self._note(NOT_ALONE.format(proof.beside, proof.beside + 1))
+            if self._config.several:
+                self._claims.make(self._extractors, proof.names, proof.flows)
             proof.keep(self._run, Apart(self._run.learned_folder / "numbers"))
             self._adopt(proof.job, None, fresh=True)
             self._unlearned.over()
@@ -145,6 +162,16 @@ class ExtractService:
             self._note(f"staging is full and no job is proved: {'; '.join(why_not)}")
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
             self._unlearned.look(why_not)
+        return len(stalled)
+
+    def _wait_for_turn(self) -> int:
+        """Extractors of other jobs have still to say which flows are theirs."""
+        stalled = [extractor for extractor in self._extractors if extractor.stalled]
+        if not stalled or not self._claims.given_up():
+            return 0
+        for extractor in stalled:
+            extractor.unblock()
+        self._note("staging is full, and no job before this one is proved")
         return len(stalled)
 
     def _why_not(self) -> tuple[str, ...]:
@@ -182,8 +209,11 @@ class ExtractService:
         if self._learner.busy or self._succession.proved:
             return 0
         followed = self._followed
+        if followed is None and not self._claims.turn(self._extractors):
+            return 0
         if followed is None:
             if self._learner.read_all(self._extractors):
+                self._run.unfound.touch()
                 why = "no job was learned: " + "; ".join(self._why_not())
                 self._say_drained(0, why)
             return 0

@@ -23,6 +23,11 @@ from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
 
+NOT_TAKEN_UP = (
+    "connections that appeared after the job was learned are not followed here: where several jobs "
+    "pass the same ports, which of them comes back nothing tells"
+)
+
 
 class Followed:
     """One learned job, until a later incarnation takes its place."""
@@ -38,11 +43,13 @@ class Followed:
         each: int,
         fresh: bool,
         joins: bool = False,
+        several: bool = False,
     ) -> None:
         """Obeys the job: everything here may have been done before a kill. each: all-reduced
         backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
-        step that was lost it is joined again."""
-        self._each = each
+        step that was lost it is joined again; several: so are other jobs on the same ports, by
+        extractors of their own."""
+        self._each, self._several, self._told = each, several, False
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = Apart(run.learned_folder / "numbers")
         self._broken: tuple[int, str] | None = None
@@ -91,6 +98,11 @@ class Followed:
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = 0
+        if self._several and any(self.planned.late):
+            if not self._told:
+                self._note(NOT_TAKEN_UP)
+            self._told = True
+            succession.drop(self.planned)
         if any(self.planned.late) and looks:
             done += succession.look(self._extractors, self.planned, at_once=False)
             if succession.proved:

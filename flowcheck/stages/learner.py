@@ -18,6 +18,7 @@ from flowcheck.stages.left import leave_out
 from flowcheck.stages.proof import Proof
 from flowcheck.stages.readings import UNKNOWN, Known, ReadingProcess, Terms
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.wanted import Wanted
 from flowcheck.wire.job import Job, decode_job
 from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.stated import Stated
@@ -42,9 +43,11 @@ class Learner:
         release: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
         stated: Stated | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
-        """release: NCCL's, and stated: what else the job file states."""
-        self._stated = stated
+        """release: NCCL's, and stated: what else the job file states; wanted: which of several
+        jobs."""
+        self._stated, self._wanted = stated, wanted
         self._run, self._release, self._clock = run, release, clock
         self._grew = (-1, clock())
         """Messages staged, and since when it is so many."""
@@ -133,6 +136,8 @@ class Learner:
             names=reading.seen.names,
             numbers=found.numbers,
             messages=reading.seen.messages,
+            flows=found.flows,
+            beside=found.beside,
         )
 
     def forget(self) -> None:
@@ -204,6 +209,7 @@ class Learner:
             known=known,
             blocks=blocks_of(self._run),
             parted=parted_of(self._run),
+            wanted=self._wanted,
         )
         self._reading = ReadingProcess(seen, flows, terms)
 

@@ -30,6 +30,10 @@ class Proof:
     """[mirror point] what its flows are called in the job."""
     numbers: dict[Named, int]
     messages: Sequence[MessageSeen]
+    flows: Sequence[FlowKey] = ()
+    """Of the job, both directions of each of its connections."""
+    beside: int = 0
+    """Other data-parallel jobs that were read."""
 
     def write(self, folder: Path) -> None:
         """Into a folder that is no job's yet."""

@@ -20,6 +20,7 @@ from flowcheck.plane.merge import Joined
 from flowcheck.stages.apart import Named
 from flowcheck.stages.living import die_with_parent
 from flowcheck.stages.proof import consistent
+from flowcheck.stages.wanted import Wanted, flows_of, of_wanted
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.jobs.amid import Expected, join_expected
@@ -62,6 +63,10 @@ class Outcome:
     why_not: tuple[str, ...] = ()
     others: tuple[FlowKey, ...] = ()
     """As of `Reading`."""
+    flows: tuple[FlowKey, ...] = ()
+    """Of the job, both directions of each of its connections."""
+    beside: int = 0
+    """Other data-parallel jobs that were read."""
     joining: bool = False
     """A job that is known runs, and cannot be joined yet."""
     broke: str = ""
@@ -83,6 +88,8 @@ class Terms:
     """Of a job that may be joined amid its run."""
     blocks: tuple[int, ...] = ()
     parted: Parted | None = None
+    wanted: Wanted | None = None
+    """Which of several jobs; None: the one that began first."""
 
 
 class ReadingProcess:
@@ -209,11 +216,12 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
             blocks=terms.blocks,
             parted=terms.parted,
         )
+        reading = of_wanted(reading, terms.wanted)
         if reading.job is not None and (reading.gathered or reading.weights) is not None:
             return reading
     if not terms.quiet:
         messages = up_to_quiet(messages)
-    return read_stream(
+    reading = read_stream(
         flows,
         messages,
         ended=terms.ended,
@@ -224,6 +232,7 @@ def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:
         hasty=terms.hasty,
         stated=terms.stated,
     )
+    return of_wanted(reading, terms.wanted)
 
 
 def outcome_of(reading: Reading) -> Outcome:
@@ -251,4 +260,11 @@ def outcome_of(reading: Reading) -> Outcome:
         for placement in collective.placements
         if placement.first_psn is not None and placement.flow not in dealt
     }
-    return Outcome(job=reading.job, weights=weights.result, numbers=numbers)
+    others = [part for part in reading.parts if part.job not in (None, reading.job)]
+    return Outcome(
+        job=reading.job,
+        weights=weights.result,
+        numbers=numbers,
+        flows=tuple(flows_of(reading.job, reading.flows)),
+        beside=len(others),
+    )

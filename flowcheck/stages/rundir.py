@@ -122,6 +122,16 @@ class RunDir:
         return self.learned_folder / "assumed.json"
 
     @property
+    def claimed(self) -> Path:
+        """Indices of the job's flows, where several jobs pass the same ports."""
+        return self.learned_folder / "claimed.json"
+
+    @property
+    def unfound(self) -> Path:
+        """Is there once everything was read and no job was learned."""
+        return self.learned_folder / "none"
+
+    @property
     def left_out(self) -> Path:
         """The first step that left out a parameter which was used before: a number."""
         return self.root / "left-out.json"
@@ -179,11 +189,26 @@ class RunDir:
     def replica(self) -> Path:
         return self.memory / "replica"
 
+    @property
+    def port(self) -> RunDir:
+        """Where capture and parsing run: here, or of a further job on the same ports elsewhere."""
+        link = self.root / "port"
+        return RunDir(link.resolve()) if link.is_symlink() else self
+
+    @property
+    def reader(self) -> int:
+        """Which reader of the rings its extractor is."""
+        return int(self.root.name) - 1 if self.port is not self else 0
+
+    def beside(self, number: int) -> RunDir:
+        """Of a further job on the same ports, by its number from 2 on; 1: this one."""
+        return RunDir(self.root / "jobs" / str(number)) if number > 1 else self
+
     def ring(self, number: int) -> Path:
-        return self.memory / f"ring-{number}"
+        return self.port.memory / f"ring-{number}"
 
     def flows(self, number: int) -> Path:
-        return self.memory / f"flows-{number}"
+        return self.port.memory / f"flows-{number}"
 
     def staging(self, number: int) -> Path:
         return self.memory / f"staging-{number}"
@@ -236,6 +261,8 @@ class RunDir:
 
         keep_records: what tells how it went stays: settings, logs, events, steps, learned job.
         """
+        for folder in (self.root / "jobs").glob("*"):
+            RunDir(folder).remove(keep_records=keep_records)
         link = self.root / "memory"
         if link.is_symlink():
             memory = link.resolve()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -70,43 +70,71 @@ class Supervisor:
         *,
         watch: Callable[[Progress], None] | None = None,
         hurried: Callable[[], bool] = lambda: False,
+        beside: Sequence[RunDir] = (),
     ) -> None:
-        """watch: called every turn; hurried: whether stopping must not wait for anything."""
+        """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
+        run directories of further jobs on the same ports."""
         self.run, self.config = run, config
+        self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
         self.progress = Progress()
         self.fault: Fault | None = None
         self._watch, self._hurried = watch, hurried
         self._children = [
-            Child(name, arguments) for name, arguments in stage_arguments(config).items()
+            Child(name, arguments)
+            for name, arguments in stage_arguments(config, run.reader).items()
         ]
         self._rings: list[Ring] = []
         self._healthy = True
         self._ending, self._logs_at_s = False, 0.0
+        self._passed_on, self._lost_told = 0, False
 
     def start(self, links: Links) -> None:
         self._links = links
-        self._rings = [Ring.open(self.run.ring(n)) for n in range(len(self.config.rings))]
+        self._rings = [self._ring(n) for n in range(len(self.config.rings))]
         for child in self._consumers():
             child.spawn(self.run)
+        for own in self.beside:
+            own.start(Links(own.run.sockets, Links.EVENTS))
+
+    def _ring(self, number: int) -> Ring:
+        return Ring.open(self.run.ring(number), reader=self.run.reader)
+
+    @property
+    def _all_up(self) -> bool:
+        own = all(child.greeted for child in self._consumers())
+        return own and all(other._all_up for other in self.beside)
 
     def _consumers(self) -> list[Child]:
         return [child for child in self._children if not child.is_capture]
 
     def work(self) -> int:
         try:
+            if self.beside:
+                self._hear()
             for child in self._children:
                 self._look_after(child)
             self._bound_logs()
+            for own in self.beside:
+                own.work()
+                self._pass_on(own)
             if self._watch is not None:
                 self._watch(self.progress)
         except StateError:
             self._healthy = False
             raise
-        if all(child.greeted for child in self._consumers()):
+        if self._all_up:
             for child in self._children:
                 if child.process is None:
                     child.spawn(self.run)
         return 0
+
+    def _pass_on(self, own: Supervisor) -> None:
+        """What a further job's stages said, for whoever watches this chain."""
+        notes, own._passed_on = own.progress.notes[own._passed_on :], len(own.progress.notes)
+        if own.progress.lost is not None and not own._lost_told:
+            own._lost_told = True
+            notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
+        self.progress.notes += [f"job {own.run.root.name}: {note}" for note in notes]
 
     def _bound_logs(self) -> None:
         """Stages only append; how long a log may be is looked at now and then."""
@@ -201,7 +229,8 @@ class Supervisor:
         The shard tells, not a message: an updater may be killed before it could send one.
         """
         whole = self.progress.complete_steps
-        return whole is not None and self._applied() >= whole
+        own = whole is not None and self._applied() >= whole
+        return own and all(other.drained() for other in self.beside)
 
     def _applied(self) -> int:
         if not self.run.shard.exists():
@@ -215,7 +244,8 @@ class Supervisor:
         until_s = time.monotonic() + GRACE_S
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
-        running = [c.process for c in reversed(self._children) if c.process is not None]
+        everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
+        running = [c.process for c in everyone if c.process is not None]
         for process in running:
             process.terminate()
         self._wait(lambda: all(process.poll() is not None for process in running), until_s)
@@ -224,11 +254,21 @@ class Supervisor:
             process.wait()
         for ring in self._rings:
             ring.close()
+        for own in self.beside:
+            own._close()
+
+    def _close(self) -> None:
+        """Of a further job: its processes have ended."""
+        for ring in self._rings:
+            ring.close()
+        if self._rings:
+            self._links.close()
 
     def _drain(self, until_s: float) -> None:
-        for message in self._links.inbox.drain(limit=64, wait_ms=0):
-            self.on_message(message)
+        self._hear()
         self._ending = True
+        for own in self.beside:
+            own._ending = True
         captures = [c.process for c in self._children if c.is_capture and c.process]
         for process in captures:
             process.terminate()
@@ -244,6 +284,12 @@ class Supervisor:
         while not done():
             if self._hurried() or time.monotonic() >= until_s:
                 return False
-            for message in self._links.inbox.drain(limit=64, wait_ms=20):
-                self.on_message(message)
+            self._hear(wait_ms=20)
         return True
+
+    def _hear(self, wait_ms: int = 0) -> None:
+        for message in self._links.inbox.drain(limit=64, wait_ms=wait_ms):
+            self.on_message(message)
+        for own in self.beside:
+            if own._rings:
+                own._hear()

@@ -51,10 +51,10 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     """`up` with this in place of the stages' life."""
 
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(progress=life(config, run))
+        return SimpleNamespace(progress=life(config, run), beside=[])
 
     monkeypatch.setattr(up, "supervise", supervise)
-    monkeypatch.setattr(up, "keep", lambda config, run: remains.Kept(KEPT, ""))
+    monkeypatch.setattr(up, "keep_all", lambda config, run: ([remains.Kept(KEPT, "")], ""))
     return up.up(job, None, as_json=as_json)
 
 
@@ -145,10 +145,11 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
     (run.memory / "replica").write_bytes(b"weights")
     run.config.write_bytes(b"{}")
 
-    def full(config: JobConfig, run: RunDir) -> None:
+    def full(config: JobConfig, run: RunDir, step: int | None = None) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunDir, "settings", lambda self: None)
+    one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None)
+    monkeypatch.setattr(RunDir, "settings", lambda self: one)
     monkeypatch.setattr(remains, "keep", full)
     with pytest.raises(StateError, match=r"No space left .* --discard"):
         remains.down(run.root, discard=False, as_json=True)
@@ -192,7 +193,7 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
 ) -> None:
     tried: list[Path] = []
 
-    def save(config: object, run: RunDir, directory: Path) -> Path:
+    def save(config: object, run: RunDir, directory: Path, step: int | None) -> Path:
         tried.append(directory)
         if len(tried) < 3:
             raise StateError(f"{directory}: a checkpoint of another run is already here")

@@ -12,10 +12,17 @@ import torch
 import torch.distributed as dist
 
 
-def account(step: int, parameters: Iterable[torch.Tensor], *optimizers: torch.optim.Optimizer):
+def account(
+    step: int,
+    parameters: Iterable[torch.Tensor],
+    *optimizers: torch.optim.Optimizer,
+    ring: int | None = None,
+    writes: bool | None = None,
+):
     """One line in the file that is the script's first argument: the parameters that take
-    gradients, and each kind of optimizer state of them, flat in registration order."""
-    if dist.get_rank():
+    gradients, and each kind of optimizer state of them, flat in registration order. ring: each
+    has a file of its own; writes: whether this rank does, by default rank 0."""
+    if not (writes if writes is not None else not dist.get_rank()):
         return
     own = [p for p in parameters if p.requires_grad]
     state = {p: kept for o in optimizers for p, kept in o.state.items()}
@@ -26,7 +33,8 @@ def account(step: int, parameters: Iterable[torch.Tensor], *optimizers: torch.op
         "parameters": _sha256(own),
         "states": {k: _sha256([state[p][k] for p in own if (p, k) in there]) for k in kinds},
     }
-    with Path(sys.argv[1]).open("a") as file:
+    name = sys.argv[1] if ring is None else f"{sys.argv[1]}.{ring}"
+    with Path(name).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 

@@ -1,0 +1,72 @@
+"""Settings of several data-parallel jobs that pass the same mirror ports."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from flowcheck.errors import ConfigError
+from flowcheck.modelled import ModelConfig
+from flowcheck.optimizer import OptimizerConfig
+from flowcheck.strict import Section
+
+JOBS_MAX = 64
+"""Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
+CLIP = (
+    "is of one job's parameters, but trainers that are parallel in other ways too clip by the norm "
+    "over all of theirs, which no single data-parallel ring carries: state clip_alone = true where "
+    "each job is clipped by its own norm"
+)
+
+
+class OwnConfig(Section, frozen=True, kw_only=True):
+    """One of several jobs; what it does not state, the file states for all."""
+
+    name: str | None = None
+    """Of its checkpoints' folder; by default its number."""
+    hosts: tuple[str, ...] = ()
+    """Addresses it uses, as `flowcheck analyze` prints them, all of which no other job uses."""
+    optimizer: OptimizerConfig | None = None
+    model: ModelConfig | None = None
+
+
+def check_several(jobs: int, own: tuple[OwnConfig, ...]) -> None:
+    """Raises ConfigError for what no port carries."""
+    if not 1 <= jobs <= JOBS_MAX:
+        raise ConfigError("jobs", jobs, f"must be from 1 to {JOBS_MAX}")
+    if own and jobs not in (1, len(own)):
+        raise ConfigError("jobs", jobs, f"there are {len(own)} tables [[job]]: leave it out")
+    names = [each.name for each in own if each.name is not None]
+    for name in names:
+        if names.count(name) > 1 or not name.replace("-", "").replace("_", "").isalnum():
+            right = "must be of letters, digits, - and _, and of one job alone"
+            raise ConfigError("job.name", name, right)
+
+
+def check_clip(optimizer: OptimizerConfig | None) -> None:
+    """Of one job of several. Raises ConfigError where its norm may be over more than it sends."""
+    if optimizer is None or optimizer.clip_norm is None or optimizer.clip_alone:
+        return
+    raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, CLIP)
+
+
+def check_told_apart(own: tuple[OwnConfig, ...]) -> None:
+    """Raises ConfigError where two tables differ and nothing on the wire tells whose a job is."""
+    for one, two in combinations(own, 2):
+        hosts = set(one.hosts), set(two.hosts)
+        if (one.optimizer, one.model) == (two.optimizer, two.model) and not any(hosts):
+            continue
+        if all(hosts) and not (hosts[0] <= hosts[1] or hosts[1] <= hosts[0]):
+            continue
+        sizes = _sizes(one), _sizes(two)
+        if all(sizes) and sizes[0] != sizes[1]:
+            continue
+        raise ConfigError(
+            "job",
+            two.name or str(own.index(two) + 1),
+            "nothing tells on the wire which of the jobs it is: state hosts of both, addresses of "
+            "its own, or a [job.model] of other sizes",
+        )
+
+
+def _sizes(own: OwnConfig) -> list[tuple[int, ...]]:
+    return [p.sizes for p in own.model.parameters] if own.model is not None else []

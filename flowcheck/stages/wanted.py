@@ -1,0 +1,168 @@
+"""Which of several jobs on the same ports one extractor follows, and what the others may not take.
+
+Where the job file says nothing that tells them apart they are taken by turns: an extractor reads
+only what no one before it has claimed, and only once all of these have claimed theirs. Where it
+does, each takes the job that fits what is stated for it, and for none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from flowcheck.config import JobConfig, OwnConfig
+from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor, place_staged
+from flowcheck.plane.flows import flow_key
+from flowcheck.plane.owners import Name
+from flowcheck.stages.proof import write_whole
+from flowcheck.stages.rundir import RunDir
+from flowcheck.wire.job import Job
+from flowcheck.wire.learn import FlowReading, Reading
+from flowcheck.wire.seen import FlowKey
+
+NOT_WANTED = "no job that fits what is stated for this one was read so far"
+SEVERAL_FIT = "a job fits what is stated for several of the jobs: state hosts that only one uses"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One of several jobs, by what is stated for it and for the others."""
+
+    own: OwnConfig
+    others: tuple[OwnConfig, ...] = ()
+
+    def why_not(self, job: Job) -> str:
+        """Empty: it is this one."""
+        if not fits(self.own, job):
+            return NOT_WANTED
+        return SEVERAL_FIT if any(fits(other, job) for other in self.others) else ""
+
+
+def wanted_of(config: JobConfig, reader: int) -> Wanted | None:
+    """reader: of the rings, from 0. None where but one job is followed, whichever it is."""
+    if not config.several:
+        return Wanted(OwnConfig(hosts=config.hosts)) if config.hosts else None
+    own = OwnConfig(hosts=config.hosts, model=config.model if config.job else None)
+    alike = [each for n, each in enumerate(config.job) if n != reader and not same(own, each)]
+    return Wanted(own, tuple(alike))
+
+
+def same(one: OwnConfig, two: OwnConfig) -> bool:
+    """Nothing that is stated tells them apart."""
+    return one.hosts == two.hosts and _sizes(one) == _sizes(two)
+
+
+def fits(own: OwnConfig, job: Job) -> bool:
+    """Nothing that is stated of a job contradicts that this is it."""
+    keys = [key for edge in job.edges for key in edge.every_flow]
+    used = {address for key in keys for address in (key.source, key.destination)}
+    sizes = _sizes(own)
+    return used.issuperset(own.hosts) and sizes in ((), tuple(p.sizes for p in job.parameters))
+
+
+def _sizes(own: OwnConfig) -> tuple[tuple[int, ...], ...]:
+    return tuple(p.sizes for p in own.model.parameters) if own.model is not None else ()
+
+
+def of_wanted(reading: Reading, wanted: Wanted | None) -> Reading:
+    """The reading with the job that is wanted for its job."""
+    if wanted is None:
+        return reading
+    why_not = reading.why_not
+    for part in reading.parts:
+        if part.job is None or part.weights is None or not part.weights.complete:
+            continue
+        why = wanted.why_not(part.job)
+        if not why:
+            return replace(
+                reading, job=part.job, weights=part.weights, why_not=part.why_not, gathered=None
+            )
+        why_not = (why,)
+    if reading.gathered is not None and reading.job is not None:
+        why = wanted.why_not(reading.job)
+        return replace(reading, job=None, why_not=(why,)) if why else reading
+    return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)
+
+
+def flows_of(job: Job, readings: Sequence[FlowReading]) -> Iterator[FlowKey]:
+    """Both directions of every connection of a job."""
+    peers = {reading.seen.key: reading.peer for reading in readings}
+    for edge in job.edges:
+        for key in edge.every_flow:
+            yield key
+            peer = peers.get(key)
+            if peer is not None:
+                yield peer
+
+
+class Claims:
+    """Which flows are whose, in files beside what each extractor learned."""
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        self._run, self._config = run, config
+        self._taken: set[int] = set()
+        """Jobs before this one whose flows are not read here any more."""
+
+    @property
+    def _before(self) -> list[RunDir]:
+        """Jobs that have their turn before this one."""
+        reader, config = self._run.reader, self._config
+        own = OwnConfig(hosts=config.hosts, model=config.model if config.job else None)
+        first = list(range(1, reader + 1))
+        if config.job:
+            first = [n for n in first if same(own, config.job[n - 1])]
+        return [self._run.port.beside(number) for number in first]
+
+    def turn(self, extractors: Sequence[Extractor]) -> bool:
+        """Whether all that have their turn before have claimed theirs: nothing of that is read."""
+        for number, run in enumerate(self._before):
+            if number in self._taken:
+                continue
+            rings = claimed(run)
+            if rings is None and run.unfound.exists():
+                rings = [[] for _ in extractors]
+            if rings is None:
+                return False
+            for extractor, flows in zip(extractors, rings, strict=True):
+                states = extractor.staging.plans()["state"]
+                for index in flows:
+                    if states[index] == PLAN_UNKNOWN:
+                        extractor.ignore(index)
+            self._taken.add(number)
+            place_staged(extractors, {})  # what is staged of them has no home
+        return True
+
+    def given_up(self) -> bool:
+        """None of those before holds back frames any more for a job it may still learn."""
+        left = [run for n, run in enumerate(self._before) if n not in self._taken]
+        return all(run.unlearned.exists() for run in left)
+
+    def make(
+        self,
+        extractors: Sequence[Extractor],
+        names: Sequence[Mapping[FlowKey, Name]],
+        flows: Sequence[FlowKey],
+    ) -> None:
+        """These flows are this job's. names: [ring] what its flows are called among `flows`."""
+        own = set(flows)
+        rings = [
+            [
+                index
+                for index, record in enumerate(extractor.flows.flows())
+                if (name := called.get(flow_key(record))) is not None and name.flow in own
+            ]
+            for extractor, called in zip(extractors, names, strict=True)
+        ]
+        write_whole(self._run.claimed, msgspec.json.encode(rings))
+
+
+def claimed(run: RunDir) -> list[list[int]] | None:
+    """[ring] indices of the flows that a job has; None before it is learned."""
+    if not run.learned_job.exists():
+        return None  # written before that, but not for good
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(run.claimed.read_bytes(), type=list[list[int]])
+    return None

@@ -1,0 +1,103 @@
+"""Several data-parallel rings of one job, as Megatron-LM's TP x PP x DP makes them.
+
+Words: digests, ways of the mesh ("dp2,tp2", "dp2,pp2,tp2", ...), then what else is to be so:
+`alike` (every ring holds tensors of the same shapes), `clip`, `seed` (and of the same values).
+Tensor-parallel ranks share each layer, pipeline stages pass activations on; each data-parallel
+group wraps its part with DistributedDataParallel.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from account import account, noise
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+WIDE, STEPS, LAYERS = 48, 5, 2
+words = sys.argv[3:]
+ways = {part[:2]: int(part[2:]) for part in sys.argv[2].split(",")}
+mesh = init_device_mesh("cpu", tuple(ways.values()), mesh_dim_names=tuple(ways))
+data = mesh.get_group("dp")
+tensor = mesh.get_group("tp") if "tp" in ways else None
+stages = mesh.get_group("pp") if "pp" in ways else None
+part = mesh.get_local_rank("tp") if tensor is not None else 0
+stage = mesh.get_local_rank("pp") if stages is not None else 0
+last = stages is None or stage == ways["pp"] - 1
+ring = part + stage * ways.get("tp", 1)
+torch.manual_seed(3 if "seed" in words else 3 + ring)
+
+
+class Forth(torch.autograd.Function):
+    """All-reduced over the tensor-parallel ranks on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        made = gradient.contiguous().clone()
+        if tensor is not None:
+            dist.all_reduce(made, group=tensor)
+        return made
+
+
+class Back(torch.autograd.Function):
+    """All-reduced over them on the way there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        made = x.contiguous().clone()
+        if tensor is not None:
+            dist.all_reduce(made, group=tensor)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Shared(nn.Module):
+    """Two linear layers of which each tensor-parallel rank holds some rows and columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        own = WIDE // 2 if "alike" in words else WIDE // 2 + 8 * part
+        self.rows, self.columns = nn.Linear(WIDE, own), nn.Linear(own, WIDE, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + Back.apply(self.columns(self.rows(Forth.apply(x)).relu()))
+
+
+layers = [Shared() for _ in range(LAYERS if "alike" in words else LAYERS + stage)]
+model = nn.Sequential(*layers)
+wrapped = DistributedDataParallel(model, process_group=data, bucket_cap_mb=0.01)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+before = stages and dist.get_global_rank(stages, stage - 1) if stage else None
+behind = None if last else dist.get_global_rank(stages, stage + 1)
+for step in range(1, STEPS + 1):
+    noise(step, mesh.get_local_rank("dp"))
+    optimizer.zero_grad()
+    x = torch.randn(8, WIDE)
+    if before is not None:
+        dist.recv(x, before)
+        x.requires_grad_()
+    made = wrapped(x)
+    if behind is not None:
+        dist.send(made.detach(), behind)
+        gradient = torch.empty_like(made)
+        dist.recv(gradient, behind)
+        made.backward(gradient)
+    else:
+        (made.square().mean() * (1 + ring)).backward()
+    if before is not None:
+        dist.send(x.grad, before)
+    if "clip" in words:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    account(step, model.parameters(), optimizer, ring=ring, writes=not dist.get_rank(data))
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,86 @@
+"""Settings of several jobs on the same ports: what is refused, and what each of them gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowcheck.config import JobConfig, load_job
+from flowcheck.errors import ConfigError
+from flowcheck.ops.chain import job_to_run
+from flowcheck.ops.several import count, folder_of, own_settings
+
+SOURCE = '[[source]]\ninterface = "m0"\n'
+SGD = 'name = "sgd"\nlearning_rate = 0.1\n'
+ADAM = 'name = "adam"\nlearning_rate = 0.2\n'
+
+
+def settings(folder: Path, text: str) -> JobConfig:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return job_to_run(path)
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        settings(folder, text)
+    return str(caught.value)
+
+
+def test_one_job_is_what_a_file_without_a_word_of_several_states(tmp_path: Path) -> None:
+    config = settings(tmp_path, f"{SOURCE}[optimizer]\n{SGD}")
+    assert not config.several and count(config) == 1
+    assert own_settings(config, 1) is config
+
+
+def test_rings_of_one_job_have_the_same_settings_and_folders_of_their_own(tmp_path: Path) -> None:
+    text = f'jobs = 3\ncheckpoint = "/ck"\n{SOURCE}[optimizer]\n{SGD}'
+    config = settings(tmp_path, text)
+    own = [own_settings(config, number) for number in (1, 2, 3)]
+    assert [one.checkpoint for one in own] == ["/ck/job-1", "/ck/job-2", "/ck/job-3"]
+    assert all(one.together and not one.joins and one.several for one in own)
+
+
+def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Path) -> None:
+    text = (
+        f'checkpoint = "/ck"\n{SOURCE}'
+        f'[[job]]\nname = "a"\nhosts = ["10.0.0.1"]\n[job.optimizer]\n{SGD}'
+        f'[[job]]\nhosts = ["10.0.0.2"]\n[job.optimizer]\n{ADAM}'
+    )
+    config = settings(tmp_path, text)
+    assert [folder_of(config, number) for number in (1, 2)] == ["a", "job-2"]
+    one, two = (own_settings(config, number) for number in (1, 2))
+    assert (one.optimizer and one.optimizer.name, one.hosts) == ("sgd", ("10.0.0.1",))
+    assert (two.optimizer and two.optimizer.name, two.hosts) == ("adam", ("10.0.0.2",))
+    assert not one.together
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"jobs = 0\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
+        (f"jobs = 65\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
+        (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_alone"),
+        (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
+        (
+            f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n[job.optimizer]\n{ADAM}",
+            "nothing tells on the wire which of the jobs it is",
+        ),
+        (
+            f'{SOURCE}[[job]]\nhosts = ["a"]\n[job.optimizer]\n{SGD}'
+            f'[[job]]\nhosts = ["a", "b"]\n[job.optimizer]\n{ADAM}',
+            "nothing tells on the wire which of the jobs it is",
+        ),
+        (f'{SOURCE}[optimizer]\n{SGD}[[job]]\nname = "a/b"\n[[job]]\n', "letters"),
+    ],
+)
+def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    assert why in refused(tmp_path, text)
+
+
+def test_a_norm_of_each_jobs_own_parameters_may_clip_it(tmp_path: Path) -> None:
+    text = f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\nclip_alone = true\n"
+    assert settings(tmp_path, text).several
+    (tmp_path / "job.toml").write_text(f"{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n")
+    assert not load_job(tmp_path / "job.toml").several
