@@ -1,7 +1,8 @@
 """Several data-parallel rings of one job, as Megatron-LM's TP x PP x DP makes them.
 
 Words: digests, ways of the mesh ("dp2,tp2", "dp2,pp2,tp2", ...), then what else is to be so:
-`alike` (every ring holds tensors of the same shapes), `clip`, `seed` (and of the same values).
+`alike` (every ring holds tensors of the same shapes), `seed` (and of the same values), `clip`,
+`save` (checkpoints of steps 2 and 5, one of each ring).
 Tensor-parallel ranks share each layer, pipeline stages pass activations on; each data-parallel
 group wraps its part with DistributedDataParallel.
 """
@@ -99,5 +100,8 @@ for step in range(1, STEPS + 1):
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
     account(step, model.parameters(), optimizer, ring=ring, writes=not dist.get_rank(data))
+    if "save" in words and step in (2, STEPS) and not dist.get_rank(data):
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, f"{sys.argv[1]}.{ring}.step-{step}.pt")
 dist.barrier()
 dist.destroy_process_group()

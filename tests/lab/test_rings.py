@@ -1,0 +1,182 @@
+"""Rings of one job that is parallel in other ways too, on one mirrored node: a replica for each.
+
+The judge are the trainers' own digests of each ring's parameters and optimizer state, and their own
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.chain import wait_until
+from test_unseen_scripts import ADAMW, launch
+
+from flowcheck.lab import cluster
+from flowcheck.lab.run.compare import Digests, trainer_digests
+from flowcheck.lab.run.services import Services
+from flowcheck.lab.run.tap import Tap
+from flowcheck.stages.rundir import RunDir
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.nightly,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+]
+STEPS = 5
+
+
+def node(hosts: int, gpus: int) -> cluster.Cluster:
+    """Every GPU has a port of its own; those of the first node are mirrored."""
+    mirrors = [cluster.Mirror(port, way) for port in range(gpus) for way in ("rx", "tx")]
+    return cluster.Cluster(name=f"g{os.getpid()}", network=205, hosts=hosts, mirrors=tuple(mirrors))
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[cluster.Cluster]:
+    made = node(4, 2)
+    cluster.up(made)
+    yield made
+    cluster.down(made.name)
+
+
+def digests(line: dict[str, Any]) -> dict[str, str]:
+    return {"parameters": line["parameters_sha256"], **line.get("states_sha256", {})}
+
+
+def of_trainers(folder: Path, rings: int) -> list[dict[int, Digests]]:
+    return [trainer_digests(folder / f"digests.{ring}") for ring in range(rings)]
+
+
+def each_is_one_of(replicas: list[dict[int, Digests]], trainers: list[dict[int, Digests]]) -> None:
+    """Every replica took every step of one ring, and no two are of the same one."""
+    assert all(len(steps) == STEPS for steps in trainers)
+    assert sorted(trainers.index(replica) for replica in replicas) == list(range(len(trainers)))
+
+
+def replayed(capture: Path, jobs: int, *words: str) -> list[dict[int, Digests]]:
+    job = capture.with_suffix(".toml")
+    job.write_text(f"[optimizer]\n{ADAMW}\n")
+    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
+    command += ["--jobs", str(jobs), "--digests", "--json", "--source", "file", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    every = (told, *told["beside"])
+    return [{line["step"]: digests(line) for line in one["digests"]} for one in every]
+
+
+@pytest.mark.parametrize(
+    ("words", "protocol"),
+    [
+        ("dp2,tp2", "LL"),
+        ("dp2,tp2 alike", "Simple"),
+        ("dp2,tp2 alike seed", "LL128"),
+        ("dp2,pp2", "LL128"),
+        ("dp2,pp2 alike", "LL"),
+    ],
+)
+def test_each_ring_of_a_job_is_followed(
+    four: cluster.Cluster, tmp_path: Path, words: str, protocol: str
+) -> None:
+    capture = tmp_path / "job.pcapng"
+    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
+        said = words.split()
+        launch(four, "rings.py", str(tmp_path / "digests"), *said, f"NCCL_PROTO={protocol}")
+    replicas = replayed(capture, 2, "--out", str(tmp_path / "out"))
+    each_is_one_of(replicas, of_trainers(tmp_path, 2))
+    index = json.loads((tmp_path / "out/jobs.json").read_text())
+    assert index["step"] == STEPS and len(index["jobs"]) == 2
+    assert not set(index["jobs"][0]["queue_pairs"]) & set(index["jobs"][1]["queue_pairs"])
+
+
+def test_tensor_pipeline_and_data_parallel_rings_are_followed(tmp_path: Path) -> None:
+    made = node(8, 4)
+    capture = tmp_path / "job.pcapng"
+    cluster.up(made)
+    try:
+        with Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+            launch(made, "rings.py", str(tmp_path / "digests"), "dp2,pp2,tp2", "NCCL_PROTO=LL")
+    finally:
+        cluster.down(made.name)
+    each_is_one_of(replayed(capture, 4), of_trainers(tmp_path, 4))
+
+
+def test_a_live_chain_follows_each_ring_and_gives_them_back(
+    four: cluster.Cluster, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'jobs = 2\ncheckpoint = "{tmp_path}/kept"\ndigests = true\n'
+        '[[source]]\ninterface = "eth0"\n[ring]\nslots = 8192\n'
+        f"[staging]\nsize_bytes = 67108864\n[optimizer]\n{ADAMW}\n"
+    )
+    enter = ("ip", "netns", "exec", four.checkpoint_namespace)
+    services = Services(job, tmp_path / "run", tmp_path / "log", enter=enter)
+    runs = [RunDir(tmp_path / "run"), RunDir(tmp_path / "run/jobs/2")]
+    try:
+        services.wait_listening()
+        launch(
+            four, "rings.py", str(tmp_path / "digests"), "dp2,tp2", "alike", "save",
+            "NCCL_PROTO=LL",
+        )  # fmt: skip
+        wait_until(lambda: min(map(steps_taken, runs)) == STEPS, 60, "the last step of each")
+        status = said("status", "--run", tmp_path / "run", "--json")
+        assert [one["last_step"]["step"] for one in (status, *status["beside"])] == [STEPS] * 2
+        templates = [tmp_path / f"digests.{ring}.step-2.pt" for ring in (1, 0)]
+        words = [word for template in templates for word in ("--template", template)]
+        told = said(
+            "restore", "--run", tmp_path / "run", *words, "--out", tmp_path / "back", "--json"
+        )
+    finally:
+        services.stop()
+    each_is_one_of([taken(run) for run in runs], of_trainers(tmp_path, 2))
+    for one in told["jobs"]:
+        own = torch.load(Path(one["template"].replace("step-2", f"step-{STEPS}")))
+        equal(torch.load(one["out"]), own)
+    index = json.loads((tmp_path / "kept/jobs.json").read_text())
+    assert index["step"] == STEPS
+
+
+def steps_taken(run: RunDir) -> int:
+    return len(run.steps.read_bytes().splitlines()) if run.steps.exists() else 0
+
+
+def taken(run: RunDir) -> dict[int, Digests]:
+    lines = [json.loads(line) for line in run.steps.read_bytes().splitlines()]
+    return {line["step"]: digests(line) for line in lines}
+
+
+def said(*words: str | Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "flowcheck", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def equal(one: Any, two: Any) -> None:
+    """Bit for bit."""
+    assert type(one) is type(two)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, two)
+    elif isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            equal(one[key], two[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            equal(a, b)
+    else:
+        assert one == two
