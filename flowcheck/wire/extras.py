@@ -147,7 +147,10 @@ class Extras:
         )
         seen = [sizes for _, sizes in edges]
         # An edge that a broadcast does not use says nothing of its size.
-        totals = range_of_totals([edge for edge in seen if any(edge.flows)], setting)
+        told = [edge for edge in seen if any(edge.flows)]
+        if all(len(edge.flows) < own.channels for edge in told):
+            return None  # what other channels carry has no bound
+        totals = range_of_totals(told, setting)
         if protocol is Protocol.LL128:
             # Groups hardly tell the size, and of all that give the same sizes one is enough.
             totals = totals[:: max(1, -(-len(totals) // TOTALS_MAX))]

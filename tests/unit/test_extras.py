@@ -105,3 +105,12 @@ def test_a_size_nobody_knows_costs_the_search_nothing(monkeypatch: pytest.Monkey
     list(many.at((0, 0), lambda lane, number: None if number < 2 else ABSENT))
 
     assert sizes in list(many.at((0, 0), seen(sizes)))
+
+
+def test_channels_that_no_mirror_sees_bound_no_size() -> None:
+    """Of two channels one comes back: what a broadcast sends on the other may be anything."""
+    job = job_of(2, 2, Rule.V2_29)
+    lanes = [(0, 0), (0, 1), (1, 0)]
+    extras = Extras(job, 0, lanes, (), guess=True)
+    barrier = seen(((0, 16), (), (16, 0)))
+    assert list(extras.at((0, 0, 0), barrier)) == [((0, 16), (), (16, 0))]
