@@ -99,11 +99,14 @@ def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
 
 
 def _refuse_momentum(momentum: float) -> None:
-    """Seen with torch 2.13: twice the same steps, two momentum buffers."""
+    """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
+    the buffer of two-byte numbers: two of them as one, and past its end."""
     if momentum:
         raise StateError(
-            "torch's fused SGD does not give the momentum of parameters of 2 bytes an element the "
-            'same bits twice on a CPU: train with foreach=True and state implementation = "foreach"'
+            "torch's fused SGD on a CPU reads the momentum of parameters of 2 bytes an element as "
+            "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
+            "on memory that is not the optimizer's; train with foreach=True and state "
+            'implementation = "foreach"'
         )
 
 
@@ -117,8 +120,9 @@ def _gradient_dtype(job: Job, model: ModelConfig) -> str | None:
             '[model] gradient_dtype = "float16" (fp16_compress_hook) or "bfloat16" '
             "(bf16_compress_hook)"
         )
-    if stated is not None and any(p.element_bytes != ELEMENT_BYTES[stated] for p in job.reduced):
-        own = " and ".join(map(str, sorted({p.element_bytes for p in job.reduced})))
+    sizes = {p.element_bytes for p in job.reduced[: job.map_index]}
+    if stated is not None and sizes != {ELEMENT_BYTES[stated]}:
+        own = " and ".join(map(str, sorted(sizes)))
         raise StateError(
             f"[model] gradient_dtype = {stated!r} has elements of {ELEMENT_BYTES[stated]} bytes, "
             f"and those of the buckets have {own}: no hook compresses them so; state none"

@@ -205,6 +205,22 @@ def test_dtypes_are_stated_where_the_wire_leaves_a_choice() -> None:
         of(mixed, dtypes=["bfloat16"], dtype="bfloat16")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_momentum_of_two_bytes_depends_on_what_lies_behind_it(dtype: torch.dtype) -> None:
+    """Why it is refused; once torch computes it, this fails and the refusal may go."""
+    made = []
+    for behind in (0.0, 1.0):
+        memory = torch.full((128,), behind, dtype=dtype)
+        memory[:64] = 0
+        parameter = nn.Parameter(torch.ones(64, dtype=dtype))
+        parameter.grad = torch.ones(64, dtype=dtype)
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, fused=True)
+        optimizer.state[parameter] = {"momentum_buffer": memory[:64]}
+        optimizer.step()
+        made.append(memory[:64].clone())
+    assert not torch.equal(made[0], made[1])
+
+
 @pytest.mark.parametrize(
     ("momentum", "size", "refused"), [(0.9, 2, True), (0.9, 4, False), (0, 2, False)]
 )
