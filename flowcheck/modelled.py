@@ -68,7 +68,10 @@ class ModelConfig(Section, frozen=True, kw_only=True):
         if self.dtype is not None and self.dtypes:
             raise ConfigError("model.dtypes", self.dtypes, "is in place of model.dtype: state one")
         if len({ELEMENT_BYTES[one] for one in self.dtypes}) < len(self.dtypes):
-            right = "two of one size: which parameter has which, the wire does not tell"
+            right = (
+                "two of one size: which parameter has which, the wire does not tell, "
+                '[model] factory = "file.py:function" does'
+            )
             raise ConfigError("model.dtypes", self.dtypes, right)
         twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
         if twice:

@@ -133,14 +133,17 @@ QUICK = [
 ]
 OTHERS = [
     ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
-    ("several_dtypes.py float64", SGD, ALL, ""),
+    ("several_dtypes.py float64", ADAMW, ALL, ""),
+    ("several_dtypes.py float64 static", ADAMW, ALL, ""),
+    ("several_dtypes.py float64 unused", ADAMW, NONE, "state the model, [model] factory"),
+    ("several_dtypes.py float16,bfloat16,alone", ADAMW, NONE, "state the model, [model] factory"),
     ("cnn_batchnorm.py unused", MOMENTUM, ALL, ""),
     ("cnn_batchnorm.py mixed", MOMENTUM, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
     ("unused_branch.py", ADAMW, ALL, ""),
     ("unused_branch.py late", MOMENTUM + "dampening = 0.3\n", ALL, ""),
     ("unused_branch.py never", ADAMW, ALL, ""),
     ("unused_branch.py static", ADAMW, ALL, ""),
-    ("several_dtypes.py bfloat16", SGD, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
+    ("several_dtypes.py bfloat16", ADAMW, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
     ("variants.py fp16", ADAMW, NONE, 'state [model] gradient_dtype = "float16"'),
     ("variants.py static", ADAMW, ALL, ""),
     ("variants.py unused", ADAMW, ALL, ""),
@@ -181,13 +184,31 @@ OTHERS = [
     ("tiny.py two", SGD, NONE, "nothing tells a model of it"),
     ("tiny.py numbers", SGD, NONE, "nothing tells a model of it"),
 ]
+FP16, BF16 = 'gradient_dtype = "float16"\n', 'gradient_dtype = "bfloat16"\n'
+FACTORY = 'factory = "{script}:make"\nfactory_arguments = {{ others = "{way}" }}\n'
 STATED = [
-    ("variants.py fp16", ADAMW, 'gradient_dtype = "float16"'),
-    ("variants.py bf16", ADAMW, 'gradient_dtype = "bfloat16"'),
+    ("variants.py fp16", ADAMW, FP16),
+    ("variants.py bf16", ADAMW, BF16),
     ("variants.py bfloat16", ADAMW, 'dtype = "bfloat16"'),
-    ("several_dtypes.py bfloat16", SGD, 'dtypes = ["bfloat16", "float32"]'),
-    ("several_dtypes.py float16", SGD, 'dtypes = ["float16", "float32"]'),
+    ("variants.py unused fp16", ADAMW, FP16),
+    ("variants.py unused bf16 NCCL_PROTO=Simple", ADAMW, BF16),
+    ("variants.py static bf16", ADAMW, BF16),
+    ("several_dtypes.py bfloat16", ADAMW, 'dtypes = ["bfloat16", "float32"]'),
+    ("several_dtypes.py float16", ADAMW, 'dtypes = ["float16", "float32"]'),
+    ("several_dtypes.py bfloat16 static", ADAMW, 'dtypes = ["bfloat16", "float32"]'),
     ("cnn_batchnorm.py mixed", MOMENTUM, 'dtypes = ["bfloat16", "float32"]'),
+    ("several_dtypes.py bfloat16 unused", ADAMW, FACTORY),
+    ("several_dtypes.py bfloat16 unused NCCL_PROTO=Simple", ADAMW, FACTORY),
+    ("several_dtypes.py bfloat16 unused fp16", ADAMW, FACTORY + FP16),
+    ("several_dtypes.py bfloat16 static bf16", ADAMW, FACTORY + BF16),
+    ("several_dtypes.py float16,bfloat16", ADAMW, FACTORY),
+    ("several_dtypes.py float16,bfloat16,alone", ADAMW, FACTORY),
+    ("several_dtypes.py float16,bfloat16,alone static NCCL_PROTO=Simple", ADAMW, FACTORY),
+    (
+        "several_dtypes.py float16,bfloat16 unused fp16",
+        ADAMW,
+        FACTORY + FP16,
+    ),
 ]
 """Followed once the job file says what the wire does not."""
 
@@ -223,6 +244,8 @@ def test_other_script_is_followed_exactly_or_refused_with_the_reason(
 def test_script_is_followed_exactly_once_its_types_are_stated(
     hosts: cluster.Cluster, tmp_path: Path, words: str, optimizer: str, model: str
 ) -> None:
+    script, way, *_ = words.split()
+    model = model.format(script=SCRIPTS / script, way=way)
     outcome = run(hosts, tmp_path, optimizer, *words.split(), more=f"[model]\n{model}\n")
     assert len(outcome.trainer) >= 5
     assert outcome.replica == outcome.trainer and not outcome.why

@@ -17,8 +17,9 @@ from flowcheck.wire.job import Job, Parameter, decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.trainer.habits import BUCKET, Habits, after
+from flowcheck.wire.learn.trainer.habits import BUCKET, Habits
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.learn.trainer.told import after
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.terms import Kind, Protocol
 

@@ -1,4 +1,5 @@
-"""A perceptron under one of DDP's ways to go about gradients, named by the second argument."""
+"""A perceptron under one of DDP's ways to go about gradients, named by the second argument; a hook
+may be named behind it."""
 
 import sys
 
@@ -36,10 +37,10 @@ hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 
 def hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket):
     """torch refuses its bf16 hook, by its own name, where there is no NCCL."""
-    return hooks[way](group, bucket)
+    return hooks[sys.argv[-1]](group, bucket)
 
 
-if way in hooks:
+if sys.argv[-1] in hooks:
     wrapped.register_comm_hook(None, hook)
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
 kind = torch.bfloat16 if way == "bfloat16" else torch.float32

@@ -38,6 +38,7 @@ class Options:
     """int64 buffers beside them, as BatchNorm's num_batches_tracked."""
     metric_every: int = 0
     find_unused: bool = False
+    static_graph: bool = False
     habit: str = ""
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0

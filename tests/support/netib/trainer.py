@@ -95,7 +95,7 @@ class Trainer:
             buckets = bucketed(options, everything, each)[::-1]
         for self.step in range(options.steps):
             self.fabric.wait(5000)
-            if self.step == 1 and not options.find_unused and options.habit != "each alone":
+            if self.step == self.plan_step and options.habit != "each alone":
                 buckets = self.rebuild()
             self.forward()
             if not habits.instead(self, buckets):
@@ -135,14 +135,28 @@ class Trainer:
             self.run(broadcast(self.options, own + extra))
         self.run_counters()
         buckets = alone[::-1]
+        if self.options.find_unused:
+            capped = [bucketed(self.options, group, self.size_of(group[0])) for group in alone]
+            buckets = sorted((bucket for some in capped for bucket in some), reverse=True)
         for step in range(self.options.steps):
             self.step = step
             self.fabric.wait(5000)
-            if step == 1:
+            if step == self.plan_step:
                 buckets = self.planned([list(reversed(group)) for group in alone])
             self.forward()
             self.backward(buckets)
         self.truth.buckets = buckets
+
+    def size_of(self, parameter: int) -> int:
+        """Bytes of an element."""
+        size = getattr(torch, self.options.dtypes[parameter]).itemsize
+        assert isinstance(size, int)
+        return size
+
+    @property
+    def plan_step(self) -> int:
+        """Before which rank 0 tells the order in which gradients were ready; -1: before none."""
+        return -1 if self.options.find_unused else 1 + self.options.static_graph
 
     def kinds(self) -> list[tuple[tuple[int, ...], str]]:
         options = self.options
@@ -152,8 +166,7 @@ class Trainer:
         """Each dtype's parameters in buckets of their own, told to all by rank 0."""
         buckets: list[list[int]] = []
         for group in groups:
-            each = getattr(torch, self.options.dtypes[group[0]]).itemsize
-            buckets += bucketed(self.options, group, each)
+            buckets += bucketed(self.options, group, self.size_of(group[0]))
         self.tell(buckets)
         return buckets
 
@@ -229,9 +242,11 @@ class Trainer:
                 parts = [part.to(getattr(torch, options.compress)) for part in parts]
             reduces.append(all_reduce(options, parts))
             reduces[-1].about.gradient = True
-        if options.find_unused:
+        if options.find_unused or (options.static_graph and not self.step):
             used = torch.ones(len(options.shapes), dtype=torch.int32)
-            reduces.append(all_reduce(options, [used] * options.ranks))
+            map_of_used = all_reduce(options, [used] * options.ranks)
+            # A static graph's comes once, before any gradient.
+            reduces.insert(0 if options.static_graph else len(reduces), map_of_used)
         background: tuple[Operation, ...] = ()
         if options.pipeline_bytes:
             background = (self.transfer(0), self.transfer(1))

@@ -30,6 +30,7 @@ SAME_TYPE = (
     "bytes would not show"
 )
 STATED = "{} parameters of {} elements: the stated model"
+STATED_TYPES = "the stated model, with which the size of all that was sent is in keeping"
 OWN_BUCKETS = "{} all-reduces of the stated model's gradients, {}: their sizes, in every iteration"
 WITHOUT_DDP = (
     "a trainer without DistributedDataParallel: what it sums are gradients, which it divides by "
@@ -68,7 +69,8 @@ def evidence(
     types = map(str, sorted(set(habits.each)))
     told = [
         f"{habits.parameters} parameters of {habits.elements} elements: start-up messages",
-        f"{' and '.join(types)} bytes an element: size of the initial weights",
+        f"{' and '.join(types)} bytes an element: "
+        + (STATED_TYPES if habits.types and habits.types.stated else "size of the initial weights"),
         f"{buckets} buckets: {how}",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     ]

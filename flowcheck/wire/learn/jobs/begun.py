@@ -34,13 +34,13 @@ def begun(
     """By what was reduced before the plan held, `cuts`; None: it is nothing this release knows."""
     totals = [cut.op.work_bytes for cut in cuts if cut.op.meaning == BUCKET]
     maps = [cut for cut in cuts if cut.op.meaning == USED]
-    if habits.mapped:
-        if totals != _sizes(parameters, habits.buckets) or len(maps) != 1:
-            return None
-        whole = (*habits.buckets, (len(parameters),))
-        return Begun(whole, whole, mapped=True)
     typed = habits.reduced[0] if habits.compressed else 0
     reduced = job.as_reduced(parameters, typed)
+    if habits.mapped:
+        if totals != _sizes(reduced, habits.buckets) or len(maps) != 1:
+            return None
+        whole = (*habits.buckets, (len(parameters),))
+        return Begun(whole, whole, mapped=True, gradient_element_bytes=typed)
     for buckets in (ddp.first_buckets(parameters), ddp.unused_buckets(parameters)):
         sizes = _sizes(reduced, buckets)
         if sizes == totals:

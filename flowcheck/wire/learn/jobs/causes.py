@@ -50,10 +50,11 @@ SEVERAL_DTYPES = (
     "parameters of several dtypes: buckets are reduced in {} bytes an element; which parameters "
     "have which, sizes do not tell here; convert the model to one"
 )
+STATE_MODEL = '[model] factory = "file.py:function" in the job file, or analyze --model'
 BROADCAST_APART = (
     "parameters of several dtypes: iteration 0 reduced buckets of {} bytes, and the start-up "
-    "broadcast weights in just such parts, one for each dtype; which parameters have which, a "
-    "bucket plan would tell, and none was seen"
+    "broadcast weights in just such parts, one for each dtype; which parameters have which, sizes "
+    "do not tell here: state the model, " + STATE_MODEL
 )
 OTHER_HOOK = (
     "no size of an element makes the all-reduces seen of the buckets that were planned ({} "
@@ -74,7 +75,12 @@ UNUSED = (
     "iterations end with an all-reduce of one int32 for each of {} parameters, and no bucket plan "
     "is sent: find_unused_parameters=True, but what they reduce is not, each time, all parameters "
     "in registration order, the last ones first (skip_all_reduce_unused_params=True leaves some "
-    "out); leave the option out"
+    "out); "
+)
+UNUSED_ALIKE = "leave the option out"
+UNUSED_APART = (
+    "weights were broadcast in several parts, as those of several dtypes are: which parameters "
+    "have which is not told without a plan: state the model, " + STATE_MODEL
 )
 
 
@@ -102,33 +108,37 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
 def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     """The likeliest reason why what was read is no job that can be followed; empty where nothing
     tells."""
-    if trees := by_tree(habits, cuts, ring):
-        return TREE.format(*trees)
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
     begin = begun_at(cuts)
     reduces = [cut for cut in cuts[begin:planned] if cut.op.kind is Kind.ALL_REDUCE]
     later = [cut for cut in cuts[planned:] if cut.op.kind is Kind.ALL_REDUCE]
+    clear = not second_count(cuts, ring) and not any(cut.lost for cut in cuts)
+    opens = bool(reduces) and _is_map(habits, reduces[0], ring)
+    if clear and (told := _apart(cuts, reduces[opens:])):
+        return told
+    if trees := by_tree(habits, cuts, ring):
+        return TREE.format(*trees)
     told = ""
-    if not second_count(cuts, ring) and not any(cut.lost for cut in cuts):
+    if clear:
         told = (
             _by_plan(habits, later if habits.buckets else ())
-            or _apart(cuts, reduces)
             or _in_another_type(habits, reduces)
-            or _by_map(habits, reduces, ring, planned=planned < len(cuts))
+            or _by_map(habits, cuts, reduces, ring, planned=planned < len(cuts))
             or each_alone(habits, reduces, planned=planned < len(cuts))
         )
     return told or forbidding(habits, cuts, ring)
 
 
+def _is_map(habits: Habits, cut: Cut, ring: Ring) -> bool:
+    as_large = is_of(cut, MAP_BYTES * habits.parameters)
+    return as_large and used_of(cut, habits.parameters, ring) is not None
+
+
 def _another_map(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     """A map came where the plan has none."""
-    size = MAP_BYTES * habits.parameters
-    others = (
-        cut
-        for cut in cuts
-        if cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning not in GRADIENTS and is_of(cut, size)
-    )
-    return any(used_of(cut, habits.parameters, ring) is not None for cut in others)
+    reduces = (cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE)
+    others = (cut for cut in reduces if cut.op.meaning not in GRADIENTS)
+    return any(_is_map(habits, cut, ring) for cut in others)
 
 
 def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
@@ -192,14 +202,18 @@ def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
     return COMPRESSED.format(found, own) if found not in (0, own) else ""
 
 
-def _by_map(habits: Habits, reduces: Sequence[Cut], ring: Ring, *, planned: bool) -> str:
+def _by_map(
+    habits: Habits, cuts: Sequence[Cut], reduces: Sequence[Cut], ring: Ring, *, planned: bool
+) -> str:
     """By the map of the parameters that took part: before the first bucket, or behind all."""
-    size = MAP_BYTES * habits.parameters
-    maps = [cut for cut in reduces if is_of(cut, size)]
+    maps = [cut for cut in reduces if is_of(cut, MAP_BYTES * habits.parameters)]
     # A metric of as many bytes holds other numbers.
-    if not maps or any(used_of(cut, habits.parameters, ring) is None for cut in maps):
+    if not maps or not all(_is_map(habits, cut, ring) for cut in maps):
         return ""
     if habits.static and planned:
         return STATIC.format(habits.parameters)
-    told = len(maps) > 1 and not planned and not habits.mapped
-    return UNUSED.format(habits.parameters) if told else ""
+    if len(maps) < 2 or planned or habits.mapped:
+        return ""
+    sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
+    apart = UNUSED_APART if len(sent) > 1 and habits.types is None else UNUSED_ALIKE
+    return UNUSED.format(habits.parameters) + apart

@@ -173,10 +173,12 @@ def _sizes(plan: Plan) -> list[int]:
 
 
 def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
+    """In the types of the stated model where these told the parameters' sizes."""
+    stated = (habits.types.stated if habits.types is not None else ()) or (None,) * len(habits.each)
     return tuple(
-        job.Parameter(sizes=sizes, strides=strides, element_bytes=element_bytes)
-        for (sizes, strides), element_bytes in zip(
-            habits.shapes[0].shapes, habits.each, strict=True
+        job.Parameter(sizes=sizes, strides=strides, element_bytes=element_bytes, dtype=dtype)
+        for (sizes, strides), element_bytes, dtype in zip(
+            habits.shapes[0].shapes, habits.each, stated, strict=True
         )
     )
 

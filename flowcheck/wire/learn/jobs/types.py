@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, SIZES, WEIGHTS, Habits
+from flowcheck.wire.learn.trainer.iteration import planned_at
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 EITHER = (
@@ -28,6 +29,7 @@ def undecided(habits: Habits, cuts: Sequence[Cut]) -> str:
     """Why sizes do not tell the type of the gradients; empty: they do, or there are none."""
     reduced = habits.reduced or habits.each
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), len(cuts))
+    planned = planned_at(cuts) if habits.mapped else planned
     for each in {habits.each, (COMPRESSED_BYTES,) * habits.parameters} - {reduced, ()}:
         types = f"{reduced[0]}", f"{each[0]}"
         if _beside_all(habits, cuts[planned:], each):
@@ -62,7 +64,9 @@ def _as_large(habits: Habits, cuts: Sequence[Cut], planned: int, each: Sequence[
 def _with_sizes(
     habits: Habits, cuts: Sequence[Cut], planned: int, each: Sequence[int]
 ) -> Iterator[tuple[Cut, int]]:
-    """(bucket, its bytes with elements of `each`), of iteration 0 and of those of the plan."""
+    """(bucket, its bytes with elements of `each`), of iteration 0 and of those of the plan; with
+    find_unused_parameters iteration 0 has those of the plan."""
+    planned = 0 if habits.mapped else planned
     first = [cut for cut in cuts[:planned] if cut.op.meaning == BUCKET]
     later = [cut for cut in cuts[planned:] if cut.op.meaning == BUCKET]
     alone = [habits.bytes_of(bucket, each) for bucket in habits.first_buckets]

@@ -14,7 +14,10 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ORDER, SIZES, WEIGHTS, Habits, Types
 from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES
 from flowcheck.wire.learn.trainer.stages import Stage
@@ -40,19 +43,27 @@ def told_types(cuts: Cuts, habits: Habits) -> Types | None:
         return None
     sent = [cut for cut in found[:begin] if cut.op.meaning == WEIGHTS]
     first = _reduces(found[begin:planned])
+    if first and _opens_static_graph(first[0], habits, cuts.ring):
+        first = first[1:]
     least = min(shapes.cost for shapes in habits.shapes)
     # As for weights of one dtype: those without buffers behind them come first.
-    for holds in (_is, _holds):
+    for fits in (is_as_large, holds):
         told = {}
         for shapes in (one for one in habits.shapes if one.cost == least):
             for each in _ways(replace(habits, shapes=(shapes,)), later):
                 typed = replace(habits, shapes=(shapes,), each=each, reduced=())
-                if _broadcast(typed, sent, holds) and _reduced(typed, first, later):
+                if _broadcast(typed, sent, fits) and _reduced(typed, first, later):
                     told[shapes.counts, each] = Types(shapes, each)
         if told:
             break
     alone = next(iter(told.values())) if len(told) == 1 else None
     return alone if alone is not None and len(set(alone.each)) > 1 else None
+
+
+def _opens_static_graph(cut: Cut, habits: Habits, ring: Ring) -> bool:
+    """The map of used parameters, which comes before the first gradients of a static graph."""
+    size = MAP_BYTES * habits.parameters
+    return is_as_large(cut, size) and used_of(cut, habits.parameters, ring) is not None
 
 
 def _reduces(cuts: Sequence[Cut]) -> list[Cut]:
@@ -65,7 +76,7 @@ def _ways(habits: Habits, later: Sequence[Cut]) -> Iterator[tuple[int, ...]]:
     counts = habits.shapes[0].counts
     elements = [sum(counts[i] for i in bucket) for bucket in habits.buckets]
     fits = [
-        [size for size in TYPE_BYTES if _is(cut, count * size)]
+        [size for size in TYPE_BYTES if is_as_large(cut, count * size)]
         for cut, count in zip(later, elements, strict=True)
     ]
     ways = [fits]
@@ -82,10 +93,10 @@ def _ways(habits: Habits, later: Sequence[Cut]) -> Iterator[tuple[int, ...]]:
             yield tuple(each)
 
 
-def _broadcast(habits: Habits, sent: Sequence[Cut], holds: Callable[[Cut, int], bool]) -> bool:
+def _broadcast(habits: Habits, sent: Sequence[Cut], fits: Callable[[Cut, int], bool]) -> bool:
     """The start-up broadcasts hold the weights."""
     pieces = [size for _, size in habits.pieces]
-    return len(sent) >= len(pieces) and all(map(holds, sent, pieces))
+    return len(sent) >= len(pieces) and all(map(fits, sent, pieces))
 
 
 def _reduced(habits: Habits, first: Sequence[Cut], later: Sequence[Cut]) -> bool:
@@ -94,7 +105,7 @@ def _reduced(habits: Habits, first: Sequence[Cut], later: Sequence[Cut]) -> bool
         return False
     return any(
         all(
-            _is(cut, habits.bytes_of(bucket, each))
+            is_as_large(cut, habits.bytes_of(bucket, each))
             for cut, bucket in (
                 *zip(first, habits.first_buckets, strict=False),
                 *zip(later, habits.buckets, strict=True),
@@ -104,13 +115,13 @@ def _reduced(habits: Habits, first: Sequence[Cut], later: Sequence[Cut]) -> bool
     )
 
 
-def _holds(cut: Cut, size: int) -> bool:
+def holds(cut: Cut, size: int) -> bool:
     """It is as large as a tensor of `size` bytes, or larger by what follows: buffers."""
     grain = GRAIN_BYTES[cut.op.protocol]
     return round_up(cut.op.work_bytes, grain) >= round_up(size, grain)
 
 
-def _is(cut: Cut, size: int) -> bool:
+def is_as_large(cut: Cut, size: int) -> bool:
     """On the wire it is as large as a tensor of `size` bytes."""
     grain = GRAIN_BYTES[cut.op.protocol]
     return round_up(cut.op.work_bytes, grain) == round_up(size, grain)

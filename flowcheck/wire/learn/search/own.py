@@ -8,6 +8,7 @@ from dataclasses import replace
 from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.tighten import tightened
+from flowcheck.wire.learn.search.typed import typed_again
 from flowcheck.wire.learn.trainer.own import OwnLoop, habits_of, own_loop
 from flowcheck.wire.stated import Stated
 
@@ -16,9 +17,11 @@ def by_stated_model(
     communicators: Sequence[Communicator], stated: Stated | None, purse: Purse
 ) -> list[Communicator]:
     """The communicators, the one that reduces the stated model's gradients known to be it. Where
-    a DDP told its parameters itself, nothing is read otherwise."""
-    if stated is None or not stated.parameters or any(c.habits.shapes for c in communicators):
+    a DDP told its parameters itself, only dtypes are read otherwise."""
+    if stated is None or not stated.parameters:
         return list(communicators)
+    if any(c.habits.shapes for c in communicators):
+        return [typed_again(c, stated, purse) or c for c in communicators]
     return [_read_again(c, stated, purse) or c for c in communicators]
 
 

@@ -29,10 +29,10 @@ from flowcheck.wire.learn.trainer.habits import (
     WEIGHTS,
     Habits,
     Types,
-    after,
 )
-from flowcheck.wire.learn.trainer.parts import runs, slack_bytes
+from flowcheck.wire.learn.trainer.parts import slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.learn.trainer.told import after
 from flowcheck.wire.terms import Kind, Protocol
 
 __all__ = [
@@ -91,7 +91,7 @@ class Trainer:
             if size > 0:
                 typed = _type_bytes(habits, size) if meaning == BUCKET else 0
                 yield replace(op, type_bytes=typed)
-        if len(set(habits.each)) == 1 and habits.stage in (Stage.SHAPED, Stage.STEPPED):
+        if habits.stage in (Stage.SHAPED, Stage.STEPPED) and not _weights_left(habits):
             yield from _parts(ring, habits, state, protocol)
         named = _OPEN_BROADCASTS.get(habits.stage)
         if named is None or (named == SIZES and habits.bucket_count):
@@ -147,17 +147,22 @@ def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
 
 
 def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
-    """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters that
-    were not reduced yet as give the size on the wire, or of all."""
-    slack, sizes = slack_bytes(ring, protocol), habits.sizes
+    """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters of a dtype
+    that were not reduced yet as give the size on the wire, or of all."""
+    slack = slack_bytes(ring, protocol)
     totals = totals_of(ring, state.positions, state.channels, Kind.ALL_REDUCE, protocol)
     on_wire = [range(total - slack + 1, total + 1) for total in totals]
     most = max((total[-1] for total in on_wire), default=0)
-    for stop in (*sorted(habits.stops - {0}), habits.parameters):
-        for _, size in runs(sizes, stop, most):
-            if any(size in total for total in on_wire):
-                op = _licensed(Kind.ALL_REDUCE, size, PART, protocol)
-                yield replace(op, type_bytes=habits.element_bytes)
+    tried: set[tuple[int, int]] = set()
+    for way, gradients in enumerate(habits.gradients):
+        stops = sorted(habits.stops[way] - {(0,) * len(gradients.groups)}) if habits.stops else []
+        for left in (*stops, gradients.whole):
+            for run in gradients.runs(left, most):
+                size = (run.size, run.type_bytes)
+                if size not in tried and any(run.size in total for total in on_wire):
+                    tried.add(size)
+                    op = _licensed(Kind.ALL_REDUCE, run.size, PART, protocol)
+                    yield replace(op, type_bytes=run.type_bytes)
 
 
 def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
@@ -210,4 +215,4 @@ def _type_bytes(habits: Habits, size: int) -> int:
     if habits.stage is not Stage.PLANNED:
         own = habits.first_buckets[habits.next_bucket]
         return size // sum(habits.shapes[0].counts[i] for i in own)
-    return (habits.reduced or habits.each)[habits.buckets[habits.next_bucket][0]]
+    return habits.bucket_type_bytes(habits.next_bucket)

@@ -1,21 +1,14 @@
-"""What a DDP trainer's start-up has said so far, and what each collective adds to it."""
+"""What a DDP trainer's start-up has said so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from flowcheck.wire import ddp
-from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.trainer import parts
-from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
+from flowcheck.wire.learn.trainer.parts import Gradients, Left
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.terms import Kind
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
@@ -40,6 +33,8 @@ class Types:
     shapes: ddp.Shapes
     each: tuple[int, ...]
     """[parameter] bytes of an element."""
+    stated: tuple[str, ...] = ()
+    """[parameter] dtype, where the model is stated: two may have one size; (): it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +60,8 @@ class Habits:
     next_bucket: int = 0
     parts: tuple[Cut, ...] = ()
     """What iteration 0 reduced so far, of the last parameters first."""
-    stops: frozenset[int] = frozenset()
-    """Where the parameters that it did not reduce yet may end; empty: nowhere but at the end."""
+    stops: tuple[frozenset[Left], ...] = ()
+    """[of `gradients`] which parameters it may not have reduced yet; (): all."""
     static: bool = False
     """A map of used parameters came before the first gradient: static_graph=True."""
     mapped: bool = False
@@ -103,18 +98,23 @@ class Habits:
         return tuple(dict.fromkeys((self.each, (COMPRESSED_BYTES,) * len(self.each))))
 
     @property
+    def kinds(self) -> tuple[Hashable, ...]:
+        """[parameter] its dtype as far as it is known: that of parameters of another is another."""
+        return self.types.stated if self.types is not None and self.types.stated else self.each
+
+    @property
     def pieces(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """(parameters, their bytes) of each start-up broadcast of weights."""
         counts = self.shapes[0].counts if self.each else ()
         sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
-        return ddp.weight_broadcasts(sizes, self.each)
+        return ddp.weight_broadcasts(sizes, self.kinds)
 
     @property
     def first_buckets(self) -> ddp.Buckets:
         """Iteration 0: a bucket of each dtype, the last one that came first."""
-        groups = dict.fromkeys(self.each)
-        every = range(self.parameters)
-        return tuple(tuple(i for i in every if self.each[i] == g) for g in reversed(groups))
+        kinds, every = self.kinds, range(len(self.each))
+        groups = dict.fromkeys(kinds)
+        return tuple(tuple(i for i in every if kinds[i] == g) for g in reversed(groups))
 
     @property
     def reduces(self) -> int:
@@ -126,128 +126,24 @@ class Habits:
         return self.mapped and self.next_bucket == len(self.buckets)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """[parameter] bytes, of one dtype all; () where there are several."""
-        alike = len(set(self.each)) == 1
-        return tuple(self.bytes_of((i,), self.each) for i in range(self.parameters)) * alike
+    def gradients(self) -> tuple[Gradients, ...]:
+        """What buckets may hold in iteration 0: gradients in their parameters' types, or a hook's;
+        () where no weights were seen."""
+        if not self.each:
+            return ()
+        counts, kinds = self.shapes[0].counts, self.kinds
+        types = dict.fromkeys((self.each, (COMPRESSED_BYTES,) * len(self.each)))
+        return tuple(Gradients.of(counts, self.each, each, kinds) for each in types)
 
     def bucket_bytes(self, bucket: int) -> int:
         """Bytes of one gradient bucket of the learned plan."""
         return self.bytes_of(self.buckets[bucket], self.reduced or self.each)
 
+    def bucket_type_bytes(self, bucket: int) -> int:
+        """Of an element there."""
+        return (self.reduced or self.each)[self.buckets[bucket][0]]
+
     def bytes_of(self, parameters: Sequence[int], each: Sequence[int]) -> int:
         """Of `parameters` together; each: [parameter] bytes of an element."""
         counts = self.shapes[0].counts if parameters else ()
         return sum(counts[i] * each[i] for i in parameters)
-
-
-def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
-    """What is known once `cut` is read too."""
-    stage, op = habits.stage, cut.op
-    if op.meaning == BUCKET and habits.each and not habits.reduced:
-        habits = _reduced(habits, op)
-    if stage is Stage.COUNTED and op.kind is not Kind.BROADCAST:
-        # The trainer's own: the sizes of objects it gathers look like a count.
-        habits, stage = Habits(types=habits.types), Stage.NOTHING
-    if stage is Stage.NOTHING:
-        content = content_of(cut, ring) if op.meaning == COUNT else None
-        count = None if content is None else ddp.parse_parameter_count(content)
-        return habits if count is None else replace(habits, stage=Stage.COUNTED, parameters=count)
-    if stage is Stage.COUNTED:
-        content = content_of(cut, ring) if op.kind is Kind.BROADCAST else None
-        values = None if content is None else ddp.parse_shape_values(content)
-        shapes = () if values is None else ddp.parse_shapes(values, habits.parameters)
-        if shapes and habits.types is not None:
-            return _typed(habits, habits.types)
-        told = replace(habits, stage=Stage.SHAPED, shapes=shapes)
-        return told if shapes else Habits(types=habits.types)
-    if stage is Stage.SHAPED:
-        return _weighed(habits, cut, ring)
-    if stage is Stage.STEPPED and op.meaning in (PART, *GRADIENTS):
-        return _stepped(habits, cut, ring)
-    if stage is Stage.STEPPED and op.meaning == ORDER:
-        return _ordered(habits, content_of(cut, ring))
-    if stage is Stage.ORDERED:
-        return _planned(habits, cut, ring)
-    if stage is Stage.PLANNED and op.meaning in GRADIENTS:
-        return replace(habits, next_bucket=(habits.next_bucket + 1) % habits.reduces)
-    return habits
-
-
-def _weighed(habits: Habits, cut: Cut, ring: Ring) -> Habits:
-    """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
-    first broadcast holds without anything left over is the likelier."""
-    op = cut.op
-    if op.kind is Kind.ALL_REDUCE:
-        begun = replace(habits, stage=Stage.STEPPED, static=op.meaning == USED)
-        return _stepped(begun, cut, ring) if op.meaning in (PART, BUCKET) else begun
-    if op.kind is not Kind.BROADCAST or habits.each:
-        sent = habits.sent + (op.meaning == WEIGHTS)
-        return replace(habits, sent=sent)
-    slack = SLACK_BYTES[op.protocol]
-    fits = [
-        (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
-        for i, cut in enumerate(habits.shapes)
-        for fit in ddp.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
-    ]
-    if not fits:
-        return habits
-    _, _, best, size = min(fits)
-    shapes = (habits.shapes[best], *habits.shapes[:best], *habits.shapes[best + 1 :])
-    each = (size,) * habits.parameters
-    return replace(habits, shapes=shapes, each=each, weights_bytes=op.work_bytes)
-
-
-def _typed(habits: Habits, types: Types) -> Habits:
-    """Weights of several dtypes are broadcast."""
-    told = replace(habits, stage=Stage.SHAPED, shapes=(types.shapes,), each=types.each)
-    return replace(told, weights_bytes=told.state_bytes)
-
-
-def _reduced(habits: Habits, op: Op) -> Habits:
-    """The first bucket holds all parameters of its dtype."""
-    own = habits.first_buckets[0]
-    fits = (r for r in habits.reductions if habits.bytes_of(own, r) == op.work_bytes)
-    return replace(habits, reduced=next(fits, habits.each))
-
-
-def _stepped(habits: Habits, cut: Cut, ring: Ring) -> Habits:
-    """Iteration 0 goes on. With find_unused_parameters its buckets are those of every iteration;
-    the map that follows says so."""
-    op, sizes = cut.op, habits.sizes
-    if op.meaning == USED and not habits.static:
-        plan = parts.plan_of(habits.parts, ring, sizes) if 0 in habits.stops else ()
-        if not plan:
-            return replace(habits, parts=(), stops=frozenset())
-        return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0, mapped=True)
-    done = habits.next_bucket + (op.meaning == BUCKET)
-    habits = replace(habits, next_bucket=done % max(1, len(habits.first_buckets)))
-    if on := parts.before(habits.stops, cut, ring, sizes):
-        return replace(habits, parts=(*habits.parts, cut), stops=on)
-    # What was taken for a part before may have been the trainer's own.
-    begun = parts.before(frozenset({len(sizes)}), cut, ring, sizes)
-    return replace(habits, parts=(cut,), stops=begun) if begun else habits
-
-
-def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:
-    if content is None:
-        alone = habits.parameters == 1
-        order, count = ((0,), 1) if alone else ((), 0)
-        return replace(habits, stage=Stage.ORDERED, order=order, bucket_count=count)
-    found = ddp.parse_bucket_indices(content, habits.parameters)
-    if found is None:
-        return habits
-    return replace(habits, stage=Stage.ORDERED, order=found[0], bucket_count=found[1])
-
-
-def _planned(habits: Habits, cut: Cut, ring: Ring) -> Habits:
-    content = content_of(cut, ring) if cut.op.meaning == SIZES else None
-    sizes: tuple[int, ...] | None = None
-    if habits.bucket_count == 1:
-        sizes = (habits.parameters,)
-    elif content is not None and habits.bucket_count:
-        sizes = ddp.parse_bucket_sizes(content, habits.bucket_count, habits.parameters)
-    if sizes is None or not habits.order:
-        return replace(habits, stage=Stage.UNPLANNED)
-    plan = ddp.buckets_of(habits.order, sizes)
-    return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0)

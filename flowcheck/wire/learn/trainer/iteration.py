@@ -38,7 +38,9 @@ def named(cuts: Sequence[Cut], habits: Habits, ring: Ring) -> tuple[Cut, ...]:
     def of(cut: Cut) -> Cut:
         if id(cut) not in buckets:
             return replace(cut, op=replace(cut.op, licensed="", meaning="", type_bytes=0))
-        sized = resized(cut, habits.bucket_bytes(buckets[id(cut)]), ring) or cut
+        bucket = buckets[id(cut)]
+        size, type_bytes = habits.bucket_bytes(bucket), habits.bucket_type_bytes(bucket)
+        sized = resized(cut, size, ring, type_bytes) or cut
         return replace(sized, op=replace(sized.op, meaning=BUCKET))
 
     return tuple(of(cut) if cut.op.meaning == PART or id(cut) in buckets else cut for cut in cuts)

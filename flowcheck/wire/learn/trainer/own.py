@@ -19,7 +19,7 @@ from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
-from flowcheck.wire.learn.trainer.parts import plan_of, reread, slack_bytes
+from flowcheck.wire.learn.trainer.parts import Gradients, plan_of, reread, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Kind
@@ -151,7 +151,9 @@ def _in_order(
     """Buckets of parameters next to each other in an order; None if no cut of it fits."""
     # `plan_of` begins with the last ones.
     behind = order[::-1]
-    plan = plan_of(iteration, ring, [parameters[i].nbytes for i in behind])
+    counts = [parameters[i].elements for i in behind]
+    each = [parameters[i].element_bytes for i in behind]
+    plan = plan_of(iteration, ring, Gradients.of(counts, each, each, [None] * len(behind)))
     ways = tuple(tuple(behind[k] for k in reversed(bucket)) for bucket in plan)
     return ways or None
 

@@ -1,14 +1,14 @@
 """Buckets of find_unused_parameters, of which no plan is sent, by the sizes of iteration 0.
 
-They are parameters in registration order, the last ones first. Sizes on the wire hardly tell where
-an LL128 tensor ends, and an LL one within its last line, so every cut of the parameters that gives
-them is looked at.
+They are parameters of one dtype in registration order; the bucket whose first parameter comes last
+is reduced first. Sizes on the wire hardly tell where an LL128 tensor ends, and an LL one within its
+last line, so every cut of the parameters that gives them is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -19,6 +19,71 @@ Buckets = tuple[tuple[int, ...], ...]
 MOST_WAYS = 64
 """Cuts of the parameters looked at; with as many, nothing tells which it is."""
 
+Left = tuple[int, ...]
+"""[group] parameters not reduced yet; (): all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """All gradients as a bucket may hold them."""
+
+    sizes: tuple[int, ...]
+    """[parameter] bytes of the parameter itself: buckets are closed by these."""
+    reduced: tuple[int, ...]
+    """[parameter] bytes of its gradient in a bucket."""
+    each: tuple[int, ...]
+    """[parameter] the same of an element."""
+    groups: Buckets
+    """Parameters of each dtype."""
+
+    @classmethod
+    def of(
+        cls,
+        counts: Sequence[int],
+        own: Sequence[int],
+        each: Sequence[int],
+        kinds: Sequence[Hashable],
+    ) -> Gradients:
+        """[parameter] elements, bytes of one, those of its gradient's, dtype."""
+        every = range(len(counts))
+        groups = tuple(tuple(i for i in every if kinds[i] == k) for k in dict.fromkeys(kinds))
+        sizes = tuple(count * size for count, size in zip(counts, own, strict=True))
+        reduced = tuple(count * size for count, size in zip(counts, each, strict=True))
+        return cls(sizes, reduced, tuple(each), groups)
+
+    @property
+    def whole(self) -> Left:
+        return tuple(map(len, self.groups))
+
+    def runs(self, left: Left, most: int) -> Iterator[Run]:
+        """The buckets of at most `most` bytes that may come next. One of no bytes begins none, as
+        nothing tells where it lies."""
+        behind = [own[n] for own, n in zip(self.groups, left, strict=True) if n < len(own)]
+        last = min(behind, default=len(self.sizes))
+        for group, own in enumerate(self.groups):
+            total = 0
+            for at in reversed(range(left[group])):
+                total += self.reduced[own[at]]
+                if total > most:
+                    break
+                if own[at] < last and (self.reduced[own[at]] or not at):
+                    after = (*left[:group], at, *left[group + 1 :])
+                    yield Run(after, group, at, left[group], total, self.each[own[at]])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parameters of a group next to each other, as a bucket."""
+
+    left: Left
+    """Once it is reduced."""
+    group: int
+    start: int
+    stop: int
+    """In the group."""
+    size: int
+    type_bytes: int
+
 
 def slack_bytes(ring: Ring, protocol: Protocol) -> int:
     """Tensors whose sizes differ by less may look alike: every chunk of the last loop may lack most
@@ -27,62 +92,71 @@ def slack_bytes(ring: Ring, protocol: Protocol) -> int:
     return GRAIN_BYTES[protocol] * chunks
 
 
-def runs(sizes: Sequence[int], stop: int, most: int) -> Iterator[tuple[int, int]]:
-    """(first parameter, bytes) of every run of parameters before `stop` of at most `most` bytes.
-    sizes: [parameter] bytes. One of no bytes begins none, as nothing tells where it lies."""
-    total = 0
-    for start in reversed(range(stop)):
-        total += sizes[start]
-        if total > most:
-            return
-        if sizes[start] or not start:
-            yield start, total
-
-
-def before(stops: frozenset[int], cut: Cut, ring: Ring, sizes: Sequence[int]) -> frozenset[int]:
-    """Where what is left may end once `cut` is reduced too, if it ended at one of `stops`."""
+def before(stops: frozenset[Left], cut: Cut, ring: Ring, gradients: Gradients) -> frozenset[Left]:
+    """What may be left once `cut` is reduced too, if that was one of `stops`."""
     most = cut.op.work_bytes + slack_bytes(ring, cut.op.protocol)
-    found = ((start, size) for stop in stops for start, size in runs(sizes, stop, most))
-    return frozenset(start for start, size in found if resized(cut, size, ring) is not None)
+    found = (run for left in stops for run in gradients.runs(left, most))
+    return frozenset(
+        run.left for run in found if resized(cut, run.size, ring, run.type_bytes) is not None
+    )
 
 
-def plan_of(parts: Sequence[Cut], ring: Ring, sizes: Sequence[int]) -> Buckets:
+def plan_among(
+    parts: Sequence[Cut], ring: Ring, ways: Sequence[Gradients]
+) -> tuple[Buckets, tuple[int, ...]]:
+    """The only buckets that those all-reduces can be, and [parameter] bytes of an element there,
+    the first of `ways` before others; ((), ()) where nothing tells."""
+    found = [(plan_of(parts, ring, gradients), gradients.each) for gradients in ways]
+    same = len({plan for plan, _ in found}) == 1
+    return found[0] if same and found[0][0] else ((), ())
+
+
+def plan_of(parts: Sequence[Cut], ring: Ring, gradients: Gradients) -> Buckets:
     """The only buckets that those all-reduces can be; () where there are none, or several."""
-    ways: dict[int, list[Buckets]] = {len(sizes): [()]}
+    ways: dict[Left, list[Buckets]] = {gradients.whole: [()]}
     for cut in parts:
         most = cut.op.work_bytes + slack_bytes(ring, cut.op.protocol)
-        later: dict[int, list[Buckets]] = {}
-        for stop, known in ways.items():
-            for start, size in runs(sizes, stop, most):
-                if resized(cut, size, ring) is not None:
-                    more = [(*way, tuple(range(start, stop))) for way in known]
-                    later[start] = (later.get(start, []) + more)[:MOST_WAYS]
+        later: dict[Left, list[Buckets]] = {}
+        for left, known in ways.items():
+            for run in gradients.runs(left, most):
+                if resized(cut, run.size, ring, run.type_bytes) is not None:
+                    bucket = gradients.groups[run.group][run.start : run.stop]
+                    more = [(*way, bucket) for way in known]
+                    later[run.left] = (later.get(run.left, []) + more)[:MOST_WAYS]
         ways = later
-    found = ways.get(0, [])
+    found = ways.get((0,) * len(gradients.groups), [])
     if len(found) in (1, MOST_WAYS):
         return found[0] if len(found) == 1 else ()
-    capped = [way for way in found if _capped(way, sizes)]
+    capped = [way for way in found if _capped(way, gradients)]
     return capped[0] if len(capped) == 1 else ()
 
 
-def _capped(buckets: Buckets, sizes: Sequence[int]) -> bool:
-    """One cap closes all of them: with the parameter that reaches it, and not before. The first in
-    registration order has one of its own, the last one may have reached none."""
-    least, most = 0, 1 << 62
-    for number, bucket in enumerate(buckets[:-1]):
-        total = sum(sizes[i] for i in bucket)
-        least = max(least, total - sizes[bucket[-1]] + 1)
-        most = min(most, total) if number else most
-    return least <= most
+def _capped(buckets: Buckets, gradients: Gradients) -> bool:
+    """One cap closes all of them: with the parameter that reaches it, and not before. The first of
+    each dtype in registration order has another one, the last one may have reached none."""
+    sizes, least, most = gradients.sizes, 0, 1 << 62
+    first_least, first_most = 0, 1 << 62
+    for group in gradients.groups:
+        own = [bucket for bucket in reversed(buckets) if bucket[0] in group]
+        for number, bucket in enumerate(own):
+            total = sum(sizes[i] for i in bucket)
+            low, high = total - sizes[bucket[-1]] + 1, total
+            if number == len(own) - 1:
+                high = 1 << 62
+            if number:
+                least, most = max(least, low), min(most, high)
+            else:
+                first_least, first_most = max(first_least, low), min(first_most, high)
+    return least <= most and first_least <= first_most
 
 
-def resized(cut: Cut, size: int, ring: Ring) -> Cut | None:
+def resized(cut: Cut, size: int, ring: Ring, type_bytes: int) -> Cut | None:
     """`cut` as a tensor of `size` bytes; None if that would be another one on the wire."""
-    if size == cut.op.work_bytes:
+    if (size, type_bytes) == (cut.op.work_bytes, cut.op.type_bytes):
         return cut
     if not size:
         return None
-    return reread(cut, replace(cut.op, work_bytes=size), ring)
+    return reread(cut, replace(cut.op, work_bytes=size, type_bytes=type_bytes), ring)
 
 
 def reread(cut: Cut, op: Op, ring: Ring) -> Cut | None:
