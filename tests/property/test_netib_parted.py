@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support.netib import generate
 from support.netib.options import Options
 from support.netib.shapes import SMALL, WIDE
+from support.staged import Chain, played
+from test_netib_joined import behind, frames_in
 
 from flowcheck.plane.tape import read_tape
 from flowcheck.replica.parted import Laying, Named, laid
 from flowcheck.replica.units import Wrapped, model_units
-from flowcheck.wire.job import Follows
+from flowcheck.wire.job import Follows, decode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.parted import Style
 
@@ -109,3 +112,42 @@ def test_buckets_alike_both_ways_need_their_order_stated(tmp_path: Path) -> None
     assert reading.gathered is not None and reading.gathered.result.tobytes() == b"".join(
         truth[0][start : start + 32768] for start in (32768, 0)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("r2-ll-one-bucket", 0.3),
+        pytest.param("r3-simple-bf16-late", 0.45, marks=pytest.mark.nightly),
+        pytest.param("r2-ll-zero", 0.35, marks=pytest.mark.nightly),
+        pytest.param("r2-simple-one-bucket-bf16", 0.2, marks=pytest.mark.nightly),
+        ("r2-simple-one-bucket-bf16", 0.37),
+        pytest.param("r4-mix-one-bucket-221", 0.33, marks=pytest.mark.nightly),
+        pytest.param("r5-ll-buckets-late", 0.4, marks=pytest.mark.nightly),
+    ],
+)
+def test_one_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
+    name: str, share: float, tmp_path: Path, shm: Path
+) -> None:
+    options = replace((CASES | OTHERS)[name], steps=10)
+    made = generate(options, tmp_path)
+    files = [
+        behind(file, int(share * frames_in(file)), tmp_path / str(n))
+        for n, file in enumerate(made.files)
+    ]
+    model = model_of(options)
+    gathered = [c.result for c in made.truth.collectives if c.kind == "all_gather"]
+    count = len(model.units)
+    right = [
+        b"".join(gathered[at : at + count][:: -1 if options.late else 1])
+        for at in range(0, len(gathered), count)
+    ]
+    chain = Chain(tmp_path, shm / "memory", files, 512)
+    chain.run.units.write_bytes(msgspec.json.encode(model))
+    found = played(chain, 32)
+    job = decode_job(chain.run.learned_job.read_bytes())
+    began = chain.run.weights.read_bytes()
+    chain.close()
+    assert job.amid and not job.joined and any("which one of" in one for one in job.assumed)
+    later = right[right.index(began) :]
+    assert len(found) >= len(later) - 1 >= 3 and list(found.values()) == later[: len(found)]

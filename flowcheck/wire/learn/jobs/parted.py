@@ -16,18 +16,16 @@ from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs import parted_basis as basis
 from flowcheck.wire.learn.jobs import parted_content as content
-from flowcheck.wire.learn.jobs.edges import edges_of
+from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharded import Learned
 from flowcheck.wire.learn.reading import Weights
+from flowcheck.wire.learn.search.change import LITTLE
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.parted import gathered_at, gathers
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.parted import Parted
 from flowcheck.wire.terms import Kind
 
-LITTLE = 0.5
-"""Of their norm, that parameters change by in a step at most. Two gradients of other data are as
-long and point elsewhere: 1.4; where half of each is the same, 1."""
 Coarse = tuple[Kind, int, str]
 
 
@@ -39,8 +37,6 @@ def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
     communicator = found[0]
     ring, cuts = communicator.ring, communicator.cuts.found
     streams = [stream for edge in ring.edges for stream in edge.streams]
-    if not all(stream.from_start for stream in streams):
-        return Learned(why_not=(basis.MIDST,))
     if any(stream.tag is None for stream in streams):
         return Learned(why_not=(basis.NO_RANKS,))
     if any(releases_open(cut, communicator) for cut in {cut.op: cut for cut in cuts}.values()):
@@ -115,6 +111,10 @@ def _followed(
     """told: the most that a step changes, and what the trainer sent before it began."""
     start, length, first = place
     change, begun = told
+    whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)
+    edges = (edges_of if whole else edges_amid)(communicator, communicator.cuts.found[start])
+    if edges is None:
+        return Learned(why_not=(basis.MIDST,))
     ring, cuts = communicator.ring, communicator.cuts.found
     sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
     own = begun or held[first]
@@ -131,7 +131,7 @@ def _followed(
         kind=job.Follows.PARAMETERS,
         rule=communicator.cuts.state.rules[0],
         communicators=(job.Communicator(ranks=ring.ranks, channels=ring.channels),),
-        edges=tuple(edges_of(communicator, cuts[start])),
+        edges=tuple(edges),
         parameters=tuple(
             _flat(size, part.dtype) for size, part in zip(sizes, parted.parts, strict=True)
         ),
@@ -140,7 +140,9 @@ def _followed(
         first=each,
         each=each,
         evidence=basis.evidence(parted, ring, len(held), change),
-        assumed=tuple(basis.assumed(parted, ring, first, begun=begun is not None)),
+        assumed=tuple(
+            basis.assumed(parted, ring, first if whole else None, begun=begun is not None)
+        ),
     )
     return Learned(learned, base)
 

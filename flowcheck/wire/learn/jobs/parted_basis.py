@@ -54,6 +54,7 @@ AS_FIRST = "step 0 is held as step 1: what the parameters were before was not ga
 COUNTED_FROM = (
     "step 1 is the trainer's step {}: what it did before the steps that repeat is another sequence"
 )
+AMID = "step 1 is the first one that was seen whole: which one of the trainer's, nothing tells"
 SKIPPED = "a step that the trainer skips, as on an overflow of float16, gathers nothing: it is none"
 
 
@@ -93,11 +94,14 @@ def evidence(parted: Parted, ring: Ring, steps: int, change: float) -> tuple[str
     )
 
 
-def assumed(parted: Parted, ring: Ring, first: int, *, begun: bool) -> Iterator[str]:
-    """begun: the parameters that it begins with were sent."""
+def assumed(parted: Parted, ring: Ring, first: int | None, *, begun: bool) -> Iterator[str]:
+    """first: steps before the first one that is followed, None where that is not told; begun: the
+    parameters that it begins with were sent."""
     if not begun:
         yield AS_FIRST
-    if first:
+    if first is None:
+        yield AMID
+    elif first:
         yield COUNTED_FROM.format(first + 1)
     if any(part.dtype == "float16" for part in parted.parts):
         yield SKIPPED

@@ -13,7 +13,7 @@ from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.zero import changes
+from flowcheck.wire.learn.search.change import changes
 from flowcheck.wire.learn.search.gathers import SCATTERED
 from flowcheck.wire.learn.search.parted import gathers
 from flowcheck.wire.learn.trainer.habits import WEIGHTS

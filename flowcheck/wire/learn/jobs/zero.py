@@ -69,25 +69,6 @@ def _as_types(held: Sequence[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.flo
         yield [(data.view("<u2").astype("<u4") << 16).view("<f4") for data in held]
 
 
-def changes(
-    held: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8], str]],
-) -> float:
-    """By how much of its norm what is held changes. held: (bytes before, bytes after, type)."""
-    own = norm = 0.0
-    for one, other, dtype in held:
-        a, b = (_values(data, dtype) for data in (one, other))
-        norm += float(np.square(a).sum())
-        own += float(np.square(b - a).sum())
-    # What is no number is no parameter.
-    return float(np.sqrt(own / norm)) if norm and np.isfinite(own) else np.inf
-
-
-def _values(data: NDArray[np.uint8], dtype: str) -> NDArray[np.float64]:
-    if dtype == "bfloat16":
-        return (data.view("<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
-    return data.view(np.dtype(dtype)).astype(np.float64)
-
-
 def _near(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     """Different, and by little."""
     if not (np.isfinite(one).all() and np.isfinite(other).all()):

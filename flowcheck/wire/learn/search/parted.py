@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from flowcheck.wire.learn.cuts.candidates import Op
-from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.candidates import Op, Positions
+from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.groups import alone
@@ -20,6 +21,7 @@ from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
@@ -32,6 +34,8 @@ PURSE = (1_000, 20)
 """Steps of the search in one row, and for each of its sends."""
 START_UP = 200
 """Steps of the search for DDP's start-up, which comes first."""
+MOST_PAUSES = 16
+"""Of a stream whose start was not seen, behind which a step may begin."""
 LEAST = 2
 """Times that every unit was gathered, before a trainer is believed to be the stated one."""
 
@@ -56,19 +60,23 @@ class Shares:
         self._told: list[tuple[Cut | None, _Due]] = [(None, self._begin())]
 
     def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
-        due, sent = self.due(path), len(path)
-        first = sent < len(self._parted.places) and all(_sends(cut) for cut in path)
         for protocol in ring.protocols_at(state.positions):
-            if first:
-                size = self._parted.places[sent].nbytes
-                yield _op(Kind.BROADCAST, size, protocol, WEIGHTS)
-            yield from self._ops(due, protocol)
+            yield from self._expected(path, protocol)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
-        """What a gather holds is forwarded as it came; what is summed is not."""
+        """It is due, if it is the trainer's; a gather is forwarded as it came, a sum is not."""
+        if cut.op.licensed and cut.op not in self._expected(path, cut.op.protocol):
+            return False
         if cut.op.meaning == GATHERED:
             return not paint(cut, ring)[0].conflicts
         return cut.op.kind is not Kind.ALL_REDUCE or not echoes(cut, ring)
+
+    def _expected(self, path: Sequence[Cut], protocol: Protocol) -> Iterator[Op]:
+        """What of the trainer's may come behind `path`."""
+        sent, places = len(path), self._parted.places
+        if sent < len(places) and all(cut.op.meaning == WEIGHTS for cut in path):
+            yield _op(Kind.BROADCAST, places[sent].nbytes, protocol, WEIGHTS)
+        yield from self._ops(self.due(path), protocol)
 
     def due(self, path: Sequence[Cut]) -> _Due:
         """What of the step that `path` ends in is still to come."""
@@ -112,10 +120,6 @@ class Shares:
         return due
 
 
-def _sends(cut: Cut) -> bool:
-    return cut.op.meaning == WEIGHTS
-
-
 def _op(kind: Kind, size: int, protocol: Protocol, meaning: str) -> Op:
     return Op(kind=kind, work_bytes=size, protocol=protocol, licensed=STATED, meaning=meaning)
 
@@ -146,14 +150,27 @@ def _found(
         for ring in rings(alone(row, _unpaired(row, streams, grants)), rules):
             if ring.ranks != parted.ranks or ring.extra_sends or ring.penalty > 1:
                 continue
-            purse = Purse(PURSE[0] + PURSE[1] * sum(len(stream.sends) for stream in row))
-            cuts = cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
+            cuts = _read(ring, parted)
             often = len(gathered_at(cuts.found, len(parted.parts)))
             if often >= LEAST and not _starts_up(ring):
                 found.append(Communicator(cuts, Habits()))
                 if not cuts.unread and not _unseen(ring):
                     return found[-1]
     return min(found, key=lambda c: (_unseen(c.ring), c.cuts.unread, c.cuts.cost), default=None)
+
+
+def _read(ring: Ring, parted: Parted) -> Cuts:
+    """From its start, or where that was not seen, from a pause on behind which all is as stated."""
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    purse = Purse(PURSE[0] + PURSE[1] * sum(len(stream.sends) for stream in streams))
+    if all(stream.from_start for stream in streams):
+        return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
+    for start in pauses(ring):
+        cuts = cut_stream(ring, Shares(parted), start=start, purse=purse, in_order=True)
+        often = len(gathered_at(cuts.found, len(parted.parts)))
+        if often >= LEAST and not cuts.unread and steady(cuts.found, ring, parted):
+            return cuts
+    return cuts
 
 
 def _unseen(ring: Ring) -> int:
@@ -197,3 +214,29 @@ def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:
 def gathers(cut: Cut) -> bool:
     """It gathers a unit of the stated trainer."""
     return cut.op.meaning == GATHERED
+
+
+def pauses(ring: Ring) -> Iterator[Positions]:
+    """[edge][stream] numbers of the first sends behind each of the longest pauses of the first half
+    of what was seen, the earliest first."""
+    streams = [stream for edge in ring.edges for stream in edge.streams]
+    times = sorted(send.message.first_ns for s in streams for send in s.sends.values())
+    half = times[: len(times) // 2 + 1]
+    longest = sorted(pairwise(half), key=lambda pair: pair[0] - pair[1])[:MOST_PAUSES]
+    for begin in sorted({times[0], *(behind for _, behind in longest)}):
+        yield tuple(
+            tuple(
+                min((n for n, s in stream.sends.items() if s.message.first_ns >= begin), default=0)
+                for stream in edge.streams
+            )
+            for edge in ring.edges
+        )
+
+
+def steady(cuts: Sequence[Cut], ring: Ring, parted: Parted) -> bool:
+    """What is gathered changes little from step to step."""
+    dtypes = {part.gathered_bytes: part.dtype for part in parted.parts}
+    own = [(paint(cut, ring)[0].result, dtypes[cut.op.work_bytes]) for cut in cuts if gathers(cut)]
+    units = len(parted.parts)
+    alike = zip(own, own[units:], strict=False)  # the last step's have none behind them
+    return all(len(a) == len(b) and changes([(a, b, of)]) <= LITTLE for (a, of), (b, _) in alike)
