@@ -15,6 +15,7 @@ from flowcheck.several import OwnConfig, check_clip, check_several, check_told_a
 from flowcheck.sharded import ShardedConfig
 from flowcheck.strict import Section, at_least, convert
 from flowcheck.wire.logged import RingOrder
+from flowcheck.wire.parted import Style
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule, rule_of
 
@@ -171,8 +172,8 @@ class JobConfig(Section, frozen=True, kw_only=True):
             )
         check_optimizer(self.optimizer)
         check_several(self.jobs, self.job)
-        if self.several and self.sharded is not None:
-            raise ConfigError("sharded", "", "is of one job: leave jobs and [[job]] out")
+        if self.several and self.sharded is not None and self.sharded.style is Style.FSDP:
+            raise ConfigError("sharded", "", "of FSDP is of one job: leave jobs and [[job]] out")
         try:
             _ = self.release
         except ValueError as error:

@@ -75,6 +75,8 @@ def create_beside(config: JobConfig, run: RunDir, mount: Path) -> None:
                 (folder / "port").unlink(missing_ok=True)
                 (folder / "port").symlink_to(run.root.resolve())
                 own.config.write_bytes(encode_config(own_settings(config, number)))
+                if run.units.exists():
+                    own.units.write_bytes(run.units.read_bytes())
             for ring in range(len(config.rings)):
                 Staging.create(
                     own.staging(ring),

@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.chain import wait_until
 from support.live import greetings
+from test_rings import node
 from test_unseen_scripts import SCRIPTS, launch, replay
 
 from flowcheck.lab import cluster
@@ -81,6 +82,36 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     assert len(gathers) >= len(found) and all(c["sha256"] for c in gathers)
     other = replay(capture, "", model("zero" if "megatron" in words else "megatron", "make", 2))
     assert not other["digests"] and "[sharded] style" in other["why"]
+
+
+@pytest.mark.parametrize(
+    ("style", "factory", "words"),
+    [
+        ("megatron", "make", ("NCCL_PROTO=LL",)),
+        ("zero", "bfloat16", ("bfloat16", "NCCL_PROTO=Simple")),
+    ],
+)
+def test_each_ring_of_a_tensor_parallel_job_is_followed(
+    tmp_path: Path, style: str, factory: str, words: tuple[str, ...]
+) -> None:
+    made = node(4, 2)
+    capture, digests, job = tmp_path / "job.pcapng", tmp_path / "digests", tmp_path / "job.toml"
+    cluster.up(made)
+    try:
+        with Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+            launch(made, "parted.py", str(digests), style, "rings", *words)
+    finally:
+        cluster.down(made.name)
+    job.write_text(model(style, factory, 2))
+    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
+    command += ["--jobs", "2", "--digests", "--json", "--source", "file"]
+    told = json.loads(subprocess.check_output(command))
+    found = [
+        {line["step"]: line["parameters_sha256"] for line in one["digests"]}
+        for one in (told, *told["beside"])
+    ]
+    own = [truth(tmp_path / f"digests.{ring}") for ring in range(2)]
+    assert sorted(own.index(one) for one in found) == [0, 1] and len(found[0]) == STEPS
 
 
 def test_on_a_live_port_it_is_followed_audited_and_given_back(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NOT_YET
 from flowcheck.wire.learn.jobs.parted import learn_parted
@@ -31,6 +32,7 @@ from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.verdict import formats
 from flowcheck.wire.learn.verdict.collect import collect, parcels_left
+from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.parted import Parted
 from flowcheck.wire.seen import FlowSeen, MessageSeen
@@ -99,7 +101,9 @@ def read_stream(
         old=old,
     )
     job, why_not = data_parallel(communicators, found, asked)
-    sharded = None if job is not None else _parameters(own, communicators, parted, blocks)
+    sharded = None
+    if job is None:
+        sharded = _parameters(own, communicators, parted, blocks, ring_streams)
     if sharded is not None:
         job, why_not = sharded.job, sharded.why_not
     elif job is None:
@@ -141,11 +145,14 @@ def _parameters(
     communicators: Sequence[Communicator],
     parted: Parted | None,
     blocks: Sequence[int],
+    streams: Sequence[Stream],
 ) -> Learned | None:
     """The job of which parameters alone are followed, or why there is none, and what it is; None
     where nothing is like one."""
     if parted is not None:
         learned = learn_parted(own, parted)
+        if learned.job is not None and may_be_mixed(own[0], streams):
+            return Learned(why_not=(MIXED,))
         return replace(learned, why_not=learned.why_not or (STATES,))
     if not gathers(communicators):
         return None

@@ -8,7 +8,8 @@ then each gathered); bfloat16 (the model's type; megatron's gradients stay float
 (several), late (megatron gathers its buckets in the next forward, the last one first), norm (a
 loss and the norm of all gradients are summed, the latter in a group of its own), groups (zero has
 two groups of parameters), micro (zero sums the gradients of each of two backward passes), save
-(rank 0 writes a checkpoint after step 3).
+(rank 0 writes a checkpoint after step 3), rings (two models are trained, by every other rank each,
+as tensor-parallel ranks have parts of one).
 """
 
 import math
@@ -18,10 +19,12 @@ import torch
 import torch.distributed as dist
 from account import account, noise
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 STEPS, SAVED, RATE = 6, 3, 0.01
 WORDS = tuple(sys.argv[2:])
 BESIDE: list[dist.ProcessGroup] = []
+MESH: list[DeviceMesh] = []
 
 
 def make(words: tuple[str, ...] = WORDS) -> nn.Module:
@@ -49,6 +52,16 @@ def _groups(model: nn.Module, words: tuple[str, ...]) -> list[list[nn.Parameter]
     return [[p for p in model.parameters() if (p.dim() > 1) is many] for many in (True, False)]
 
 
+def data() -> dist.ProcessGroup | None:
+    """The group that data is parallel over; None: all ranks."""
+    return MESH[0].get_group("dp") if MESH else None
+
+
+def ranks_of() -> tuple[int, int]:
+    """(this rank, how many there are) in it."""
+    return dist.get_rank(data()), dist.get_world_size(data())
+
+
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
@@ -58,7 +71,7 @@ class Flat:
 
     def __init__(self, owned: list[tuple[nn.Parameter, int]], size: int) -> None:
         """owned: (parameter, element of the buffer where it begins)."""
-        rank, ranks = dist.get_rank(), dist.get_world_size()
+        rank, ranks = ranks_of()
         self.owned, self.data = owned, torch.zeros(size, dtype=owned[0][0].dtype)
         for p, at in owned:
             self.data[at : at + p.numel()] = p.detach().reshape(-1)
@@ -79,13 +92,13 @@ class Flat:
         self.own.copy_(self.part.detach())
 
     def gather(self) -> None:
-        dist.all_gather_into_tensor(self.data, self.own.clone())
+        dist.all_gather_into_tensor(self.data, self.own.clone(), group=data())
 
 
 def zero(model: nn.Module) -> None:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks = ranks_of()
     for p in model.parameters():
-        dist.broadcast(p.data, 0)
+        dist.broadcast(p.data, group_src=0, group=data())
     flats = []
     for group in _groups(model, WORDS):
         owned, at = [], 0
@@ -112,8 +125,8 @@ def reduced(model: nn.Module, step: int, limit: int, turn: int) -> None:
     bucket: list[nn.Parameter] = []
     for p in [*reversed(list(model.parameters())), None]:
         if bucket and (p is None or sum(q.numel() for q in bucket) + p.numel() > limit):
-            summed = torch.cat([q.grad.reshape(-1) for q in bucket]) / dist.get_world_size()
-            dist.all_reduce(summed)
+            summed = torch.cat([q.grad.reshape(-1) for q in bucket]) / ranks_of()[1]
+            dist.all_reduce(summed, group=data())
             for q, part in zip(bucket, summed.split([q.numel() for q in bucket]), strict=True):
                 q.grad = part.view_as(q)
             bucket = []
@@ -123,7 +136,7 @@ def reduced(model: nn.Module, step: int, limit: int, turn: int) -> None:
 
 
 def megatron(model: nn.Module) -> None:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks = ranks_of()
     limit = 12_000 if "buckets" in WORDS else math.inf
     flats, owned, at = [], [], 0
     for p in reversed(list(model.parameters())):
@@ -145,7 +158,7 @@ def megatron(model: nn.Module) -> None:
         for flat in flats:
             whole = flat.gradient(torch.float32) / ranks
             parts.append(whole.view(ranks, -1)[rank].clone())
-            dist.reduce_scatter_tensor(parts[-1], whole)
+            dist.reduce_scatter_tensor(parts[-1], whole, group=data())
         scalars(flats)
         for flat, part in zip(flats, parts, strict=True):
             flat.step(part)
@@ -156,20 +169,24 @@ def megatron(model: nn.Module) -> None:
 
 
 def told(step: int, model: nn.Module) -> None:
-    account(step, model.parameters())
-    if step == SAVED and "save" in WORDS and not dist.get_rank():
+    rank, _ = ranks_of()
+    ring = MESH[0].get_local_rank("tp") if MESH else None
+    account(step, model.parameters(), ring=ring, writes=not rank)
+    if step == SAVED and "save" in WORDS and not rank:
         torch.save({"module": model.state_dict(), "global_steps": step}, f"{sys.argv[1]}.pt")
 
 
 def backward(model: nn.Module, step: int, turn: int = 0) -> None:
     noise(step, dist.get_rank(), turn)
+    if MESH:
+        dist.all_reduce(torch.ones(64), group=MESH[0].get_group("tp"))
     for p in model.parameters():
         p.grad = None
     x = torch.randn(8, 64).to(next(model.parameters()).dtype)
     loss = model(x).float().square().mean()
     loss.backward()
     if "norm" in WORDS:
-        dist.all_reduce(loss.detach().reshape(1))
+        dist.all_reduce(loss.detach().reshape(1), group=data())
 
 
 def scalars(flats: list[Flat]) -> None:
@@ -181,7 +198,10 @@ def scalars(flats: list[Flat]) -> None:
 def main() -> None:
     dist.init_process_group()
     BESIDE.append(dist.new_group())
-    torch.manual_seed(3)
+    if "rings" in WORDS:
+        shape = dist.get_world_size() // 2, 2
+        MESH.append(init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp")))
+    torch.manual_seed(3 + (MESH[0].get_local_rank("tp") if MESH else 0))
     model = make()
     (zero if "zero" in WORDS else megatron)(model)
     dist.barrier()
