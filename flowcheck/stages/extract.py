@@ -6,6 +6,7 @@ Everything it needs after a kill lies in shared memory and in the learned job's 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note
@@ -26,7 +27,7 @@ from flowcheck.stages.readings import UNKNOWN
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
 from flowcheck.stages.unlearned import Unlearned
-from flowcheck.stages.wanted import Claims, wanted_of
+from flowcheck.stages.wanted import Claims, Wanted, wanted_of
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.job import Follows, Job
 
@@ -54,11 +55,10 @@ class ExtractService:
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
-        self._learner = Learner(
-            run, config.release, stated=config.stated, wanted=wanted_of(config, run.reader)
-        )
+        self._learner = Learner(run, config.release, stated=config.stated)
         self._claims = Claims(run, config)
-        self._succession = Succession(run, self._learner, self._note)
+        self._wanted = wanted_of(config, run.reader)
+        self._succession = Succession(run, self._learner, self._note, self._wants)
         self._unlearned = Unlearned(run, self._note)
         self._followed: Followed | None = None
         self._turn = 0
@@ -132,6 +132,7 @@ class ExtractService:
             hurry=crowded,
             known=self._known,
             wait_s=wait_s,
+            wanted=self._wants(),
         )
         if proof is not None:
             if proof.job.joined:
@@ -163,6 +164,13 @@ class ExtractService:
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
             self._unlearned.look(why_not)
         return len(stalled)
+
+    def _wants(self) -> Wanted | None:
+        """Which of several jobs; once one is followed here, a later life of it."""
+        if self._wanted is None or not self._config.several:
+            return self._wanted
+        back = self._run if self._followed is not None else None
+        return replace(self._wanted, back=back, pasts=self._claims.others(self._extractors))
 
     def _wait_for_turn(self) -> int:
         """Extractors of other jobs have still to say which flows are theirs."""
@@ -222,7 +230,7 @@ class ExtractService:
             if verdict is not None and not verdict.followed:
                 self._say_drained(followed.generations.shard.applied_step, followed.why)
             return 0
-        if any(followed.planned.late):
+        if any(followed.planned.late) and not followed.awaited:
             looked = self._succession.look(self._extractors, followed.planned, at_once=True)
             return looked and looked + followed.place()
         done, steps = followed.end()

@@ -23,11 +23,6 @@ from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
 
-NOT_TAKEN_UP = (
-    "connections that appeared after the job was learned are not followed here: where several jobs "
-    "pass the same ports, which of them comes back nothing tells"
-)
-
 
 class Followed:
     """One learned job, until a later incarnation takes its place."""
@@ -49,7 +44,7 @@ class Followed:
         backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
         step that was lost it is joined again; several: so are other jobs on the same ports, by
         extractors of their own."""
-        self._each, self._several, self._told = each, several, False
+        self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = Apart(run.learned_folder / "numbers")
         self._broken: tuple[int, str] | None = None
@@ -75,6 +70,12 @@ class Followed:
         short = self.generations.short()
         return self._stopped or (short is not None and short.lost)
 
+    @property
+    def awaited(self) -> bool:
+        """The updater has steps to take before it is known whether a job is a later life of this
+        one, where several jobs pass the same ports."""
+        return self._several and self.generations.waiting
+
     def _problem(self, whole: NDArray[np.uint8]) -> str:
         """Why the bytes of an iteration must not be taken; empty: they may."""
         if self._alone:
@@ -98,12 +99,7 @@ class Followed:
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = 0
-        if self._several and any(self.planned.late):
-            if not self._told:
-                self._note(NOT_TAKEN_UP)
-            self._told = True
-            succession.drop(self.planned)
-        if any(self.planned.late) and looks:
+        if any(self.planned.late) and looks and not self.awaited:
             done += succession.look(self._extractors, self.planned, at_once=False)
             if succession.proved:
                 return done

@@ -43,11 +43,10 @@ class Learner:
         release: Rule | None = None,
         clock: Callable[[], float] = time.monotonic,
         stated: Stated | None = None,
-        wanted: Wanted | None = None,
     ) -> None:
-        """release: NCCL's, and stated: what else the job file states; wanted: which of several
-        jobs."""
-        self._stated, self._wanted = stated, wanted
+        """release: NCCL's, and stated: what else the job file states."""
+        self._stated = stated
+        self._wanted: Wanted | None = None
         self._run, self._release, self._clock = run, release, clock
         self._grew = (-1, clock())
         """Messages staged, and since when it is so many."""
@@ -98,13 +97,15 @@ class Learner:
         before: Job | None = None,
         known: Known = UNKNOWN,
         wait_s: float = 0.0,
+        wanted: Wanted | None = None,
     ) -> Proof | None:
         """The job once it is proved; None until then.
 
         at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
         is little room: read again as soon as anything is new; only: [ring] indices of the flows
         to read, by default all; before: the job whose next incarnation this may be; known: of one
-        that may be joined amid its run; wait_s: for a reading under way.
+        that may be joined amid its run; wait_s: for a reading under way; wanted: which of
+        several jobs.
         """
         if only is None:
             complete = _completions(extractors)
@@ -114,6 +115,7 @@ class Learner:
             quiet = at_once or self._quiet(extractors)
             if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
+                self._wanted = wanted
                 self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
         self._tell(unread=self._reading is not None or (complete > 0 and not read))

@@ -22,6 +22,7 @@ from flowcheck.stages.planned import Planned
 from flowcheck.stages.proof import Proof, write_whole
 from flowcheck.stages.readings import UNKNOWN, Known
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.wanted import Wanted
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
 """Shares of staging that flows of no known job may take: from the first one on they are read again
@@ -89,9 +90,10 @@ class Succession:
         run: RunDir,
         learner: Learner,
         note: Callable[[str], None],
+        wants: Callable[[], Wanted | None] = lambda: None,
     ) -> None:
-        """note: says a sentence to the operator."""
-        self._run, self._learner, self._note = run, learner, note
+        """note: says a sentence to the operator; wants: which job may be a later incarnation."""
+        self._run, self._learner, self._note, self._wants = run, learner, note, wants
         self._proof: Proof | None = None
 
     @property
@@ -123,6 +125,7 @@ class Succession:
             hurry=planned.crowded(LATE_HURRY),
             only=planned.late,
             wait_s=0.05 if at_once else 0.0,
+            wanted=self._wants(),
         )
         if left := self._learner.left_out():
             self._note(f"{left} flows that appeared later are of no job: they are not kept")

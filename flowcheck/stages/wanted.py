@@ -17,13 +17,16 @@ from flowcheck.config import JobConfig, OwnConfig
 from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor, place_staged
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
+from flowcheck.stages.past import Past, past_of, was_at
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
-from flowcheck.wire.learn import FlowReading, Reading
+from flowcheck.wire.learn import FlowReading, Part, Reading
 from flowcheck.wire.seen import FlowKey
 
 NOT_WANTED = "no job that fits what is stated for this one was read so far"
+NOT_BACK = "a job that appeared began with nothing that the replica ever held"
+ANOTHERS = "a job that appeared began with what the replica of another one held"
 SEVERAL_FIT = "a job fits what is stated for several of the jobs: state hosts that only one uses"
 
 
@@ -33,12 +36,23 @@ class Wanted:
 
     own: OwnConfig
     others: tuple[OwnConfig, ...] = ()
+    back: RunDir | None = None
+    """It is a later life of the job that is followed here."""
+    pasts: tuple[Past, ...] = ()
+    """Of the others that were learned."""
 
-    def why_not(self, job: Job) -> str:
+    def why_not(self, part: Part) -> str:
         """Empty: it is this one."""
+        job, weights = part.job, part.weights
+        assert job is not None and weights is not None
         if not fits(self.own, job):
             return NOT_WANTED
-        return SEVERAL_FIT if any(fits(other, job) for other in self.others) else ""
+        if any(fits(other, job) for other in self.others):
+            return SEVERAL_FIT
+        if self.back is not None and not was_at(self.back, job, weights.result):
+            return NOT_BACK
+        later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]
+        return ANOTHERS if any(was_at(run, job, weights.result) for run in later) else ""
 
 
 def wanted_of(config: JobConfig, reader: int) -> Wanted | None:
@@ -75,14 +89,14 @@ def of_wanted(reading: Reading, wanted: Wanted | None) -> Reading:
     for part in reading.parts:
         if part.job is None or part.weights is None or not part.weights.complete:
             continue
-        why = wanted.why_not(part.job)
+        why = wanted.why_not(part)
         if not why:
             return replace(
                 reading, job=part.job, weights=part.weights, why_not=part.why_not, gathered=None
             )
         why_not = (why,)
     if reading.gathered is not None and reading.job is not None:
-        why = wanted.why_not(reading.job)
+        why = "" if fits(wanted.own, reading.job) else NOT_WANTED
         return replace(reading, job=None, why_not=(why,)) if why else reading
     return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)
 
@@ -134,6 +148,14 @@ class Claims:
             self._taken.add(number)
             place_staged(extractors, {})  # what is staged of them has no home
         return True
+
+    def others(self, extractors: Sequence[Extractor]) -> tuple[Past, ...]:
+        """The jobs beside this one that were learned."""
+        reader, port = self._run.reader, self._run.port
+        jobs = max(self._config.jobs, len(self._config.job))
+        beside = [port.beside(number + 1) for number in range(jobs) if number != reader]
+        known = [(run, rings) for run in beside if (rings := claimed(run)) is not None]
+        return tuple(past_of(run, rings, extractors) for run, rings in known)
 
     def given_up(self) -> bool:
         """None of those before holds back frames any more for a job it may still learn."""

@@ -86,6 +86,7 @@ class Chain:
         slots: int,
         *,
         joins: bool = False,
+        readers: int = 1,
     ) -> None:
         self.joins = joins
         self.run = RunDir.create(folder / "run", memory)
@@ -94,7 +95,7 @@ class Chain:
         self.gradients: dict[int, bytes] = {}
         self.parts = []
         for number, path in enumerate(captures):
-            Ring.create(self.run.ring(number), slots=slots).close()
+            Ring.create(self.run.ring(number), slots=slots, readers=readers).close()
             FlowTable.create(self.run.flows(number), messages=4 * slots).close()
             ring = Ring.open(self.run.ring(number))
             flows = FlowTable.open(self.run.flows(number), writable=True)

@@ -143,6 +143,8 @@ class Part:
     job: Job | None
     weights: Weights | None
     why_not: tuple[str, ...]
+    first_ns: int = 0
+    """When its communicator was used first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,9 @@ def parts_of(
             told = settled(*own, asked, *data_parallel(*own, asked))
             if told.job is not None and may_be_mixed(communicator, asked.streams):
                 told = replace(told, job=None, weights=_open(told.weights), why_not=(MIXED,))
-            parts.append(replace(told, communicator=number))
+            streams = (s for edge in communicator.ring.edges for s in edge.streams)
+            first_ns = min(stream.flow.first_ns for stream in streams)
+            parts.append(replace(told, communicator=number, first_ns=first_ns))
     return tuple(parts)
 
 
