@@ -17,7 +17,7 @@ from flowcheck.strict import Section, at_least, convert
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.parted import Style
 from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Rule, rule_of
+from flowcheck.wire.terms import Rule, is_linear, rule_of
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -188,7 +188,8 @@ class JobConfig(Section, frozen=True, kw_only=True):
     def stated(self) -> Stated | None:
         """What the wire may not tell; None: nothing of it is stated."""
         model = self.model.stated or Stated()
-        told = msgspec.structs.replace(model, rings=self.ring_orders)
+        linear = is_linear(self.nccl) if self.nccl is not None else None
+        told = msgspec.structs.replace(model, rings=self.ring_orders, linear=linear)
         return told if told != Stated() else None
 
     @property

@@ -1,5 +1,6 @@
 /* Every message gets one home, when its first packet comes; the choice is kept,
  * so that all its packets go the same way. */
+#include "fc_ll128.h"
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
@@ -126,7 +127,7 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		d->kind = FC_HOME_IGNORED;
 	else if (fc_place_generation(x, d->step) < 0)
 		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
-	else if (send->protocol == FC_PROTOCOL_LL128 && plan->flag_offset == UINT64_MAX)
+	else if (fc_is_ll128(send->protocol) && plan->flag_offset == UINT64_MAX)
 		d->kind = FC_HOME_SHARD; /* flags of a packet are held against each other */
 	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, number, &d->flag))
 		d->kind = FC_HOME_SHARD;

@@ -1,6 +1,8 @@
 /* One warp's transfer of eight words a thread: 16 lines, whose flags displace eight bytes of data
  * each; the thread next to the one with the flag carries them in a later line (NCCL
- * src/device/prims_ll128.h, loadRegsBegin and storeRegs). Each half group of eight lines is alike. */
+ * src/device/prims_ll128.h, loadRegsBegin and storeRegs). Each half group of eight lines is alike.
+ * Before 2.10 threads took their words from shared memory, past the flags: lines are filled one
+ * behind the other (src/collectives/device/prims_ll128.h, recvReduceSendCopy). */
 #include "fc_ll128.h"
 
 #include <string.h>
@@ -23,8 +25,12 @@ uint32_t fc_ll128_flag(const uint8_t *line)
 	return flag;
 }
 
-struct fc_ll128_line fc_ll128_line(unsigned line)
+struct fc_ll128_line fc_ll128_line(unsigned line, bool linear)
 {
+	if (linear)
+		return (struct fc_ll128_line){ .run_at = (uint16_t)(WHOLE * line),
+					       .run_bytes = WHOLE };
+
 	const unsigned half = line / HALF_LINES, in_half = line % HALF_LINES;
 	const unsigned k = in_half % QUARTER_LINES, base = half * HALF_DATA;
 
@@ -53,6 +59,19 @@ bool fc_ll128_unpack(uint8_t *data, const uint8_t *group, uint32_t flag)
 			memcpy(data + PIECE * k + WHOLE, back + SHORT, PIECE - WHOLE);
 			memcpy(data + QUARTER_LINES * PIECE + SHORT * k, back, SHORT);
 		}
+	}
+	return !wrong;
+}
+
+bool fc_ll128_unpack_linear(uint8_t *data, const uint8_t *group, uint32_t flag)
+{
+	uint32_t wrong = 0;
+
+	for (unsigned line = 0; line < FC_LL128_GROUP_LINES; line++) {
+		wrong |= fc_ll128_flag(group) ^ flag;
+		memcpy(data, group, WHOLE);
+		group += FC_LL128_LINE_BYTES;
+		data += WHOLE;
 	}
 	return !wrong;
 }

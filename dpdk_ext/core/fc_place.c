@@ -217,10 +217,11 @@ static void place_plain(const struct target *t, const struct fc_send *send, uint
 static void place_ll128_lines(const struct target *t, const struct fc_send *send, uint64_t group,
 			      unsigned first, unsigned count, const uint8_t *lines, uint32_t flag)
 {
+	const bool linear = send->protocol == FC_PROTOCOL_LL128_LINEAR;
 	const uint64_t base = group * FC_LL128_GROUP_DATA;
 
 	for (unsigned i = 0; i < count; i++, lines += FC_LL128_LINE_BYTES) {
-		const struct fc_ll128_line at = fc_ll128_line(first + i);
+		const struct fc_ll128_line at = fc_ll128_line(first + i, linear);
 		if (fc_ll128_flag(lines) != flag) {
 			t->x->counters->flag_mismatch_lines++;
 			continue;
@@ -237,6 +238,9 @@ static void place_ll128(const struct target *t, const struct fc_send *send, uint
 			const uint8_t *payload, uint32_t payload_bytes, uint32_t flag)
 {
 	const uint32_t whole_lines = payload_bytes / FC_LL128_LINE_BYTES;
+	bool (*const unpack)(uint8_t *, const uint8_t *, uint32_t) =
+		send->protocol == FC_PROTOCOL_LL128_LINEAR ? fc_ll128_unpack_linear
+							   : fc_ll128_unpack;
 
 	if (wire_offset % FC_LL128_LINE_BYTES)
 		return;
@@ -250,7 +254,7 @@ static void place_ll128(const struct target *t, const struct fc_send *send, uint
 		const uint8_t *at = payload + (size_t)line * FC_LL128_LINE_BYTES;
 		uint32_t count = FC_LL128_GROUP_LINES - first;
 		count = count < whole_lines - line ? count : whole_lines - line;
-		if (count == FC_LL128_GROUP_LINES && fc_ll128_unpack(t->x->scratch, at, flag))
+		if (count == FC_LL128_GROUP_LINES && unpack(t->x->scratch, at, flag))
 			place_plain(t, send, group * FC_LL128_GROUP_DATA, t->x->scratch,
 				    FC_LL128_GROUP_DATA);
 		else
@@ -277,7 +281,7 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
 	};
 	x->counters->placed_packets++;
-	if (send->protocol == FC_PROTOCOL_LL128) {
+	if (fc_is_ll128(send->protocol)) {
 		place_ll128(&t, send,
 			    (uint64_t)send->skip_lines * FC_LL128_LINE_BYTES + wire_offset, payload,
 			    payload_bytes, flag);

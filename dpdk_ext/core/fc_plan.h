@@ -12,11 +12,13 @@ enum fc_plan_state {
 	FC_PLAN_SUSPENDED, /* a message was not as planned: stage everything again */
 };
 
-/* NCCL src/include/nccl_tuner.h, NCCL_PROTO_* */
+/* NCCL src/include/nccl_tuner.h, NCCL_PROTO_*; the last one is LL128 of releases before 2.10 */
 enum fc_protocol {
 	FC_PROTOCOL_LL,
 	FC_PROTOCOL_LL128,
 	FC_PROTOCOL_SIMPLE,
+	FC_PROTOCOL_LL128_LINEAR,
+	FC_PROTOCOLS,
 };
 
 enum fc_send_kind {

@@ -4,6 +4,7 @@
 
 #include "fc_error.h"
 #include "fc_extract.h"
+#include "fc_ll128.h"
 #include "fc_nccl.h"
 #include "fc_staging_ops.h"
 
@@ -11,7 +12,7 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 			  const struct fc_segment *segments)
 {
 	const uint64_t room = send->protocol == FC_PROTOCOL_LL ? send->wire_bytes / 2
-			      : send->protocol == FC_PROTOCOL_LL128
+			      : fc_is_ll128(send->protocol)
 				      ? ((uint64_t)send->skip_lines * FC_LL128_LINE_BYTES +
 					 send->wire_bytes + FC_LL128_GROUP_BYTES - 1) /
 						FC_LL128_GROUP_BYTES * FC_LL128_GROUP_DATA
@@ -40,7 +41,7 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 		      const struct fc_segment *segments, uint64_t segments_count)
 {
-	if (send->kind > FC_SEND_FINAL || send->protocol > FC_PROTOCOL_SIMPLE ||
+	if (send->kind > FC_SEND_FINAL || send->protocol >= FC_PROTOCOLS ||
 	    send->skip_lines >= FC_LL128_GROUP_LINES || send->first_segment > segments_count ||
 	    send->segments > segments_count - send->first_segment)
 		return fc_fail(EINVAL, "a send names segments that are not there");

@@ -24,7 +24,7 @@ from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
 from flowcheck.wire.logged import Logged
 from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import rule_of
+from flowcheck.wire.terms import is_linear, rule_of
 
 
 def run(
@@ -70,7 +70,8 @@ def _read(tape: Tape, stated: Stated | None, logged: Logged | None) -> Reading:
     if logged is None:
         return read_stream(tape.flows, tape.messages, stated=stated)
     release = rule_of(logged.version) if logged.version is not None else None
-    told = msgspec.structs.replace(stated or Stated(), rings=logged.orders)
+    linear = is_linear(logged.version) if logged.version is not None else None
+    told = msgspec.structs.replace(stated or Stated(), rings=logged.orders, linear=linear)
     return read_stream(tape.flows, tape.messages, stated=told, release=release)
 
 

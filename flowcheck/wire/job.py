@@ -164,6 +164,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     buckets have it as their last one, which is `map_index` alone."""
     plan_unseen: bool = False
     """The buckets are those of the incarnation before: this one had not sent its plan yet."""
+    linear: bool = False
+    """LL128's lines hold data one behind the other, as before NCCL 2.10."""
     never_used: tuple[int, ...] = ()
     """Parameters that no rank ever uses, by the one map of a static graph."""
     evidence: tuple[str, ...] = ()

@@ -157,11 +157,15 @@ def ll128_flags(payload: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(whole).view("<u8").reshape(-1, 16)[:, 15]
 
 
-def unpack(protocol: Protocol, payload: NDArray[np.uint8], data_bytes: int) -> NDArray[np.uint8]:
-    """[data_bytes]: the data of a whole message, without flags and in tensor order. Raises
-    ValueError if the payload cannot hold that much."""
+def unpack(
+    protocol: Protocol, payload: NDArray[np.uint8], data_bytes: int, *, linear: bool = False
+) -> NDArray[np.uint8]:
+    """[data_bytes]: the data of a whole message, without flags and in tensor order. linear: LL128
+    is that of before 2.10. Raises ValueError if the payload cannot hold that much."""
     if protocol is Protocol.LL:
         room = payload[: len(payload) // 16 * 16].reshape(-1, 2, 2, 4)[:, :, 0].reshape(-1)
+    elif protocol is Protocol.LL128 and linear:
+        room = payload[: len(payload) // 128 * 128].reshape(-1, 128)[:, :120].reshape(-1)
     elif protocol is Protocol.LL128:
         room = payload[: len(payload) // 2048 * 2048].reshape(-1, 2048)[:, _LL128_ORDER].reshape(-1)
     else:

@@ -5,7 +5,7 @@ The tables mirror `struct fc_send` and `struct fc_segment` of dpdk_ext/core/fc_p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -44,6 +44,8 @@ class SendKind(IntEnum):
 
 PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
 """NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
+LINEAR_CODE = 3
+"""LL128 of a job whose lines lie in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,11 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
             turns = edge.turns(channel)
             if not turns:
                 continue
-            tables = _table(before[channel], first), _table(repeated[channel], later)
+            codes = PROTOCOL_CODE | ({Protocol.LL128: LINEAR_CODE} if job.linear else {})
+            tables = (
+                _table(before[channel], first, codes),
+                _table(repeated[channel], later, codes),
+            )
             for phase, flow in enumerate(turns):
                 plans.append(
                     FlowPlan(
@@ -229,7 +235,9 @@ def _op_messages(
             )
 
 
-def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Table:
+def _table(
+    messages: Sequence[_Message], layouts: Sequence[BucketLayout], codes: Mapping[Protocol, int]
+) -> Table:
     sends: list[tuple[int, int, int, int, int, int, int]] = []
     segments: list[tuple[int, int, int]] = []
     for message in messages:
@@ -238,7 +246,7 @@ def _table(messages: Sequence[_Message], layouts: Sequence[BucketLayout]) -> Tab
             for piece in layouts[message.bucket].pieces(message.start_byte, message.data_bytes):
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
-        code = PROTOCOL_CODE[message.protocol]
+        code = codes[message.protocol]
         sends.append(
             (
                 message.wire_bytes,

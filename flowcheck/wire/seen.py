@@ -73,6 +73,8 @@ class MessageSeen:
     """Ranges of `payload` never seen, ascending."""
     conflicts: tuple[Range, ...] = ()
     """Ranges of `payload` in which two copies differ: nobody knows which one is right."""
+    linear: bool = False
+    """If it is LL128, its lines hold data one behind the other, as before NCCL 2.10."""
     first_ns: int
     order: int
     """Discovery order over all flows of one mirror point."""

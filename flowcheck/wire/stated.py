@@ -16,5 +16,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[int, ...] = ()
     """Parameters in the order of their gradients, one by one or in flat buffers; (): it is not
     stated."""
+    linear: bool | None = None
+    """LL128 is that of an NCCL before 2.10, by the release that is stated; None: none is."""
     rings: tuple[RingOrder, ...] = ()
     """As NCCL's log tells them."""

@@ -52,6 +52,12 @@ def rule_of(version: str) -> Rule:
     return next((rule for before, rule in eras if minor < before), later)
 
 
+def is_linear(version: str) -> bool:
+    """LL128's lines hold data one behind the other in this NCCL release. Raises ValueError for
+    what is none."""
+    return rule_of(version) is Rule.V2_19 and int(version.split(".")[1]) < 10
+
+
 Senders = int | tuple[int, ...]
 """Ring index of who writes over an edge; several: [channel]."""
 

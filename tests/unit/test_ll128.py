@@ -15,7 +15,8 @@ from support.extraction import FLOW, RECEIVER, SENDER, bench
 from flowcheck.lab.frames import frame, write_packets
 from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, SendKind, Table
 
-LL128 = 1
+ORDERS = {"since 2.10": 1, "before 2.10": 3}
+LL128, LINEAR = ORDERS.values()
 GRADIENT_BYTES = 1 << 16
 UNIT_BYTES = 4
 RAGGED = (4, 120, 1916, 1920, 1924, 5000, 7680, 12_344)
@@ -33,14 +34,21 @@ def data_units(unit: int) -> tuple[int | None, int]:
     return 16 * (60 * (g // 2) + lane) + 8 * (g % 2), -1
 
 
-def wire_of(data: bytes, flag: int, seed: int) -> tuple[bytes, NDArray[np.int64]]:
+def linear_units(unit: int) -> tuple[int, int]:
+    """The same before NCCL 2.10: of each line of eight units the last half one is the flag."""
+    line, place = divmod(unit, 8)
+    at = 120 * line + 16 * place
+    return at, at + 8 if place < 7 else -1
+
+
+def wire_of(data: bytes, flag: int, seed: int, order: int) -> tuple[bytes, NDArray[np.int64]]:
     """(the message, [wire bytes] data byte or -1 each of them is); garbage behind the data."""
     groups = -(-len(data) // 1920)
     filled = data + random.Random(seed).randbytes(1920 * groups - len(data))
     wire, home = bytearray(), []
     for group in range(groups):
         for unit in range(128):
-            low, high = data_units(unit)
+            low, high = linear_units(unit) if order == LINEAR else data_units(unit)
             for at in (low, high):
                 if at == -1 or at is None:
                     wire += struct.pack("<Q", flag)
@@ -52,10 +60,10 @@ def wire_of(data: bytes, flag: int, seed: int) -> tuple[bytes, NDArray[np.int64]
     return bytes(wire), np.array(home)
 
 
-def plan_of(wire_bytes: int, segments: Segments) -> FlowPlan:
+def plan_of(wire_bytes: int, segments: Segments, order: int) -> FlowPlan:
     row = np.zeros(1, SEND)
     row["wire_bytes"], row["segments"] = wire_bytes, len(segments)
-    row["protocol"], row["kind"] = LL128, SendKind.FINAL
+    row["protocol"], row["kind"] = order, SendKind.FINAL
     none = Table(sends=np.zeros(0, SEND), segments=np.array([], SEGMENT))
     table = Table(sends=row, segments=np.array(list(segments), SEGMENT))
     return FlowPlan(flow=FLOW, first_number=0, first=table, each=none)
@@ -67,13 +75,14 @@ def check(
     data: bytes,
     segments: Segments,
     *,
+    order: int,
     lost: frozenset[int] = frozenset(),
     shuffled: int | None = None,
     bad_line: int | None = None,
 ) -> int:
     """One message, what of it must be in the gradient, by this file's own rule. `lost`: packets;
     `bad_line`: of which the flag is a step old. Returns how many bytes were there."""
-    wire, home = wire_of(data, 1, len(data))
+    wire, home = wire_of(data, 1, len(data), order)
     if bad_line is not None:
         old = bytearray(wire)
         old[128 * bad_line + 120] = 200
@@ -108,7 +117,7 @@ def check(
         run.shard.begin(0, 1)
         run.feed([frames[kept[0]]])
         run.extractor.extract(run.ring.slots)
-        run.extractor.install(plan_of(len(wire), segments))
+        run.extractor.install(plan_of(len(wire), segments, order))
         run.extractor.place_staged()
         run.feed([frames[i] for i in rest])
         run.extractor.extract(run.ring.slots)
@@ -122,19 +131,26 @@ def check(
     return int(covered.sum())
 
 
+every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
+
+
 def made(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
+@every_order
 @pytest.mark.parametrize("pmtu_bytes", [256, 512, 1024, 4096])
 @pytest.mark.parametrize("size", RAGGED)
-def test_every_byte_comes_home(shm: Path, pmtu_bytes: int, size: int) -> None:
-    assert check(shm, pmtu_bytes, made(size), [(0, size, 64)]) == size
+def test_every_byte_comes_home(shm: Path, order: int, pmtu_bytes: int, size: int) -> None:
+    assert check(shm, pmtu_bytes, made(size), [(0, size, 64)], order=order) == size
 
 
+@every_order
 @pytest.mark.parametrize("pmtu_bytes", [256, 512, 1024, 4096])
 @pytest.mark.parametrize("seed", range(4))
-def test_segments_begin_and_end_inside_groups(shm: Path, pmtu_bytes: int, seed: int) -> None:
+def test_segments_begin_and_end_inside_groups(
+    shm: Path, order: int, pmtu_bytes: int, seed: int
+) -> None:
     draw = random.Random(seed)
     size = 12_344
     cuts = sorted(draw.sample(range(4, size, 4), 7))
@@ -143,27 +159,37 @@ def test_segments_begin_and_end_inside_groups(shm: Path, pmtu_bytes: int, seed: 
     ends = zip([0, *cuts], [*cuts, size], homes, strict=True)
     pieces = [(a, b - a, home) for a, b, home in ends]
     del pieces[draw.randrange(8)]
-    assert check(shm, pmtu_bytes, made(size), pieces) == sum(n for _, n, _ in pieces)
+    assert check(shm, pmtu_bytes, made(size), pieces, order=order) == sum(n for _, n, _ in pieces)
 
 
+@every_order
 @pytest.mark.parametrize("pmtu_bytes", [256, 512, 1024, 4096])
 @pytest.mark.parametrize("seed", range(4))
 def test_lost_packets_leave_their_bytes_missing_and_no_other(
-    shm: Path, pmtu_bytes: int, seed: int
+    shm: Path, order: int, pmtu_bytes: int, seed: int
 ) -> None:
     packets = -(-12_344 // 1920) * 2048 // pmtu_bytes
     lost = frozenset(random.Random(seed).sample(range(1, packets), 1 + packets // 5))
-    there = check(shm, pmtu_bytes, made(12_344), [(0, 1000, 40_000), (1004, 11_340, 4)], lost=lost)
+    parts = [(0, 1000, 40_000), (1004, 11_340, 4)]
+    there = check(shm, pmtu_bytes, made(12_344), parts, lost=lost, order=order)
     assert 0 < there < 12_340
 
 
+@every_order
 @pytest.mark.parametrize("pmtu_bytes", [256, 512, 1024, 4096])
 @pytest.mark.parametrize("seed", range(3))
-def test_packets_out_of_order_end_in_the_same_bytes(shm: Path, pmtu_bytes: int, seed: int) -> None:
-    assert check(shm, pmtu_bytes, made(12_344), [(0, 12_344, 0)], shuffled=seed) == 12_344
+def test_packets_out_of_order_end_in_the_same_bytes(
+    shm: Path, order: int, pmtu_bytes: int, seed: int
+) -> None:
+    whole = [(0, 12_344, 0)]
+    assert check(shm, pmtu_bytes, made(12_344), whole, shuffled=seed, order=order) == 12_344
 
 
+@every_order
 @pytest.mark.parametrize("pmtu_bytes", [256, 1024, 4096])
 @pytest.mark.parametrize("line", [1, 3, 6, 9, 15, 17, 31])
-def test_a_line_of_another_step_is_not_believed(shm: Path, pmtu_bytes: int, line: int) -> None:
-    assert check(shm, pmtu_bytes, made(7680), [(0, 7680, 0)], bad_line=line) == 7680 - 120
+def test_a_line_of_another_step_is_not_believed(
+    shm: Path, order: int, pmtu_bytes: int, line: int
+) -> None:
+    whole = [(0, 7680, 0)]
+    assert check(shm, pmtu_bytes, made(7680), whole, bad_line=line, order=order) == 7680 - 120

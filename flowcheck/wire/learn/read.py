@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.cuts.cut import Purse
@@ -30,7 +30,7 @@ from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.several import find_communicators
-from flowcheck.wire.learn.verdict import formats
+from flowcheck.wire.learn.verdict import formats, lines
 from flowcheck.wire.learn.verdict.collect import collect, parcels_left
 from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
@@ -66,10 +66,57 @@ def read_stream(
     sharded training, where the model is known; hasty: what is hard to read now will be read again
     once more came; stated: what the wire may not tell; parted: what a trainer sends whose optimizer
     is parted, where that is stated."""
+    asked = Query(
+        ended=ended,
+        release=release,
+        before=before,
+        blocks=tuple(blocks),
+        hasty=hasty,
+        stated=stated,
+        parted=parted,
+    )
+    linear = stated.linear if stated is not None else None
+    told = sort_flows(flows, messages)
+    may_be = lines.may_be_linear(told)
+    if linear and may_be is not False:
+        reading, _ = _read(flows, lines.as_linear(messages), asked)
+        why = lines.LINEAR.format(lines.BY_STATEMENT)
+        return lines.told(reading, evidence=why, linear=True)
+    reading, sense = _read(flows, messages, asked)
+    if sense is not False or may_be is False or linear is False:
+        return reading
+    if may_be is None:
+        return lines.told(reading, assumed=lines.UNSHOWN, linear=False)
+    other, sense = _read(flows, lines.as_linear(messages), asked)
+    if sense:
+        why = lines.LINEAR.format(lines.BY_CONTENT)
+        return lines.told(other, evidence=why, linear=True)
+    return lines.in_doubt(reading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What `read_stream` was asked."""
+
+    ended: bool
+    release: Rule | None
+    before: Job | None
+    blocks: tuple[int, ...]
+    hasty: bool
+    stated: Stated | None
+    parted: Parted | None
+
+
+def _read(
+    flows: Sequence[FlowSeen], messages: Sequence[MessageSeen], query: Query
+) -> tuple[Reading, bool | None]:
+    """The reading in one order of LL128's lines; and whether that order makes sense, as
+    lines.makes_sense has it."""
     sorted_flows = sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
-    purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=hasty)
-    rules = rules_told(sorted_flows, release)
+    purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
+    stated, parted = query.stated, query.parted
+    rules = rules_told(sorted_flows, query.release)
     logged = stated.rings if stated is not None else ()
     own, left = apart_from(ring_streams, sorted_flows.grants, rules, parted)
     communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
@@ -86,24 +133,20 @@ def read_stream(
     ]
     everything = [c for f in found for c in f.collectives]
     everything += parcels_left(p2p_streams, len(communicators))
-    old = bool(formats.old_ll128(sorted_flows, communicators))
-    if old:
-        everything = formats.in_doubt(everything)
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
     asked = Asked(
-        ended=ended,
-        before=before,
+        ended=query.ended,
+        before=query.before,
         stated=stated,
-        release=release,
+        release=query.release,
         rules=rules,
         streams=ring_streams,
-        old=old,
     )
     job, why_not = data_parallel(communicators, found, asked)
     sharded = None
     if job is None:
-        sharded = _parameters(own, communicators, parted, blocks, ring_streams)
+        sharded = _parameters(own, communicators, parted, query.blocks, ring_streams)
     if sharded is not None:
         job, why_not = sharded.job, sharded.why_not
     elif job is None:
@@ -127,17 +170,18 @@ def read_stream(
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):
         numbered = tree.in_doubt(communicators, numbered)
-    return Reading(
+    reading = Reading(
         flows=sorted_flows.readings,
         collectives=in_doubt(parts, numbered),
         weights=first.weights,
         job=first.job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
         formats=formats.told(sorted_flows),
-        others=others(communicators, p2p_streams, before),
+        others=others(communicators, p2p_streams, query.before),
         gathered=None if sharded is None else sharded.base,
         parts=parts,
     )
+    return reading, lines.makes_sense(communicators)
 
 
 def _parameters(

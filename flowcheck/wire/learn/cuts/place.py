@@ -103,8 +103,10 @@ def unpacked(
         mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     if len(payload) == 0:
         return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
-    data = nccl.unpack(protocol, payload, data_bytes)
-    seen = nccl.unpack(protocol, mask.astype(np.uint8), data_bytes).astype(np.bool_)
+    linear = send.message.linear
+    data = nccl.unpack(protocol, payload, data_bytes, linear=linear)
+    whole = nccl.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
+    seen = whole.astype(np.bool_)
     return data, seen
 
 

@@ -23,6 +23,7 @@ from flowcheck.wire.learn.jobs.instants import SHORT
 from flowcheck.wire.learn.jobs.joined import join_job
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
+from flowcheck.wire.learn.verdict import lines
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.plan import compile_flow_plans
@@ -94,7 +95,10 @@ def join_expected(
         guesses = (*logged_rings(group, rules, logged), *rings(group, rules))
         fits, short = _fits(stated, row, guesses, messages, ended=ended)
         if fits:
-            return _told(stated, fits)
+            found, why = _told(stated, fits)
+            if found is not None and lines.uses_ll128(found) and lines.may_be_linear(told):
+                return None, lines.OPEN_AMID
+            return found, why
         why = SHORT if short and not ended else UNFIT.format(f"of {len(row)} connections none does")
     return None, why
 

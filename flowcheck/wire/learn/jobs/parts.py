@@ -13,7 +13,6 @@ from flowcheck.wire.learn.jobs.job import NO_START, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.verdict import formats
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
@@ -43,8 +42,6 @@ class Asked:
     """NCCL's releases that the stream allows."""
     streams: Sequence[Stream]
     """Every connection of rings."""
-    old: bool
-    """LL128 as it was before NCCL 2.10."""
 
 
 def parts_of(
@@ -114,8 +111,6 @@ def settled(
         job = msgspec.structs.replace(job, assumed=(*job.assumed, CHANNEL_ORDER))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
-    if asked.old:
-        job, why_not = None, (*why_not, formats.OLD_LL128)
     if job is not None and asked.release is not None:
         sentence = (STATED if asked.rules == (asked.release,) else CONTRADICTED).format(
             asked.release

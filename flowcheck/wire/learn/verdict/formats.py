@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.reading import Collective
-from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.habits import ORDER, SHAPES
-from flowcheck.wire.terms import Protocol
 
 NO_WRITES = (
     "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
@@ -36,37 +31,11 @@ REGISTERED = (
 )
 TURNS = "connections of {} queue pairs take whole messages by turns"
 SPLIT = "connections of {} queue pairs split every message"
-ALIKE_BYTES = 112
-"""At the start of an LL128 group, where both orders agree."""
-OLD_LL128 = (
-    "LL128 of a release before NCCL 2.12: before 2.10 its lines hold data in another order, which "
-    "is not read"
-)
 
 
 def told(flows: Sorted) -> tuple[str, ...]:
     """One sentence for each."""
     return tuple(dict.fromkeys(_told(flows)))
-
-
-def old_ll128(flows: Sorted, communicators: Sequence[Communicator]) -> bool:
-    """It may be from before LL128's order changed: nothing that makes sense was read in it, of more
-    than what both orders begin with."""
-    if not any(nccl.CtsLayout.V2_10 in _layouts(grant) for grant in flows.grants):
-        return False
-    cuts = [c for own in communicators for c in own.cuts.found if c.op.protocol is Protocol.LL128]
-    sense = (c for c in cuts if c.op.meaning in (SHAPES, ORDER))
-    return bool(cuts) and all(cut.op.work_bytes <= ALIKE_BYTES for cut in sense)
-
-
-def in_doubt(collectives: Sequence[Collective]) -> list[Collective]:
-    """Those of LL128, where its order is open, are never complete."""
-    return [
-        replace(c, doubtful=True, assumed=(*c.assumed, OLD_LL128))
-        if c.protocol is Protocol.LL128
-        else c
-        for c in collectives
-    ]
 
 
 def _told(flows: Sorted) -> Iterator[str]:
