@@ -19,6 +19,7 @@ from flowcheck.stages.joining import GOES_ON
 from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.steady import Steady
 from flowcheck.stages.succession import Succession
 from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
@@ -54,7 +55,7 @@ class Followed:
         self._alone = job.kind is Follows.PARAMETERS
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
-        self._job, self._map = job, Map(job, each)
+        self._job, self._map, self._steady = job, Map(job, each), Steady(job)
         self.generations = Generations(shard, self._problem, takes_lost=self._alone)
         self.generations.open_free()
         base = incarnation_of(run).iterations
@@ -79,7 +80,7 @@ class Followed:
     def _problem(self, whole: NDArray[np.uint8]) -> str:
         """Why the bytes of an iteration must not be taken; empty: they may."""
         if self._alone:
-            return ""
+            return self._steady.problem(whole)
         gradient, _ = self._map.split(whole)
         return self._map.problem(whole) or averaged(self._run.replica, gradient, self._job)
 
@@ -114,7 +115,10 @@ class Followed:
         if looks and (done := self._recut(short, ended=self._drained)):
             return done
         if short.step in self.generations.refused:
-            return self._lose(short, self.generations.refused[short.step])
+            why = self.generations.refused[short.step]
+            # Nothing of it is missing: all that follows is as doubtful.
+            self._broken = (short.step, why) if self._alone else self._broken
+            return self._lose(short, why)
         if short.conflict_bytes:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         over = self._alone and self._drained and not short.covered_bytes

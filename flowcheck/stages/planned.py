@@ -56,7 +56,7 @@ class Planned:
         """[ring] flows without a plan of which no message came: the other directions of theirs."""
         self._looked = [0] * len(extractors)
         self.passage = Passage(extractors, clock)
-        once = job.kind is Follows.PARAMETERS and not job.guarded
+        once = job.kind is Follows.PARAMETERS and not (job.guarded or job.parted)
         self.recuts = Recuts(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self, *, lost: bool) -> None:

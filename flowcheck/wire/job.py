@@ -204,6 +204,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.amid and self.kind is Follows.GRADIENTS
 
     @property
+    def parted(self) -> bool:
+        """The trainer was stated, and gathers every unit once a step."""
+        told = all(parameter.dtype is not None for parameter in self.parameters)
+        return self.kind is Follows.PARAMETERS and told
+
+    @property
     def guarded(self) -> bool:
         """Gradients in the place of parameters would show, as two copies of every unit must be
         equal: it is gathered twice an iteration, or forwarded."""

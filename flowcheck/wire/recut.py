@@ -27,6 +27,11 @@ MAP_LEFT_OUT = (
     "skip_all_reduce_unused_params=True leaves buckets out, or find_unused_parameters was switched "
     "on since the incarnation before"
 )
+UNIT_LEFT_OUT = (
+    "what has the size of a unit of parameters lies where the plan has none: units were gathered "
+    "in another order than before, as a trainer does that gathers them all at once for a "
+    "checkpoint, or once more"
+)
 BY_ORDER = "an extra collective has the size of a bucket: told by order, buckets first"
 
 
@@ -86,6 +91,8 @@ class Reader:
         )
         own = [op for op in job.each if op.communicator == communicator]
         self._maps = tuple(self._lane_sizes(op) for op in _maps(job, own))
+        units = [op for op in own if op.role is Role.BUCKET] if job.parted else []
+        self._units = tuple(self._lane_sizes(op) for op in units)
         self.each = tuple(map(self._lane_sizes, own))
         # A gather has the size of a reduce-scatter: only all of an iteration, in order, tells them.
         whole = job.kind is Follows.PARAMETERS
@@ -145,8 +152,10 @@ class Reader:
             if state.bucket:
                 lap, nth = divmod(state.before.index, len(self.buckets))
                 buckets.append(Bucket(step + lap, nth, state.before.at))
-            elif self._is_map(stream, state.before.at, state.at):
+            elif self._is_one_of(self._maps, stream, state.before.at, state.at):
                 refused = MAP_LEFT_OUT
+            elif self._is_one_of(self._units, stream, state.before.at, state.at):
+                refused = UNIT_LEFT_OUT
             state = state.before
         return Found(
             buckets=tuple(reversed(buckets)),
@@ -156,16 +165,18 @@ class Reader:
             refused=refused,
         )
 
-    def _is_map(self, stream: Stream, at: At, stop: At) -> bool:
-        """What lies between has the sizes of a map of used parameters."""
+    @staticmethod
+    def _is_one_of(every: Sequence[LaneSizes], stream: Stream, at: At, stop: At) -> bool:
+        """What lies between has the sizes of one of these."""
         return any(
-            after(at, sizes) == stop and fits(stream, at, sizes) is not Fit.NO
-            for sizes in self._maps
+            after(at, sizes) == stop and fits(stream, at, sizes) is not Fit.NO for sizes in every
         )
 
     def skip(self, stream: Stream, start: Bucket, *, most: int = UNEXPLAINED_MAX) -> Found | None:
         """As few messages as possible left out of each flow, whatever they are, before `start`;
         then one whole step. Only where no collectives explain them."""
+        if self._units:
+            return None  # what is left out may be gathers, in another order
         ends: list[int] = []
         begins: list[int] = []
         for lane, at in enumerate(start.at):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.netib import generate
-from support.netib.options import Options
+from support.netib.options import Options, Truth
 from support.netib.shapes import SMALL, WIDE
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
@@ -60,6 +60,14 @@ def model_of(options: Options, **settings: object) -> Wrapped:
         style=STYLES[options.parted], bucket_elements=options.unit_elements or None, **settings
     )
     return laid([every], every, options.ranks, how)
+
+
+def units_of(truth: Truth, options: Options) -> list[bytes]:
+    """[step] what was gathered, in the order of the units."""
+    gathered = [c.result for c in truth.collectives if c.kind == "all_gather"]
+    count = len(model_of(options).units)
+    steps = range(0, len(gathered), count)
+    return [b"".join(gathered[at : at + count][:: -1 if options.late else 1]) for at in steps]
 
 
 def read(options: Options, folder: Path, model: Wrapped) -> tuple[Reading, list[bytes], bytes]:
@@ -136,12 +144,7 @@ def test_one_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
         for n, file in enumerate(made.files)
     ]
     model = model_of(options)
-    gathered = [c.result for c in made.truth.collectives if c.kind == "all_gather"]
-    count = len(model.units)
-    right = [
-        b"".join(gathered[at : at + count][:: -1 if options.late else 1])
-        for at in range(0, len(gathered), count)
-    ]
+    right = units_of(made.truth, options)
     chain = Chain(tmp_path, shm / "memory", files, 512)
     chain.run.units.write_bytes(msgspec.json.encode(model))
     found = played(chain, 32)
@@ -151,3 +154,36 @@ def test_one_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
     assert job.amid and not job.joined and any("which one of" in one for one in job.assumed)
     later = right[right.index(began) :]
     assert len(found) >= len(later) - 1 >= 3 and list(found.values()) == later[: len(found)]
+
+
+@pytest.mark.parametrize("shapes", [((128, 64), (128, 64)), ((128, 64), (64, 64))])
+def test_units_gathered_in_another_order_once_are_not_taken_for_each_other(
+    shapes: tuple[tuple[int, ...], ...], tmp_path: Path, shm: Path
+) -> None:
+    options = replace(BUCKETS, shapes=shapes, unit_elements=4000, late=True, forced=5, steps=8)
+    made = generate(options, tmp_path)
+    model = model_of(options, overlap_param_gather=True)
+    gathered = [c.result for c in made.truth.collectives if c.kind == "all_gather"]
+    chain = Chain(tmp_path, shm / "memory", made.files, 512)
+    chain.run.units.write_bytes(msgspec.json.encode(model))
+    found = played(chain, 32)
+    chain.close()
+    steps = {n + 1: gathered[2 * n : 2 * n + 2] for n in range(4)}
+    right = {step: b"".join(units[::-1]) for step, units in steps.items()}
+    assert found == right
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["r2-ll-one-bucket", pytest.param("r3-simple-bf16-late", marks=pytest.mark.nightly)],
+)
+def test_what_comes_in_some_steps_alone_is_left_out(name: str, tmp_path: Path, shm: Path) -> None:
+    options = replace((CASES | OTHERS)[name], metric_every=3, steps=8)
+    made = generate(options, tmp_path)
+    model = model_of(options)
+    chain = Chain(tmp_path, shm / "memory", made.files, 512)
+    chain.run.units.write_bytes(msgspec.json.encode(model))
+    found = played(chain, 32)
+    chain.close()
+    assert list(found.values()) == units_of(made.truth, options)[: len(found)]
+    assert len(found) == options.steps - options.late

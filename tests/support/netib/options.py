@@ -53,6 +53,8 @@ class Options:
     """A unit of it is closed once it holds so many; 0: there is one."""
     late: bool = False
     """Its units are gathered in the next forward, the last one first."""
+    forced: int = 0
+    """Behind so many steps they are gathered at once, in their own order, as for a checkpoint."""
     tensor_layers: int = 0
     """Layers whose activations two ranks, one of them mirrored, all-reduce in a communicator of
     their own, forward and backward; 0: there is none."""

@@ -40,7 +40,7 @@ def train(job: Runs) -> None:
     for job.step in range(options.steps):
         job.fabric.wait(5000)
         if pending:
-            _gathered(job, values, units)
+            _gathered(job, values, units, backward=True)
         if options.parted == "deepspeed":
             for part in _halves(options.shapes):
                 job.run(all_reduce(options, _drawn(job, sum(part), job.dtype)), gap_us=300)
@@ -49,11 +49,14 @@ def train(job: Runs) -> None:
                 job.run(reduce_scatter(options, _drawn(job, size, torch.float32)), gap_us=300)
         norm = [torch.rand(1) for _ in range(options.ranks)]
         job.run(all_reduce(options, norm), gap_us=400)
+        if options.metric_every and (job.step + 1) % options.metric_every == 0:
+            told = [torch.rand(30) for _ in range(options.ranks)]
+            job.run(all_reduce(options, told), gap_us=400)
         values = [v + DRIFT * job.random(v.numel(), 1) for v in values]
         job.truth.parted.append(b"".join(octets(v.to(job.dtype)) for v in values))
-        pending = options.late
+        pending = options.late and job.step + 1 != options.forced
         if not pending:
-            _gathered(job, values, units)
+            _gathered(job, values, units, backward=False)
 
 
 def _units(job: Runs) -> list[tuple[list[tuple[int, int]], int]]:
@@ -77,10 +80,14 @@ def _units(job: Runs) -> list[tuple[list[tuple[int, int]], int]]:
 
 
 def _gathered(
-    job: Runs, values: list[torch.Tensor], units: list[tuple[list[tuple[int, int]], int]]
+    job: Runs,
+    values: list[torch.Tensor],
+    units: list[tuple[list[tuple[int, int]], int]],
+    *,
+    backward: bool,
 ) -> None:
     ranks = job.options.ranks
-    for places, size in units[::-1] if job.options.late else units:
+    for places, size in units[::-1] if backward else units:
         flat = torch.zeros(size, dtype=job.dtype)
         for i, at in places:
             flat[at : at + values[i].numel()] = values[i].to(job.dtype)

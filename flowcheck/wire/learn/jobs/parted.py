@@ -51,11 +51,11 @@ def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
         return Learned(why_not=(order,))
     if any(cut.lost for cut in cuts[: start + length]):
         return Learned(why_not=(basis.LOST,))
-    held = [content.held(cuts, end, order, ring) for end in ends]
+    held = [content.held(cuts, end, order, ring, parted) for end in ends]
     if held[first] is None:
         return Learned(why_not=(basis.lacking(ring, parted),))
     steps = [one for one in held if one is not None]
-    change = content.most_change(steps, parted)
+    change = content.usual_change(steps, parted)
     if change is None or change > LITTLE:
         return Learned(why_not=(basis.UNLIKE.format(change or 0.0),))
     if content.scattered_parameters(cuts[start : start + length], ring, parted, LITTLE):
@@ -108,7 +108,7 @@ def _followed(
     held: Sequence[list[NDArray[np.uint8]] | None],
     told: tuple[float, list[NDArray[np.uint8]] | None],
 ) -> Learned:
-    """told: the most that a step changes, and what the trainer sent before it began."""
+    """told: what a step changes, and what the trainer sent before it began."""
     start, length, first = place
     change, begun = told
     whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)

@@ -89,7 +89,7 @@ def evidence(parted: Parted, ring: Ring, steps: int, change: float) -> tuple[str
     return (
         STATES,
         f"{len(parted.parts)} units are gathered in each of {steps} steps and change by "
-        f"{change:.1%} of their norm at most from one to the next",
+        f"{change:.1%} of their norm from one to the next",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     )
 

@@ -29,26 +29,29 @@ UNRELATED = 1.0
 
 
 def held(
-    cuts: Sequence[Cut], end: int, order: Sequence[int], ring: Ring
-) -> list[NDArray[np.uint8]] | None:
-    """[unit] what was gathered of each up to the gather `end`; None where some was not seen."""
-    found: list[NDArray[np.uint8] | None] = [None] * len(order)
+    cuts: Sequence[Cut], end: int, order: Sequence[int], ring: Ring, parted: Parted
+) -> Units | None:
+    """[unit] what was gathered of each up to the gather `end`; None where some was not seen, or
+    they came in another order."""
+    found: dict[int, NDArray[np.uint8]] = {}
     own = [cut for cut in cuts[: end + 1] if gathers(cut)][-len(order) :]
     for unit, cut in zip(order, own, strict=True):
         canvas: Canvas = paint(cut, ring)[0]
-        if not canvas.covered.all() or canvas.conflicts or canvas.torn:
+        whole = canvas.covered.all() and not canvas.conflicts and not canvas.torn
+        if not whole or cut.op.work_bytes != parted.parts[unit].gathered_bytes:
             return None
         found[unit] = canvas.result
-    return [one for one in found if one is not None]
+    return [found[unit] for unit in range(len(order))]
 
 
-def most_change(steps: Sequence[Sequence[NDArray[np.uint8]]], parted: Parted) -> float | None:
-    """Of all steps the most that what is gathered changes by, of its norm; None: never."""
+def usual_change(steps: Sequence[Units], parted: Parted) -> float | None:
+    """By how much of its norm what is gathered changes from one step to the next, in more than half
+    of them and in the first one; None: never."""
     every = [
         changes([(a, b, part.dtype) for a, b, part in zip(one, other, parted.parts, strict=True)])
         for one, other in pairwise(steps)
     ]
-    return max(every, default=0.0) or None
+    return max(every[0], sorted(every)[len(every) // 2]) or None if every else None
 
 
 def scattered_parameters(cuts: Sequence[Cut], ring: Ring, parted: Parted, little: float) -> bool:

@@ -1,0 +1,43 @@
+"""Gathered units are held against what they were a step before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowcheck.stages.steady import Steady
+from flowcheck.wire.job import Follows, Job, Parameter
+from flowcheck.wire.terms import Rule
+
+
+def job(dtype: str | None) -> Job:
+    units = tuple(
+        Parameter(sizes=(size,), strides=(1,), element_bytes=4, dtype=dtype) for size in (500, 500)
+    )
+    return Job(
+        rule=Rule.V2_29,
+        kind=Follows.PARAMETERS,
+        communicators=(),
+        edges=(),
+        parameters=units,
+        first_buckets=((0,), (1,)),
+        buckets=((0,), (1,)),
+        first=(),
+        each=(),
+    )
+
+
+def test_what_takes_another_units_place_is_told() -> None:
+    draw = np.random.default_rng(1)
+    one, two = (draw.standard_normal(500).astype("<f4") for _ in range(2))
+    steady = Steady(job("float32"))
+    for step in range(3):
+        moved = np.concatenate([one, two]) * np.float32(1 + step / 100)
+        assert not steady.problem(moved.view(np.uint8))
+    swapped = np.concatenate([two, one])
+    assert "unit 0" in steady.problem(swapped.view(np.uint8))
+    gradient = np.concatenate([one, draw.standard_normal(500).astype("<f4")])
+    assert "unit 1" in steady.problem(gradient.view(np.uint8))
+    back = np.concatenate([one, two])
+    assert not steady.problem(back.view(np.uint8))
+    untold = Steady(job(None))
+    assert not untold.problem(back.view(np.uint8)) and not untold.problem(swapped.view(np.uint8))
