@@ -34,6 +34,8 @@ class SendSeen:
     stop_psn: int
     closed: bool
     """The message that ends the send was seen."""
+    immediate: int | None = None
+    """Of that message, as a big-endian word."""
     flag: int | None
     """LL or LL128 flag: step + 1, modulo 2**32."""
     protocol: Protocol | None = None
@@ -140,7 +142,8 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
         if _closes(message):
             sizes = immediate_sizes(message.immediate or 0)
             if last and not last.closed and last.stop_psn == message.first_psn:
-                sends[-1] = replace(last, stop_psn=message.first_psn + 1, closed=True)
+                stop = message.first_psn + 1
+                sends[-1] = replace(last, stop_psn=stop, closed=True, immediate=message.immediate)
             else:
                 sends.append(_headless(message, min(sizes)))
             continue
@@ -152,6 +155,7 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
                 first_psn=message.first_psn,
                 stop_psn=message.first_psn + message.packets,
                 closed=message.immediate is not None or not splits,
+                immediate=message.immediate,
                 flag=found[1] if found else None,
                 protocol=found[0] if found else None,
             )
@@ -191,6 +195,7 @@ def _headless(message: MessageSeen, size: int) -> SendSeen:
         first_psn=message.first_psn,
         stop_psn=message.first_psn + 1,
         closed=True,
+        immediate=message.immediate,
         flag=None,
     )
 

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
-import numpy as np
-
+from flowcheck.wire.learn.flows import pieces
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
-from flowcheck.wire.learn.flows.streams import SendSeen, immediate_sizes, line_flag
+from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.nccl import SLOT_BYTES, SLOTS
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.terms import Protocol
 
 BLOCK_BYTES = 16 << 20
@@ -37,12 +36,65 @@ def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]
     found: list[list[FlowSeen]] = []
     for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
         homes = (g for g in found if all(_share(flow, other, sends, granting) for other in g))
-        home = next(homes, None)
+        beside = (g for g in homes if not all(_apart(flow, other) for other in g))
+        home = next(beside, None)
         if home is None or _own_grants((*home, flow), granting) > 1:
             found.append([flow])
         else:
             home.append(flow)
-    return [tuple(group) for group in found]
+    return [tuple(group) for group in _one_after_the_other(found, sends, granting)]
+
+
+def _one_after_the_other(
+    found: Sequence[list[FlowSeen]], sends: Sends, granting: Sequence[FlowSeen]
+) -> list[list[FlowSeen]]:
+    """Groups, with those that nothing grants added to the nearest that shares their buffers: of a
+    connection of few sends each queue pair may be done before the next one begins."""
+    granted = [list(group) for group in found if _own_grants(group, granting) == 1]
+    others = []
+    for group in (group for group in found if _own_grants(group, granting) != 1):
+        homes = [
+            home
+            for home in granted
+            if all(
+                _share(one, other, sends, granting)
+                and abs(len(sends[one.key]) - len(sends[other.key])) <= 1
+                for one in group
+                for other in home
+            )
+        ]
+        if homes:
+            at = group[0].first_ns
+            min(homes, key=lambda home: abs(home[0].first_ns - at)).extend(group)
+        else:
+            others.append(group)
+    if not granted and len(others) > 1:
+        others = _by_pieces(others, sends, granting)
+    ordered = (sorted(g, key=lambda f: _began(sends[f.key][0])) for g in (*granted, *others))
+    return sorted(ordered, key=lambda g: _began(sends[g[0].key][0]))
+
+
+def _by_pieces(
+    found: Sequence[list[FlowSeen]], sends: Sends, granting: Sequence[FlowSeen]
+) -> list[list[FlowSeen]]:
+    """Groups, with those in one that share buffers and hold the pieces of the same sends."""
+    merged: list[list[FlowSeen]] = []
+    for group in found:
+        if any(group[0] in of for of in merged):
+            continue
+        alike = [
+            flow
+            for other in found
+            for flow in other
+            if not any(flow in of for of in merged) and _share(group[0], flow, sends, granting)
+        ]
+        whole = len(alike) > len(group) and pieces.is_split([sends[flow.key] for flow in alike])
+        merged.append(alike if whole else group)
+    return merged
+
+
+def _apart(one: FlowSeen, two: FlowSeen) -> bool:
+    return one.last_ns < two.first_ns or two.last_ns < one.first_ns
 
 
 def _began(send: SendSeen) -> tuple[int, int]:
@@ -51,13 +103,9 @@ def _began(send: SendSeen) -> tuple[int, int]:
 
 
 def _share(one: FlowSeen, two: FlowSeen, sends: Sends, granting: Sequence[FlowSeen]) -> bool:
-    """They write to the same buffers, by the same keys, at the same time, or one after the other by
-    the clear-to-send messages of one of them alone."""
+    """They write to the same buffers by the same keys."""
     if (one.key.source, one.key.destination) != (two.key.source, two.key.destination):
         return False
-    apart = one.last_ns < two.first_ns or two.last_ns < one.first_ns
-    if apart and _own_grants((one, two), granting) != 1:
-        return False  # the buffers of a job that was there before
     mine, others = _buffers(sends[one.key]), _buffers(sends[two.key])
     shared = mine.keys() & others.keys()
     spans = [(*mine[key], *others[key]) for key in shared]
@@ -102,16 +150,18 @@ def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> Connection
     a send: address}."""
     rows = [list(sends[flow.key]) for flow in group]
     keys = {id(row): flow.key for row, flow in zip(rows, group, strict=True)}
-    if any(_gaps(row) for row in rows):
-        return None
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
-    split = _split(rows)
+    split = pieces.is_split(rows)
     if split:
-        if not from_start and len({len(row) for row in rows}) > 1:
+        whole = pieces.put_together(rows, max(flow.pmtu_bytes for flow in group))
+        if whole is None:
             return None
-        found = [_whole(pieces) for pieces in zip(*rows, strict=False)]
-        turns = _of_pieces([flow.key for flow in group], rows)
+        found = whole
+        from_start = found[0].first_psn == PSN_OF_START
+        turns = tuple(group[i].key for i in pieces.by_address(rows))
     else:
+        if any(map(pieces.gaps, rows)):
+            return None
         way = _by_turns(rows, granted, from_start=from_start)
         if way is None:
             return None
@@ -124,64 +174,9 @@ def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> Connection
     return Connection(tuple(made), turns, split)
 
 
-def _of_pieces(keys: Sequence[FlowKey], rows: Sequence[Sequence[SendSeen]]) -> tuple[FlowKey, ...]:
-    """Queue pairs in the order of their pieces' addresses; () while no send told of all."""
-    for pieces in zip(*rows, strict=False):
-        told = [(piece.message.va, key) for piece, key in zip(pieces, keys, strict=True)]
-        if all(piece.wire_bytes and piece.message.va for piece in pieces):
-            return tuple(key for _, key in sorted(told, key=lambda pair: pair[0] or 0))
-    return ()
-
-
 def _dealt(way: Sequence[Sequence[SendSeen]]) -> list[SendSeen]:
     """One of each row after another."""
     return [way[n % len(way)][n // len(way)] for n in range(sum(map(len, way)))]
-
-
-def _gaps(row: Sequence[SendSeen]) -> bool:
-    return any(b.first_psn != a.stop_psn for a, b in pairwise(row))
-
-
-def _split(rows: Sequence[Sequence[SendSeen]]) -> bool:
-    """Each send of one is a piece: what their immediates state is what they come to together."""
-    for pieces in zip(*rows, strict=False):
-        total = sum(piece.wire_bytes for piece in pieces)
-        largest = max(piece.wire_bytes for piece in pieces)
-        words = [piece.message.immediate for piece in pieces]
-        if total > largest and all(words) and len(set(words)) == 1:
-            return total in immediate_sizes(words[0] or 0)
-    return False
-
-
-def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
-    """One send of its pieces, by address; an empty piece has none worth looking at."""
-    parts = sorted((piece.message for piece in pieces if piece.wire_bytes), key=lambda m: m.va or 0)
-    if not parts:
-        return pieces[0]
-    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
-    message: MessageSeen = replace(
-        parts[0],
-        wire_bytes=starts[-1],
-        payload=np.concatenate([part.payload for part in parts]),
-        missing=_moved(starts, [part.missing for part in parts]),
-        conflicts=_moved(starts, [part.conflicts for part in parts]),
-        first_ns=min(part.first_ns for part in parts),
-    )
-    flag = line_flag(message)
-    return replace(
-        pieces[0],
-        message=message,
-        wire_bytes=message.wire_bytes,
-        closed=all(piece.closed for piece in pieces),
-        flag=flag[1] if flag else None,
-        protocol=flag[0] if flag else None,
-    )
-
-
-def _moved(
-    starts: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[tuple[int, int], ...]:
-    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
 
 
 def _by_turns(

@@ -1,0 +1,214 @@
+"""Sends of which every queue pair of a connection carries a piece (NCCL_IB_SPLIT_DATA_ON_QPS).
+
+Of S bytes over q queue pairs each takes S/q, rounded up to 128, the last ones less or nothing, and
+each piece's immediate states S (NCCL src/transport/net_ib, ncclIbMultiSend). So the others tell how
+large a piece was that was lost, and how many packets it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from flowcheck.wire.learn.flows.numbering import PSN_OF_START
+from flowcheck.wire.learn.flows.streams import SendSeen, immediate_sizes, line_flag
+from flowcheck.wire.seen import MessageSeen
+
+ALIGN_BYTES = 128
+"""Every piece but the last one is a multiple of it."""
+
+Row = Sequence[SendSeen]
+"""The sends of one queue pair, ascending PSN."""
+
+
+def is_split(rows: Sequence[Row]) -> bool:
+    """Each send of one is a piece: what their immediates state is not its own size, but what they
+    come to together."""
+    for pieces in zip(*rows, strict=False):
+        words = {piece.immediate for piece in pieces}
+        word = words.pop()
+        if words or not word:
+            continue
+        sizes = immediate_sizes(word)
+        parts = [piece.wire_bytes for piece in pieces]
+        if sum(parts) in sizes and any(part not in sizes for part in parts):
+            return True
+    return False
+
+
+def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
+    """Whole sends in order; None where loss or a start in the middle leaves open which pieces
+    belong together. pmtu_bytes: 0 where no packet told it."""
+    starts = {row[0].first_psn == PSN_OF_START for row in rows}
+    if starts == {False} and len({len(row) for row in rows}) > 1:
+        return None
+    if len(starts) > 1 or any(gaps(row) for row in rows):
+        order = by_address(rows)
+        filled = _filled([rows[i] for i in order], pmtu_bytes) if order else None
+        if filled is None:
+            return None
+        rows = filled
+    sends = list(zip(*rows, strict=False))
+    if any(len({p.immediate for p in pieces} - {None}) > 1 for pieces in sends):
+        return None
+    return [_whole(pieces) for pieces in sends]
+
+
+def gaps(row: Row) -> bool:
+    return any(two.first_psn != one.stop_psn for one, two in pairwise(row))
+
+
+def by_address(rows: Sequence[Row]) -> list[int]:
+    """Places of the rows in the order of their pieces; [] while no send told of all. Receives use
+    the same few addresses over and over: pieces of two alike tell as much as those of one."""
+    for first in rows[0]:
+        for size in immediate_sizes(first.immediate or 0):
+            each = _each(size, len(rows))
+            if not (0 < first.wire_bytes <= each and first.message.va):
+                continue
+            offsets = [_offsets(row, first, size, each) for row in rows[1:]]
+            told = [0, *(of.pop() for of in offsets if len(of) == 1)]
+            order = sorted(range(len(told)), key=lambda i: told[i])
+            if len(told) == len(rows) and [told[i] - min(told) for i in order] == [
+                each * i for i in range(len(rows))
+            ]:
+                return order
+    return []
+
+
+def _offsets(row: Row, first: SendSeen, size: int, each: int) -> set[int]:
+    """How far behind the piece `first` the pieces of `row` lie, of sends as large."""
+    at = first.message.va or 0
+    return {
+        send.message.va - at
+        for send in row
+        if send.immediate == first.immediate
+        and send.message.va
+        and send.wire_bytes
+        and abs(send.message.va - at) < size
+        and (send.message.va - at) % each == 0
+    }
+
+
+def _each(size: int, count: int) -> int:
+    """Bytes of every piece but the last ones."""
+    return -(-size // count // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _piece(size: int, count: int, place: int) -> int:
+    each = _each(size, count)
+    return max(0, min(each, size - place * each))
+
+
+def _filled(rows: Sequence[Row], pmtu_bytes: int) -> list[list[SendSeen]] | None:
+    """Rows, in the order of pieces, with a stand-in for each piece that was lost; None where the
+    PSNs do not bear out what that rests on."""
+    known = [[send for send in row if not send.message.inferred] for row in rows]
+    if not pmtu_bytes and any(send.message.packets > 1 for row in known for send in row):
+        return None
+    found: list[list[SendSeen]] = [[] for _ in rows]
+    psns = [PSN_OF_START] * len(rows)
+    while any(known):
+        seen = [
+            row.pop(0) if row and row[0].first_psn == psn else None
+            for row, psn in zip(known, psns, strict=True)
+        ]
+        size = _stated(seen)
+        if size is None:
+            return None
+        closing = any(send is not None and _closed_apart(send) for send in seen)
+        for place, send in enumerate(seen):
+            of = _piece(size, len(rows), place)
+            packets = max(1, -(-of // pmtu_bytes)) if pmtu_bytes else 1
+            if send is not None and send.message.packets != packets:
+                return None
+            found[place].append(send or _lost(seen, place, size, psns[place], packets))
+            psns[place] += packets + closing
+            if known[place] and known[place][0].first_psn < psns[place]:
+                return None
+    return found
+
+
+def _stated(pieces: Sequence[SendSeen | None]) -> int | None:
+    """Of what size the send is that these are pieces of."""
+    words = {piece.immediate for piece in pieces if piece is not None} - {None}
+    if len(words) != 1:
+        whole = [piece.wire_bytes for piece in pieces if piece is not None]
+        return sum(whole) if not words and len(whole) == len(pieces) else None
+    fits = [
+        size
+        for size in dict.fromkeys(immediate_sizes(words.pop() or 0))
+        if all(
+            piece is None or piece.wire_bytes == _piece(size, len(pieces), place)
+            for place, piece in enumerate(pieces)
+        )
+    ]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _closed_apart(send: SendSeen) -> bool:
+    """An empty write behind it states its size (NCCL_IB_ADAPTIVE_ROUTING)."""
+    return send.stop_psn > send.message.first_psn + send.message.packets
+
+
+def _lost(
+    seen: Sequence[SendSeen | None], place: int, size: int, psn: int, packets: int
+) -> SendSeen:
+    """The piece at `place` of a send of `size` bytes, by what was seen of the others."""
+    there = [(i, piece) for i, piece in enumerate(seen) if piece is not None]
+    beside, like = max(there, key=lambda pair: bool(pair[1].message.va and pair[1].wire_bytes))
+    own = _piece(size, len(seen), place)
+    address = like.message.va if like.wire_bytes else None
+    message = replace(
+        like.message,
+        first_psn=psn,
+        packets=packets,
+        va=address and address + (place - beside) * _each(size, len(seen)),
+        wire_bytes=own,
+        payload=np.zeros(own, np.uint8),
+        missing=((0, own),) if own else (),
+        conflicts=(),
+    )
+    return replace(
+        like,
+        message=message,
+        wire_bytes=own,
+        first_psn=psn,
+        stop_psn=psn + packets,
+        flag=None,
+        protocol=None,
+    )
+
+
+def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
+    """One send of its pieces, by address; an empty piece has none worth looking at."""
+    parts = sorted((piece.message for piece in pieces if piece.wire_bytes), key=lambda m: m.va or 0)
+    if not parts:
+        return pieces[0]
+    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
+    message: MessageSeen = replace(
+        parts[0],
+        wire_bytes=starts[-1],
+        payload=np.concatenate([part.payload for part in parts]),
+        missing=_moved(starts, [part.missing for part in parts]),
+        conflicts=_moved(starts, [part.conflicts for part in parts]),
+        first_ns=min(part.first_ns for part in parts),
+    )
+    flag = line_flag(message)
+    return replace(
+        pieces[0],
+        message=message,
+        wire_bytes=message.wire_bytes,
+        closed=all(piece.closed for piece in pieces),
+        flag=flag[1] if flag else None,
+        protocol=flag[0] if flag else None,
+    )
+
+
+def _moved(
+    starts: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[tuple[int, int], ...]:
+    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
