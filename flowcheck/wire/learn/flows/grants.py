@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowcheck.wire import nccl
+from flowcheck.wire.learn.flows.numbering import Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.seen import FlowSeen
 from flowcheck.wire.terms import Protocol
@@ -22,6 +23,12 @@ class Grants:
     flow: FlowSeen
     by_index: Mapping[int, nccl.Cts]
     messages: int
+    times: Mapping[int, tuple[int, int]]
+    """{number: when it was seen}, as `numbering.time_of`."""
+
+    @property
+    def granted(self) -> Granted:
+        return {n: (cts.address, self.times[n]) for n, cts in self.by_index.items()}
 
     @property
     def tag(self) -> int | None:

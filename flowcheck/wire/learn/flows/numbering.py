@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
 from flowcheck.wire.partition import NCCL_STEPS
+from flowcheck.wire.seen import MessageSeen
 
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
@@ -23,23 +24,31 @@ class Numbered:
     from_start: bool
 
 
-def number_sends(
-    sends: Sequence[SendSeen], granted: Mapping[int, int], *, flags_count: bool
-) -> Numbered:
-    """Number the sends of one flow, ascending PSN. `granted`: send number -> address, empty where
-    the opposite direction was not mirrored. `flags_count`: a line's flag is the number of its send
+AGREE = 0.9
+"""Share of sends that must answer the clear-to-send which the number says: clocks of two mirror
+points may differ."""
+Granted = Mapping[int, tuple[int, tuple[int, int]]]
+"""{number of a send: (address it was granted, when)}; time: nanoseconds, then order of sight."""
+
+
+def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: bool) -> Numbered:
+    """Number the sends of one flow, ascending PSN. `grants`: empty where the opposite direction was
+    not mirrored. `flags_count`: a line's flag is the number of its send
     plus one; false where Simple sends, which are two steps long, come between. A send whose number
     stays open is numbered by the least that fits and the flow says so."""
     if not sends:
         return Numbered({}, (), (), False)
     from_start = sends[0].first_psn == PSN_OF_START
+    granted = {number: address for number, (address, _) in grants.items()}
     base = _slot_base(sends) if flags_count else None
     known = [_flag_number(s) if flags_count else None for s in sends]
     numbers: list[int] = []
     guessed = 0
+    first_told = False
     for i, send in enumerate(sends):
         if i == 0:
-            number, sure = _first_number(sends, known, granted, from_start)
+            number, sure = _first_number(sends, known, grants, from_start)
+            first_told = sure
         else:
             gap = send.first_psn - sends[i - 1].stop_psn
             least = numbers[-1] + 1
@@ -56,7 +65,8 @@ def number_sends(
     evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
     if guessed:
         problems = (*problems, f"{guessed} gaps whose lost messages could not be counted for sure")
-    return Numbered(numbered, evidence, problems, from_start or numbers[0] == 0)
+    # That a guess begins at 0 tells nothing.
+    return Numbered(numbered, evidence, problems, from_start or (first_told and not numbers[0]))
 
 
 def _flag_number(send: SendSeen) -> int | None:
@@ -66,7 +76,7 @@ def _flag_number(send: SendSeen) -> int | None:
 def _first_number(
     sends: Sequence[SendSeen],
     known: Sequence[int | None],
-    granted: Mapping[int, int],
+    grants: Granted,
     from_start: bool,
 ) -> tuple[int, bool]:
     if from_start:
@@ -76,10 +86,32 @@ def _first_number(
     late = _from_later(sends, known, 0)
     if late is not None and late >= 0:
         return late, True
-    indices = [index for index, va in granted.items() if va == sends[0].message.va]
-    if indices:
-        return min(indices), len(indices) == 1
-    return 0, False
+    return _from_grants(sends, grants)
+
+
+def _from_grants(sends: Sequence[SendSeen], grants: Granted) -> tuple[int, bool]:
+    """The number of the first send by the clear-to-send messages that it and those behind it, with
+    no gap between, answer. One is answered by what comes behind it, and an address is granted
+    again only once what was written there was taken: the last one before a send is its own."""
+    of_address: dict[int, list[tuple[tuple[int, int], int]]] = {}
+    for number, (address, time) in grants.items():
+        of_address.setdefault(address, []).append((time, number))
+    votes: Counter[int] = Counter()
+    for i, send in enumerate(sends):
+        if i and send.first_psn != sends[i - 1].stop_psn:
+            break
+        message = send.message
+        before = [one for one in of_address.get(message.va or 0, ()) if one[0] <= time_of(message)]
+        if before and (number := max(before)[1] - i) >= 0:
+            votes[number] += 1
+    if not votes:
+        return 0, False
+    best, count = votes.most_common(1)[0]
+    return best, count >= AGREE * votes.total()
+
+
+def time_of(message: MessageSeen) -> tuple[int, int]:
+    return message.first_ns, message.order
 
 
 def _from_later(sends: Sequence[SendSeen], known: Sequence[int | None], start: int) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
-from flowcheck.wire.learn.flows.numbering import number_sends
+from flowcheck.wire.learn.flows.numbering import number_sends, time_of
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
@@ -55,7 +55,8 @@ def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | No
     if not entries or len(whole) < len(messages):
         return None
     found = {cts.index: cts for cts in entries}
-    return Grants(flow, found, len(messages))
+    times = {cts.index: time_of(m) for cts, m in zip(entries, whole, strict=True)}
+    return Grants(flow, found, len(messages), times)
 
 
 def _is_data(messages: Sequence[MessageSeen]) -> bool:
@@ -91,7 +92,7 @@ def _streams(
 
 
 def _stream(flow: FlowSeen, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
-    granted = _granted(granter)
+    granted = granter.granted if granter is not None else {}
     protocol = _protocol(sends, granter)
     numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
     told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}

@@ -32,6 +32,17 @@ def in_causal_order(cut: Cut, ring: Ring) -> bool:
     )
 
 
+def at_once(cut: Cut, ring: Ring) -> bool:
+    """All channels of it carry something at the same time: one kernel moves them all, and the next
+    one begins when it has ended. What each carried may be whole, and of two collectives."""
+    spans: dict[int, tuple[int, int]] = {}
+    for (_, channel, _, _), time_ns in _times(cut, ring).items():
+        begin, end = spans.get(channel, (time_ns, time_ns))
+        spans[channel] = min(begin, time_ns), max(end, time_ns)
+    latest = max((begin for begin, _ in spans.values()), default=0)
+    return all(end >= latest for _, end in spans.values())
+
+
 def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
     """When each ring step of it was first seen."""
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)

@@ -13,7 +13,7 @@ from flowcheck.wire.learn.cuts.place import Canvas, is_added, paint, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.alike import is_multiple
-from flowcheck.wire.learn.search.causal import in_causal_order
+from flowcheck.wire.learn.search.causal import at_once, in_causal_order
 from flowcheck.wire.learn.search.pairs import counted_until
 from flowcheck.wire.terms import Kind
 
@@ -142,6 +142,8 @@ def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
 def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:
     """Content bears out where the collective begins: a reading shifted by some sends would take
     partial sums for results, which differ from one hop to the next."""
+    if not at_once(cut, ring):
+        return False
     if adds_up(cut, ring, canvas):
         return True
     if not cut.lost and _senders_named(ring) and _sizes_tell(cut, ring):

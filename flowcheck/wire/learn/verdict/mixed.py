@@ -26,8 +26,6 @@ MIXED = (
 )
 ALIKE = 0.5
 """Share of a connection's sends that another one in its place has at least."""
-
-
 TRIES = 20_000
 """Of ways to mix connections, before it is not told that none is possible."""
 
@@ -62,7 +60,11 @@ class _Mixing:
         self._own = {role: ring.edges[role.edge].streams[role.at] for role in used}
         mine = set(map(id, self._own.values()))
         self._strangers = {
-            role: [s for s in streams if id(s) not in mine and _same(stream, s)]
+            role: [
+                s
+                for s in streams
+                if id(s) not in mine and _same(stream, s) and self._times.at_once(role, s)
+            ]
             for role, stream in self._own.items()
         }
         # Those that may be others' first: what contradicts them is found at once.
@@ -135,6 +137,19 @@ class _Times:
     def __init__(self, communicator: Communicator) -> None:
         self._ring: Ring = communicator.ring
         self._cuts: Sequence[Cut] = communicator.cuts.found
+        spans = (_span(cut, self._ring) for cut in self._cuts)
+        self._spans: Sequence[tuple[int, int]] = tuple(spans)
+        """[cut] (first, last) time of its sends, all connections together."""
+
+    def at_once(self, role: _Role, stream: Stream) -> bool:
+        """Its sends in this role were seen while the others of each collective were, or no further
+        from them than these took: one kernel moves them all."""
+        for cut, (begin, end) in zip(self._cuts, self._spans, strict=True):
+            slack = end - begin
+            seen = [stream.sends[n].message for n in self._numbers(cut, role) if n in stream.sends]
+            if any(not begin - slack <= m.first_ns <= end + slack for m in seen):
+                return False
+        return True
 
     def broken(self, before: _Role, after: _Role, into: Stream, out: Stream) -> bool:
         """What these connections sent in these roles cannot be: a rank sent before it received."""
@@ -180,6 +195,12 @@ class _Times:
             if same and _differ(one, into.sends.get(came[place]), out.sends.get(gone[on]), cut):
                 return True
         return False
+
+
+def _span(cut: Cut, ring: Ring) -> tuple[int, int]:
+    sends = cut.sends(ring)
+    seen = [s.message.first_ns for of, n, _ in sends if (s := of.sends.get(n)) is not None]
+    return (min(seen), max(seen)) if seen else (0, 0)
 
 
 def _seen(stream: Stream, numbers: range) -> int | None:
