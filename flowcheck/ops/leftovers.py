@@ -100,4 +100,5 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
 
 def _is_temporary(run: Path) -> bool:
     folder = Path(tempfile.gettempdir()).resolve()
-    return run.parent == folder and run.name.startswith(REPLAY_PREFIX)
+    chain = run.parent.parent if run.parent.name == "jobs" else run
+    return chain.parent == folder and chain.name.startswith(REPLAY_PREFIX)

@@ -18,6 +18,7 @@ from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
+from flowcheck.ops.parts import addresses_of
 from flowcheck.ops.several import every
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
@@ -103,6 +104,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "learned": where.learned_job.exists(),
         "why_not": reasons(where),
         "follows": _follows(where),
+        "addresses": _addresses(where),
         "awaits_base": incarnation_of(where).step is None,
         "logged": _logged(where, config),
         "shard": _shard(where),
@@ -116,6 +118,13 @@ def _follows(where: RunDir) -> str | None:
     if not where.learned_job.exists():
         return None
     return str(decode_job(where.learned_job.read_bytes()).kind)
+
+
+def _addresses(where: RunDir) -> list[str]:
+    """Of the ports that a learned job's connections were seen at."""
+    if not where.learned_job.exists():
+        return []
+    return addresses_of(decode_job(where.learned_job.read_bytes()))
 
 
 def _shard(where: RunDir) -> dict[str, Any] | None:
@@ -166,6 +175,8 @@ def _print(state: dict[str, Any]) -> None:
     if state["awaits_base"]:
         console.print(_awaited(state["logged"]), highlight=False, soft_wrap=True)
     step = state["last_step"]
+    if state["addresses"]:
+        console.print(f"job on {', '.join(state['addresses'])}", highlight=False, soft_wrap=True)
     if step:
         console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
         if state["follows"] == Follows.PARAMETERS:

@@ -96,7 +96,8 @@ def of_wanted(reading: Reading, wanted: Wanted | None) -> Reading:
             )
         why_not = (why,)
     if reading.gathered is not None and reading.job is not None:
-        why = "" if fits(wanted.own, reading.job) else NOT_WANTED
+        why = NOT_BACK if wanted.back is not None else ""  # whose units these are is not told
+        why = why if fits(wanted.own, reading.job) else NOT_WANTED
         return replace(reading, job=None, why_not=(why,)) if why else reading
     return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)
 

@@ -76,3 +76,13 @@ def test_what_may_be_mixed_is_refused(tmp_path: Path) -> None:
     assert nothing_is_mixed(reading, made) == 0
     assert reading.job is None and MIXED in reading.why_not
     assert not [c for c in reading.collectives if c.kind == "all_reduce" and c.complete]
+
+
+@pytest.mark.nightly
+def test_no_sum_is_told_of_connections_that_may_be_mixed(tmp_path: Path) -> None:
+    shapes = ((64, 100), (64,), (10, 64), (10,))
+    one, two = (replace(ONE, seed=1110 + n, shapes=shapes) for n in range(2))
+    reading, made = both(tmp_path, one, two, 2999)
+    truth = {each.sha256 for m in made for each in m.truth.collectives}
+    told = [c for c in reading.collectives if c.kind == "all_reduce" and c.sha256 and not c.assumed]
+    assert {c.sha256 for c in told} <= truth

@@ -172,7 +172,7 @@ def _read(
         numbered = tree.in_doubt(communicators, numbered)
     reading = Reading(
         flows=sorted_flows.readings,
-        collectives=in_doubt(parts, numbered),
+        collectives=in_doubt(communicators, ring_streams, parts, numbered),
         weights=first.weights,
         job=first.job,
         why_not=(*why_not, *(s for c in communicators for s in _unread(c))),

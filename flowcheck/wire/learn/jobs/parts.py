@@ -67,9 +67,18 @@ def _open(weights: Weights | None) -> Weights | None:
     return weights and replace(weights, complete=False, why_not=MIXED)
 
 
-def in_doubt(parts: Sequence[Part], collectives: Sequence[Collective]) -> tuple[Collective, ...]:
+def in_doubt(
+    communicators: Sequence[Communicator],
+    streams: Sequence[Stream],
+    parts: Sequence[Part],
+    collectives: Sequence[Collective],
+) -> tuple[Collective, ...]:
     """Those of connections that may be another communicator's are never complete."""
     mixed = {part.communicator for part in parts if MIXED in part.why_not}
+    jobs = {part.communicator for part in parts if part.job is not None}
+    for number, communicator in enumerate(communicators):
+        if number not in mixed | jobs and may_be_mixed(communicator, streams):
+            mixed.add(number)
     return tuple(
         replace(c, doubtful=True, assumed=(*c.assumed, MIXED)) if c.communicator in mixed else c
         for c in collectives
