@@ -9,7 +9,7 @@ from __future__ import annotations
 from flowcheck.wire.learn.cuts.place import Canvas
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
-from flowcheck.wire.learn.trainer.iteration import disputed
+from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.terms import (
     GRAIN_BYTES,
@@ -33,6 +33,7 @@ class Ends:
         # Where nothing was lost and nothing as large came between, order tells which bucket it is.
         told = not any(cut.lost for cut in self._cuts)
         told = told and not disputed(self._cuts, habits.reduces)
+        self._ordered_from = planned_at(self._cuts) if told else len(self._cuts)
         self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
@@ -51,6 +52,10 @@ class Ends:
         # What fills up a group may be anything: of another tensor, even of the same kind.
         return self._cuts[i].op.protocol is not Protocol.LL128 and _fills_last_line(canvas)
 
+    def _placed(self, i: int) -> bool:
+        """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
+        return i >= self._ordered_from
+
     def _told(self, i: int) -> bool:
         op = self._cuts[i].op
         if op.kind is not Kind.ALL_REDUCE:
@@ -58,8 +63,8 @@ class Ends:
         told = not op.slack_is_open
         grain = GRAIN_BYTES[op.protocol]
         if op.meaning == BUCKET and grain > 1:
-            # A metric of one number is as large on the wire as a bucket of one line.
-            told = op.work_bytes > grain and i < self._hidden_from
+            # A metric of one number is as large on the wire as a bucket of one line or group.
+            told = (op.work_bytes > grain or self._placed(i)) and i < self._hidden_from
             told = told and (op.work_bytes, op.protocol) not in self._rivals
         return told
 
@@ -84,10 +89,26 @@ def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = Fal
         tensors = tuple(own) or tensors
     ends: set[int] = set()
     for cut in habits.shapes:
-        for element_bytes in ELEMENT_BYTES:
+        for element_bytes in _types(habits, grain) if named else ELEMENT_BYTES:
             if cut.elements * element_bytes <= round_up(habits.weights_bytes, grain):
                 ends |= {sum(cut.counts[i] for i in of) * element_bytes for of in tensors}
     return any(end != size and round_up(end, grain) == round_up(size, grain) for end in ends)
+
+
+def _types(habits: Habits, grain: int) -> tuple[int, ...]:
+    """Bytes an element may have: buckets of one type all have, on the wire, the sizes it gives."""
+    own = set(habits.reduced or habits.each)
+    if len(own) != 1 or len(habits.shapes) != 1:
+        return ELEMENT_BYTES
+    counts = habits.shapes[0].counts
+    buckets = [sum(counts[i] for i in of) for of in habits.buckets]
+    [told] = own
+    sizes = [round_up(count * told, grain) for count in buckets]
+    return tuple(
+        each
+        for each in ELEMENT_BYTES
+        if [round_up(count * each, grain) for count in buckets] == sizes
+    )
 
 
 def _fills_last_line(canvas: Canvas) -> bool:

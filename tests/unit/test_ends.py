@@ -1,0 +1,42 @@
+"""Where a tensor of one LL128 group ends: told by its place in the plan, or by nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.netib import Options, generate
+
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import read_stream
+from flowcheck.wire.learn.verdict.ends import END_OPEN
+
+TINY_LAST = Options(
+    shapes=((98,), (96, 100), (64,)),
+    ranks=4,
+    protocol="LL128",
+    caps_bytes=(1000, 3000),
+    steps=3,
+)
+"""Its second bucket holds 98 numbers, where a group has room for 480."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_bucket_within_one_group_is_told_by_its_place(tmp_path: Path, dtype: str) -> None:
+    made = generate(replace(TINY_LAST, dtype=dtype), tmp_path)
+    tape = read_tape(made.files)
+    reading = read_stream(tape.flows, tape.messages)
+    told = {c.sha256 for c in reading.collectives if not c.assumed}
+    assert len(made.truth.buckets) == 2
+    assert {each.sha256 for each in made.truth.gradients} <= told
+
+
+def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path) -> None:
+    made = generate(replace(TINY_LAST, metric_every=2, steps=6), tmp_path)
+    tape = read_tape(made.files)
+    reduces = [c for c in read_stream(tape.flows, tape.messages).collectives
+               if c.kind == "all_reduce"]  # fmt: skip
+    assert any(END_OPEN in c.assumed and c.missing for c in reduces)
+    right = {each.sha256 for each in made.truth.collectives}
+    assert {c.sha256 for c in reduces if not c.missing} <= right
