@@ -17,7 +17,12 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, begins_here, counted
 from flowcheck.wire.learn.search.pairs import completions
 from flowcheck.wire.learn.trainer.iteration import BY_ORDER, disputed
-from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about
+from flowcheck.wire.learn.verdict.doubt import (
+    UNREAD_BESIDE,
+    assumptions,
+    doubts_about,
+    unread_since,
+)
 from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT, END_OPEN, Ends, uncover_end
 from flowcheck.wire.terms import Kind, Protocol
 
@@ -57,7 +62,7 @@ def collect(
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
-    known, ends = counted(ring, cuts), Ends(communicator)
+    known, ends, unread_ns = counted(ring, cuts), Ends(communicator), unread_since(communicator)
     either = disputed(cuts, communicator.habits.reduces)
     collectives = []
     since = 0
@@ -78,6 +83,8 @@ def collect(
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
+        if unread_ns is not None and _last_seen(cut, ring) >= unread_ns:
+            assumed.append(UNREAD_BESIDE)
         if ends.open(i, canvas):
             uncover_end(canvas, cut.op.protocol)
             assumed.append(END_OPEN)
@@ -87,6 +94,12 @@ def collect(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
     return Found(tuple(collectives), proposed, known, added)
+
+
+def _last_seen(cut: Cut, ring: Ring) -> int:
+    """When its last send began; 0: none was seen."""
+    found = (stream.sends.get(number) for stream, number, _ in cut.sends(ring))
+    return max((send.message.first_ns for send in found if send is not None), default=0)
 
 
 def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:

@@ -24,6 +24,9 @@ MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the sa
 CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
+UNREAD_BESIDE = "how large it is: sends of the same time fit no collective, and may be parts of it"
+
+
 def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     """Why the sends of `cut` may be another collective, or one of another size."""
     if cut.doubt:
@@ -45,6 +48,20 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
     if not _clean(communicator):
         return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
     return []
+
+
+def unread_since(communicator: Communicator) -> int | None:
+    """When the first send that fits no collective was seen; None: there is none."""
+    cuts = communicator.cuts
+    if not cuts.unread:
+        return None
+    left = [
+        min(later)
+        for edge, at in zip(cuts.ring.edges, cuts.state.positions, strict=True)
+        for stream, number in zip(edge.streams, at, strict=True)
+        if (later := [s.message.first_ns for n, s in stream.sends.items() if n >= number])
+    ]
+    return min(left, default=None)
 
 
 def writers_open(cut: Cut, communicator: Communicator) -> str:
