@@ -55,6 +55,8 @@ class Options:
     """Its units are gathered in the next forward, the last one first."""
     forced: int = 0
     """Behind so many steps they are gathered at once, in their own order, as for a checkpoint."""
+    skipped: int = 0
+    """The step of so much is not taken, as on an overflow: nothing is gathered behind it."""
     tensor_layers: int = 0
     """Layers whose activations two ranks, one of them mirrored, all-reduce in a communicator of
     their own, forward and backward; 0: there is none."""

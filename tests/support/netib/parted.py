@@ -52,6 +52,8 @@ def train(job: Runs) -> None:
         if options.metric_every and (job.step + 1) % options.metric_every == 0:
             told = [torch.rand(30) for _ in range(options.ranks)]
             job.run(all_reduce(options, told), gap_us=400)
+        if job.step + 1 == options.skipped:
+            continue
         values = [v + DRIFT * job.random(v.numel(), 1) for v in values]
         job.truth.parted.append(b"".join(octets(v.to(job.dtype)) for v in values))
         pending = options.late and job.step + 1 != options.forced
