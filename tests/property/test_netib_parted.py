@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
 from support.netib import generate
 from support.netib.options import Options, Truth
 from support.netib.shapes import SMALL, WIDE
@@ -17,9 +18,10 @@ from test_netib_joined import behind, frames_in
 from flowcheck.plane.tape import read_tape
 from flowcheck.replica.parted import Laying, Named, laid
 from flowcheck.replica.units import Wrapped, model_units
-from flowcheck.wire.job import Follows, decode_job
+from flowcheck.wire.job import Follows, Parameter, decode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.parted import Style
+from flowcheck.wire.stated import Stated
 
 STYLES = {"deepspeed": Style.ZERO, "megatron": Style.MEGATRON}
 ZERO = Options(shapes=SMALL, parted="deepspeed", version=(2, 30), steps=4)
@@ -195,3 +197,30 @@ def test_what_comes_in_some_steps_alone_is_left_out(name: str, tmp_path: Path, s
     chain.close()
     assert list(found.values()) == units_of(made.truth, options)[: len(found)]
     assert len(found) == options.steps - options.late - bool(options.skipped)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shapes", "ranks"),
+    [
+        ("float32", SMALL, 2),
+        ("bfloat16", SMALL, 2),
+        ("bfloat16", WIDE, 2),
+        pytest.param("bfloat16", WIDE, 3, marks=pytest.mark.nightly),
+    ],
+)
+def test_gradients_of_a_stated_model_are_refused_where_its_optimizer_has_other_parameters(
+    dtype: str, shapes: tuple[tuple[int, ...], ...], ranks: int, tmp_path: Path
+) -> None:
+    options = replace(ZERO, dtype=dtype, shapes=shapes, ranks=ranks)
+    each = getattr(torch, dtype).itemsize
+    parameters = tuple(
+        Parameter(sizes=s, strides=(s[1], 1) if len(s) > 1 else (1,), element_bytes=each)
+        for s in options.shapes
+    )
+    stated = Stated(parameters=parameters, order=tuple(range(len(parameters)))[::-1])
+    tape = read_tape(generate(options, tmp_path).files)
+    reading = read_stream(tape.flows, tape.messages, stated=stated)
+    if dtype == "float32":
+        assert reading.job is not None and reading.job.kind is Follows.GRADIENTS
+    else:
+        assert reading.job is None and "float32 ones of its own" in " ".join(reading.why_not)

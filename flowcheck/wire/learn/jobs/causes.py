@@ -26,6 +26,7 @@ from flowcheck.wire.learn.jobs.wrappers import (
     low_rank,
     second_count,
 )
+from flowcheck.wire.learn.jobs.zero import STEPS_ITS_OWN, steps_its_own
 from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
@@ -99,6 +100,8 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
         return LOW_RANK.format(*factors)
     if averages(habits, cuts, ring):
         return AVERAGED.format(habits.state_bytes)
+    if steps_its_own(habits, cuts, ring):
+        return STEPS_ITS_OWN
     extras, iterations = extras_as_large(cuts, habits.reduces)
     # In the first of them, or in the last, it may not have been seen.
     always = extras > 1 and extras >= iterations - 1

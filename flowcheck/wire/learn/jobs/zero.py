@@ -14,13 +14,19 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.reading import Collective
+from flowcheck.wire.learn.trainer.habits import GRADIENTS, Habits
+from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
 OFTEN = 3
 """Of one size, before what they hold is compared."""
 LITTLE = 0.25
 """Of its norm, that parameters change by in a step at most; gradients of other data change more."""
 LEAST_BYTES = 256
+PADS_BYTES = 256
+"""That the parts of a group of parameters are filled up by at most."""
 MAYBE_ZERO = (
     "what is read as all-reduces of {:,} bytes changes little from one to the next, as parameters "
     "do: a reduce-scatter of gradients and a gather of the parameters behind it (ZeRO-1, "
@@ -33,6 +39,11 @@ MAYBE_PARTED = (
     "optimizer): they are followed where the job file states [sharded] style"
 )
 SENTENCES = {"all_reduce": MAYBE_ZERO, "all_gather": MAYBE_PARTED}
+STEPS_ITS_OWN = (
+    "parameters of two bytes are gathered after every sum of their gradients, as by DeepSpeed's "
+    "ZeRO: its optimizer steps float32 ones of its own, which are not on the wire; the job file's "
+    '[sharded] style = "zero" follows the gathered ones'
+)
 MAYBE_TWO = "that it is one all-reduce: a reduce-scatter and the gather behind it look alike"
 
 
@@ -53,6 +64,30 @@ def maybe_zero(
         else c
         for c in collectives
     )
+
+
+def steps_its_own(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
+    """Parameters of two bytes are gathered in every iteration behind their gradients: the optimizer
+    is parted, and keeps float32 ones of its own, which it steps."""
+    sums = [i for i, cut in enumerate(cuts) if cut.op.meaning in GRADIENTS]
+    if set(habits.each) != {2} or not habits.reduces or not habits.state_bytes:
+        return False
+    ends = sums[habits.reduces - 1 :: habits.reduces]
+    behind = [cuts[end + 1 : begin] for end, begin in pairwise([*ends, len(cuts)])]
+    return sum(_all_of(habits, own, ring) for own in behind) > len(behind) // 2
+
+
+def _all_of(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
+    """They gather as much as all parameters with what fills parts up. Of two ranks, several loops
+    of a gather look like all-reduces."""
+    held = slack = 0
+    for cut in cuts:
+        kinds = (Kind.ALL_GATHER, Kind.ALL_REDUCE) if ring.ranks == 2 else (Kind.ALL_GATHER,)
+        size = cut.op.work_bytes * ring.ranks
+        if cut.op.kind in kinds and cut.op.meaning not in GRADIENTS and size >= LEAST_BYTES:
+            held += size
+            slack += PADS_BYTES + ring.ranks * GRAIN_BYTES[cut.op.protocol]
+    return 0 <= held - habits.state_bytes < slack
 
 
 def _slow(held: Sequence[NDArray[np.uint8]]) -> bool:
