@@ -97,6 +97,11 @@ static int progress_all(struct fcl_comm *comm, uint64_t *waiting)
 	int work = fcl_lane_progress(comm, &comm->collectives);
 	int moved = work < 0 ? work : progress_ends(comm, &comm->ring, waiting);
 
+	for (struct fcl_peer *branch = comm->branches; moved >= 0 && branch != NULL;
+	     branch = branch->next) {
+		work += moved;
+		moved = progress_ends(comm, &branch->ends, waiting);
+	}
 	for (struct fcl_peer *peer = comm->peers; moved >= 0 && peer != NULL; peer = peer->next) {
 		struct fcl_lane *const lanes[] = { &peer->sends, &peer->receives };
 
@@ -156,14 +161,20 @@ static int check_settings(const struct fcl_comm_settings *settings)
 	return 0;
 }
 
-static void release(struct fcl_comm *comm)
+static void close_all(struct fcl_comm *comm, struct fcl_peer **peers)
 {
-	while (comm->peers != NULL) {
-		struct fcl_peer *peer = comm->peers;
+	while (*peers != NULL) {
+		struct fcl_peer *peer = *peers;
 
-		comm->peers = peer->next;
+		*peers = peer->next;
 		fcl_peer_close(comm, peer);
 	}
+}
+
+static void release(struct fcl_comm *comm)
+{
+	close_all(comm, &comm->peers);
+	close_all(comm, &comm->branches);
 	fcl_lane_close(comm, &comm->collectives);
 	fcl_ends_close(comm, &comm->ring);
 }

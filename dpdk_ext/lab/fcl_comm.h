@@ -27,6 +27,7 @@ enum fcl_type {
 	FCL_FLOAT64
 };
 enum fcl_reduction { FCL_SUM, FCL_AVG, FCL_MIN, FCL_MAX, FCL_PROD };
+enum { FCL_MOST_BRANCHES = 6 };
 enum fcl_protocol { FCL_LL, FCL_LL128, FCL_SIMPLE, FCL_ANY_PROTOCOL };
 
 struct fcl_comm_settings {
@@ -34,6 +35,7 @@ struct fcl_comm_settings {
 	uint32_t channels;     /* of the communicator; an operation may use fewer */
 	uint32_t protocol;     /* enum fcl_protocol; FCL_ANY_PROTOCOL: by size */
 	uint32_t buffer_bytes; /* NCCL_BUFFSIZE; 0: default */
+	uint64_t tree_below;   /* all-reduces of fewer bytes go by trees, but averages */
 };
 
 struct fcl_operation {
@@ -65,6 +67,10 @@ int fcl_comm_handles(struct fcl_comm *comm, uint8_t *to_previous, uint8_t *to_ne
 int fcl_comm_connect(struct fcl_comm *comm, const uint8_t *from_previous, const uint8_t *from_next);
 int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles);
 int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles);
+/* The same for what trees have and the ring has not: the ranks, FCL_MOST_BRANCHES at most; their count. */
+uint32_t fcl_comm_branches(const struct fcl_comm *comm, uint32_t *ranks);
+int fcl_comm_branch_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles);
+int fcl_comm_branch_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles);
 void fcl_comm_close(struct fcl_comm *comm);
 
 /* What goes to a peer and what comes from it are queues of their own: operations run in order of submission

@@ -27,10 +27,9 @@ static int out_open(struct fcl_comm *comm, struct fcl_out *out, uint64_t bytes, 
 }
 
 /* One block, one region per protocol: their rkeys differ (recvProxyConnect). */
-static int ring_in_open(struct fcl_comm *comm, struct fcl_in *in, uint8_t *handle)
+static int ring_in_open(struct fcl_comm *comm, uint32_t writer, struct fcl_in *in, uint8_t *handle)
 {
 	const uint64_t *bytes = comm->geometry.buffer_bytes;
-	uint32_t previous = (comm->settings.rank + comm->settings.ranks - 1) % comm->settings.ranks;
 	uint64_t va, offset = 0;
 
 	in->block_bytes = fcl_block_bytes(&comm->geometry);
@@ -46,12 +45,11 @@ static int ring_in_open(struct fcl_comm *comm, struct fcl_in *in, uint8_t *handl
 			return result;
 		offset += bytes[protocol];
 	}
-	return fcl_recv_open(comm->node->net, previous, handle, &in->comm);
+	return fcl_recv_open(comm->node->net, writer, handle, &in->comm);
 }
 
-int fcl_ring_ends_open(struct fcl_comm *comm)
+static int ring_like_open(struct fcl_comm *comm, uint32_t writer, struct fcl_ends *ends)
 {
-	struct fcl_ends *ends = &comm->ring;
 	int result = ends_allocate(ends, comm->settings.channels);
 
 	/* In the order the real captures show: a channel's sending end, then its receiving end. */
@@ -59,10 +57,17 @@ int fcl_ring_ends_open(struct fcl_comm *comm)
 		result = out_open(comm, &ends->out[channel], fcl_block_bytes(&comm->geometry),
 				  ends->out_handles + channel * FCL_HANDLE_BYTES);
 		if (result == 0)
-			result = ring_in_open(comm, &ends->in[channel],
+			result = ring_in_open(comm, writer, &ends->in[channel],
 					      ends->in_handles + channel * FCL_HANDLE_BYTES);
 	}
 	return result;
+}
+
+int fcl_ring_ends_open(struct fcl_comm *comm)
+{
+	uint32_t previous = (comm->settings.rank + comm->settings.ranks - 1) % comm->settings.ranks;
+
+	return ring_like_open(comm, previous, &comm->ring);
 }
 
 static int peer_ends_open(struct fcl_comm *comm, struct fcl_peer *peer)
@@ -94,13 +99,40 @@ static int peer_ends_open(struct fcl_comm *comm, struct fcl_peer *peer)
 	return result;
 }
 
-struct fcl_peer *fcl_peer_find(struct fcl_comm *comm, uint32_t rank)
+static struct fcl_peer *find(struct fcl_peer *peer, uint32_t rank)
 {
-	struct fcl_peer *peer = comm->peers;
-
 	while (peer != NULL && peer->rank != rank)
 		peer = peer->next;
 	return peer;
+}
+
+struct fcl_peer *fcl_peer_find(struct fcl_comm *comm, uint32_t rank)
+{
+	return find(comm->peers, rank);
+}
+
+struct fcl_peer *fcl_branch_find(struct fcl_comm *comm, uint32_t rank)
+{
+	return find(comm->branches, rank);
+}
+
+int fcl_branch_open(struct fcl_comm *comm, uint32_t rank, struct fcl_peer **opened)
+{
+	struct fcl_peer *branch = calloc(1, sizeof *branch);
+	int result;
+
+	if (branch == NULL)
+		return fcl_fail(ENOMEM, "no memory for a branch");
+	branch->rank = rank;
+	result = ring_like_open(comm, rank, &branch->ends);
+	if (result < 0) {
+		fcl_peer_close(comm, branch);
+		return result;
+	}
+	branch->next = comm->branches;
+	comm->branches = branch;
+	*opened = branch;
+	return 0;
 }
 
 int fcl_peer_open(struct fcl_comm *comm, uint32_t rank, struct fcl_peer **opened)

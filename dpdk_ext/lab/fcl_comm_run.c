@@ -13,17 +13,22 @@ enum {
 	PEER_MIDDLE_BYTES = 128 << 10, /* below: quarter messages */
 };
 
+/* Two a channel: what goes up a tree and what comes down are kernels of their own. */
+static uint32_t kernels(const struct fcl_comm *comm)
+{
+	return 2 * comm->settings.channels;
+}
+
 int fcl_lane_open(struct fcl_comm *comm, struct fcl_lane *lane)
 {
-	lane->kernels = calloc(comm->settings.channels, sizeof *lane->kernels);
+	lane->kernels = calloc(kernels(comm), sizeof *lane->kernels);
 	return lane->kernels != NULL ? 0 : fcl_fail(ENOMEM, "no memory for kernels");
 }
 
 void fcl_lane_close(struct fcl_comm *comm, struct fcl_lane *lane)
 {
-	for (uint32_t channel = 0; lane->kernels != NULL && channel < comm->settings.channels;
-	     channel++)
-		fcl_kernel_close(&lane->kernels[channel]);
+	for (uint32_t i = 0; lane->kernels != NULL && i < kernels(comm); i++)
+		fcl_kernel_close(&lane->kernels[i]);
 	free(lane->kernels);
 	lane->kernels = NULL;
 }
@@ -43,15 +48,15 @@ static int is_moved(uint32_t kind)
 	return kind != FCL_ALL_REDUCE && kind != FCL_REDUCE_SCATTER;
 }
 
-/* A kernel for `channel`, with what all operations share; NULL and the sentence set. */
-static struct fcl_kernel *kernel_for(struct fcl_comm *comm, struct fcl_lane *lane, uint32_t channel)
+/* Kernel `nth` of the lane, with what all operations share; NULL and the sentence set. */
+static struct fcl_kernel *kernel_for(struct fcl_comm *comm, struct fcl_lane *lane, uint32_t nth)
 {
 	const struct fcl_operation *operation = &lane->first->operation;
-	struct fcl_kernel *kernel = &lane->kernels[channel];
+	struct fcl_kernel *kernel = &lane->kernels[nth];
 
 	if (kernel->stack == NULL && fcl_kernel_open(kernel) < 0)
 		return NULL;
-	kernel->channel = channel;
+	kernel->channel = nth % comm->settings.channels;
 	kernel->rank = comm->settings.rank;
 	kernel->ranks = comm->settings.ranks;
 	kernel->root = operation->peer;
@@ -76,6 +81,8 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_REDUCE_SCATTER;
 	uint64_t bytes = operation->count * element * (by_rank ? comm->settings.ranks : 1);
 	uint32_t protocol = comm->settings.protocol;
+	int tree = operation->kind == FCL_ALL_REDUCE && operation->reduction != FCL_AVG &&
+		   bytes < comm->settings.tree_below;
 	struct fcl_request request = {
 		.version = comm->node->version,
 		.ranks = comm->settings.ranks,
@@ -84,9 +91,33 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 		.element_bytes = is_moved(operation->kind) ? 1 : element,
 		.count = is_moved(operation->kind) ? operation->count * element : operation->count,
 		.protocol = protocol == FCL_ANY_PROTOCOL ? fcl_protocol_for(bytes) : protocol,
+		.tree = tree,
 	};
 
 	fcl_plan_make(plan, &request, &comm->geometry);
+}
+
+/* The kernels of a channel that goes by a tree. */
+static int start_tree(struct fcl_comm *comm, struct fcl_lane *lane, struct fcl_kernel *kernel,
+		      const struct fcl_slots *slots, uint64_t turns)
+{
+	struct fcl_kernel *behind;
+
+	if (fcl_tree_begin(comm, kernel, slots, turns) > 1) {
+		behind = kernel_for(comm, lane, comm->settings.channels + kernel->channel);
+		if (behind == NULL)
+			return -ENOMEM;
+		behind->plan = kernel->plan;
+		behind->protocol = kernel->protocol;
+		behind->tree = kernel->tree;
+		behind->parent_in = kernel->parent_in;
+		for (uint32_t child = 0; child < kernel->tree.count; child++)
+			behind->child_out[child] = kernel->child_out[child];
+		behind->body = fcl_kernel_tree_down;
+		fcl_kernel_start(behind);
+	}
+	fcl_kernel_start(kernel);
+	return 0;
 }
 
 static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
@@ -106,6 +137,8 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 
 	plan_for(comm, &job->operation, plan);
 	job->outcome.protocol = plan->request.protocol;
+	if (plan->request.tree && fcl_tree_ready(comm) < 0)
+		return -ENOTCONN;
 	fcl_slots_ring(&slots, &comm->geometry, plan->request.protocol, plan->slice_steps);
 	for (uint32_t channel = 0; channel < plan->used; channel++) {
 		uint64_t turns = fcl_loop_count(plan, channel);
@@ -120,6 +153,12 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		kernel->plan = plan;
 		kernel->protocol = plan->request.protocol;
 		kernel->slices = plan->chunk_steps / plan->slice_steps;
+		job->outcome.channels++;
+		if (plan->request.tree) {
+			if (start_tree(comm, lane, kernel, &slots, turns) < 0)
+				return -ENOMEM;
+			continue;
+		}
 		kernel->from = &comm->ring.in[channel];
 		kernel->to = &comm->ring.out[channel];
 		fcl_out_begin(kernel->to, &slots, kernel->protocol, plan->chunk_steps,
@@ -127,7 +166,6 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		fcl_in_begin(kernel->from, &slots, kernel->protocol, plan->chunk_steps,
 			     plan->slice_steps, turns * receives * kernel->slices);
 		fcl_kernel_start(kernel);
-		job->outcome.channels++;
 	}
 	return 0;
 }
@@ -222,8 +260,8 @@ int fcl_lane_progress(struct fcl_comm *comm, struct fcl_lane *lane)
 		lane->started = 1;
 		work++;
 	}
-	for (uint32_t channel = 0; channel < comm->settings.channels; channel++) {
-		struct fcl_kernel *kernel = &lane->kernels[channel];
+	for (uint32_t i = 0; i < kernels(comm); i++) {
+		struct fcl_kernel *kernel = &lane->kernels[i];
 		int result;
 
 		if (!kernel->running)

@@ -20,7 +20,7 @@ struct fcl_job {
  * from it are one lane each (as streams of their own would be). */
 struct fcl_lane {
 	struct fcl_job *first, *last;
-	struct fcl_kernel *kernels; /* one per channel */
+	struct fcl_kernel *kernels; /* one per channel, then those that take a tree's sums down */
 	int started;                /* the first job's kernels run */
 	struct fcl_plan plan;       /* of the first job, a collective */
 };
@@ -50,7 +50,8 @@ struct fcl_comm {
 	struct fcl_ends ring;
 	struct fcl_lane collectives;
 	struct fcl_peer *peers;
-	int failed; /* negative errno; no operation runs any more */
+	struct fcl_peer *branches; /* who is linked to us by trees; no lanes */
+	int failed;                /* negative errno; no operation runs any more */
 	struct fcl_comm *next;
 
 	/* Under the node's lock. */
@@ -69,6 +70,14 @@ int fcl_ends_connect(struct fcl_comm *comm, struct fcl_ends *ends, const uint8_t
 void fcl_ends_close(struct fcl_comm *comm, struct fcl_ends *ends);
 void fcl_peer_close(struct fcl_comm *comm, struct fcl_peer *peer);
 struct fcl_peer *fcl_peer_find(struct fcl_comm *comm, uint32_t rank);
+int fcl_branch_open(struct fcl_comm *comm, uint32_t rank, struct fcl_peer **branch);
+struct fcl_peer *fcl_branch_find(struct fcl_comm *comm, uint32_t rank);
+
+/* Trees (fcl_comm_tree.c): 0 if all their connections stand; how many kernels a channel has, whose first
+ * one is ready to start then, the second one a copy of it that takes sums down. */
+int fcl_tree_ready(struct fcl_comm *comm);
+uint32_t fcl_tree_begin(struct fcl_comm *comm, struct fcl_kernel *kernel,
+			const struct fcl_slots *slots, uint64_t turns);
 
 /* Operations (fcl_comm_run.c): how much was done, or the negative errno of what failed. */
 int fcl_lane_progress(struct fcl_comm *comm, struct fcl_lane *lane);

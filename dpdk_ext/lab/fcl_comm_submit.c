@@ -22,6 +22,7 @@ int fcl_comm_handles(struct fcl_comm *comm, uint8_t *to_previous, uint8_t *to_ne
 
 struct connecting {
 	struct fcl_comm *comm;
+	int branch; /* the peer's place in the trees is meant */
 	uint32_t peer;
 	const uint8_t *senders, *receivers;
 	uint8_t *handles;
@@ -46,14 +47,24 @@ int fcl_comm_connect(struct fcl_comm *comm, const uint8_t *from_previous, const 
 	return fcl_node_call(comm->node, connect_on_node, &connecting);
 }
 
+static struct fcl_peer *peer_of(const struct connecting *connecting)
+{
+	struct fcl_peer *(*find)(struct fcl_comm *, uint32_t) =
+		connecting->branch ? fcl_branch_find : fcl_peer_find;
+
+	return find(connecting->comm, connecting->peer);
+}
+
 static int peer_handles_on_node(void *argument)
 {
 	struct connecting *connecting = argument;
-	struct fcl_peer *peer = fcl_peer_find(connecting->comm, connecting->peer);
+	struct fcl_peer *peer = peer_of(connecting);
 	uint32_t half = fcl_comm_handles_bytes(connecting->comm);
 
 	if (peer == NULL) {
-		int result = fcl_peer_open(connecting->comm, connecting->peer, &peer);
+		int (*open)(struct fcl_comm *, uint32_t, struct fcl_peer **) =
+			connecting->branch ? fcl_branch_open : fcl_peer_open;
+		int result = open(connecting->comm, connecting->peer, &peer);
 
 		if (result < 0)
 			return result;
@@ -71,18 +82,30 @@ static int check_peer(const struct fcl_comm *comm, uint32_t peer)
 	return 0;
 }
 
-int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
+static int handles_of(struct fcl_comm *comm, uint32_t peer, int branch, uint8_t *handles)
 {
-	struct connecting connecting = { .comm = comm, .peer = peer, .handles = handles };
+	struct connecting connecting = {
+		.comm = comm, .branch = branch, .peer = peer, .handles = handles
+	};
 	int result = check_peer(comm, peer);
 
 	return result < 0 ? result : fcl_node_call(comm->node, peer_handles_on_node, &connecting);
 }
 
+int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
+{
+	return handles_of(comm, peer, 0, handles);
+}
+
+int fcl_comm_branch_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
+{
+	return handles_of(comm, peer, 1, handles);
+}
+
 static int peer_connect_on_node(void *argument)
 {
 	struct connecting *connecting = argument;
-	struct fcl_peer *peer = fcl_peer_find(connecting->comm, connecting->peer);
+	struct fcl_peer *peer = peer_of(connecting);
 
 	if (peer == NULL || peer->ends.connected)
 		return fcl_fail(EINVAL, "rank %u has no open half of a connection",
@@ -91,14 +114,25 @@ static int peer_connect_on_node(void *argument)
 				connecting->receivers);
 }
 
-int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
+static int connect_with(struct fcl_comm *comm, uint32_t peer, int branch, const uint8_t *handles)
 {
 	struct connecting connecting = { .comm = comm,
+					 .branch = branch,
 					 .peer = peer,
 					 .senders = handles,
 					 .receivers = handles + fcl_comm_handles_bytes(comm) };
 
 	return fcl_node_call(comm->node, peer_connect_on_node, &connecting);
+}
+
+int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
+{
+	return connect_with(comm, peer, 0, handles);
+}
+
+int fcl_comm_branch_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
+{
+	return connect_with(comm, peer, 1, handles);
 }
 
 static int is_connected(void *argument)

@@ -46,7 +46,7 @@ static void choose_channels(struct fcl_plan *plan)
 
 	switch (request->protocol) {
 	case FCL_LL:
-		threads = 512, threshold = 8 * request->ranks;
+		threads = 512, threshold = 8 * (request->tree ? 1 : request->ranks);
 		break;
 	case FCL_LL128:
 		threads = 640, threshold = 8;
@@ -63,7 +63,7 @@ static void choose_channels(struct fcl_plan *plan)
 			break;
 	}
 	if (request->protocol == FCL_SIMPLE)
-		threads += WARP; /* an extra warp for synchronisation */
+		threads += request->tree ? 4 * WARP : WARP; /* extra warps for synchronisation */
 	plan->threads = (uint32_t)most(threads, LEAST_THREADS);
 	plan->used = channels;
 }
@@ -73,7 +73,8 @@ static void choose_chunk(struct fcl_plan *plan, const struct fcl_geometry *geome
 	const struct fcl_request *request = &plan->request;
 	uint64_t step = geometry->buffer_bytes[request->protocol] / STEPS;
 	uint64_t bytes, grain;
-	int sliced = request->protocol == FCL_SIMPLE && request->kind != FCL_BROADCAST;
+	int sliced =
+		request->protocol == FCL_SIMPLE && request->kind != FCL_BROADCAST && !request->tree;
 
 	plan->chunk_steps = sliced ? 4 : 1;
 	plan->slice_steps = sliced ? 2 : 1;

@@ -1,5 +1,6 @@
 #include "fcl_enqueue.h"
 #include "fcl_round.h"
+#include "fcl_tree.h"
 
 enum { WARP = 32 };
 
@@ -76,6 +77,30 @@ static void loop_contiguous(const struct fcl_plan *plan, uint32_t channel, uint6
 	loop->next = at + whole;
 }
 
+/* Up to 2.19 channels take a chunk each by turns, shorter ones where one turn is more than enough. */
+static void loop_tree(const struct fcl_plan *plan, uint32_t channel, uint64_t at,
+		      struct fcl_loop *loop)
+{
+	const struct fcl_request *request = &plan->request;
+	const struct fcl_part *part = &plan->parts[channel];
+	uint64_t element = request->element_bytes, minimum;
+
+	loop->chunk = fcl_tree_chunk(plan, part->count);
+	loop->start = at;
+	loop->next = at + loop->chunk;
+	loop->limit = part->first + part->count;
+	if (plan->interleaved) {
+		loop->next = at + plan->used * loop->chunk;
+		minimum = request->protocol == FCL_SIMPLE
+				  ? (plan->threads - 2 * WARP) * 8 * (8 / element)
+			  : request->protocol == FCL_LL ? plan->threads * (8 / element)
+							: plan->threads * (60 / element) / 8;
+		if (plan->used * loop->chunk > request->count)
+			loop->chunk = ceil_div(request->count, plan->used * minimum) * minimum;
+		loop->start += channel * loop->chunk;
+	}
+}
+
 static int loop_at(const struct fcl_plan *plan, uint32_t channel, uint64_t at,
 		   struct fcl_loop *loop)
 {
@@ -83,7 +108,9 @@ static int loop_at(const struct fcl_plan *plan, uint32_t channel, uint64_t at,
 
 	if (part->count == 0 || at >= part->first + part->count)
 		return 0;
-	if (plan->interleaved)
+	if (plan->request.tree)
+		loop_tree(plan, channel, at, loop);
+	else if (plan->interleaved)
 		loop_interleaved(plan, channel, at, loop);
 	else
 		loop_contiguous(plan, channel, at, loop);

@@ -6,6 +6,7 @@
 
 #include "fcl_reduce.h"
 #include "fcl_ring.h"
+#include "fcl_tree.h"
 
 struct fcl_kernel {
 	/* Set before the start. */
@@ -21,6 +22,9 @@ struct fcl_kernel {
 	uint64_t message_bytes;
 	uint32_t kind, channel, rank, ranks, root;
 	uint32_t protocol, element_bytes, slices;
+	struct fcl_tree tree; /* of this channel, where it goes by one */
+	struct fcl_in *parent_in, *child_in[FCL_TREE_CHILDREN];
+	struct fcl_out *parent_out, *child_out[FCL_TREE_CHILDREN];
 
 	/* Read by the scheduler. */
 	int running, waits_for_message, waits_for_slot;
@@ -57,6 +61,9 @@ void fcl_kernel_all_reduce(struct fcl_kernel *kernel);
 void fcl_kernel_broadcast(struct fcl_kernel *kernel);
 void fcl_kernel_all_gather(struct fcl_kernel *kernel);
 void fcl_kernel_reduce_scatter(struct fcl_kernel *kernel);
+void fcl_kernel_tree_up(struct fcl_kernel *kernel);
+void fcl_kernel_tree_down(struct fcl_kernel *kernel);
+void fcl_kernel_tree_root(struct fcl_kernel *kernel);
 void fcl_kernel_send(struct fcl_kernel *kernel);
 void fcl_kernel_recv(struct fcl_kernel *kernel);
 

@@ -171,4 +171,5 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "assumed": list(collective.assumed),
         "conflicting_bytes": collective.conflicts,
         "meaning": collective.meaning,
+        "tree": collective.tree,
     }

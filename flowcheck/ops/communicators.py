@@ -34,6 +34,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     sender: int
     receiver: int
     connections: tuple[Connection, ...]
+    tree: bool = False
+    """Only trees pass there: it is no link of the ring."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -65,8 +67,10 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, int]
     gpus: int = 1
     """Ranks of a node."""
+    trees: int = 0
+    """All-reduces that went by trees: whoever is linked by them sees the whole sum."""
     coverage: Coverage | None = None
-    """None: no all-reduce was seen."""
+    """None: no all-reduce of a ring was seen."""
 
     @property
     def nodes(self) -> int:
@@ -114,6 +118,7 @@ def _communicator(number: int, found: Sequence[Collective]) -> Communicator:
         gpus=ring.gpus if ring is not None else 1,
         protocols=protocols,
         kinds=dict(Counter(one.kind for one in found)),
+        trees=sum(one.tree for one in found),
         coverage=_coverage(found),
     )
 
@@ -129,10 +134,13 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[Link, ...]:
     return tuple(
         Link(
             sender=place_of(link.senders, gpus),
-            receiver=(place_of(link.senders, gpus) + 1) % (last.ranks // gpus),
+            receiver=(place_of(link.senders, gpus) + 1) % (last.ranks // gpus)
+            if link.receiver is None
+            else link.receiver,
             connections=tuple(
                 _connection(channel, flows, carried) for channel, flows in link.channels
             ),
+            tree=link.receiver is not None,
         )
         for link in last.ring.links
     )
@@ -187,6 +195,7 @@ def _connection(
 
 def _coverage(found: Sequence[Collective]) -> Coverage | None:
     reduces = [c for c in found if c.kind == Kind.ALL_REDUCE and c.ring is not None and c.bytes]
+    reduces = [c for c in reduces if not c.tree]
     if not reduces:
         return None
     of = max(reduces, key=lambda c: c.bytes)
@@ -201,4 +210,5 @@ def _coverage(found: Sequence[Collective]) -> Coverage | None:
         rule=of.ring.rules[0],
         gpus=of.ring.gpus,
     )
-    return coverage_of(shape, [link.senders for link in of.ring.links])
+    around = [link.senders for link in of.ring.links if link.receiver is None]
+    return coverage_of(shape, around)

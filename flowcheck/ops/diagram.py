@@ -116,7 +116,7 @@ def _ring(group: Element, one: Communicator, top: float) -> float:
     radius = max(95.0, len(nodes) * 2.6 * NODE / (2 * math.pi) + NODE)
     height = 2 * radius + 5.5 * LINE + NODE
     centre = (RING_WIDTH / 2, top + height / 2)
-    links = {link.sender: link for link in one.links}
+    links = {link.sender: link for link in one.links if not link.tree}
     for place, (index, _) in enumerate(nodes):
         link = links.get(index) if index is not None else None
         _arc(group, centre, radius, place, len(nodes), link)

@@ -32,6 +32,8 @@ def lines_of(one: Communicator) -> Iterator[str]:
     )
     counted = any(c.messages is not None for link in one.links for c in link.connections)
     yield _labelled("carries", "; ".join(mix) + ("" if counted else ", in each iteration"))
+    if one.trees:
+        yield _labelled("trees", f"{one.trees} all-reduces: their sums come down whole")
     for link in one.links:
         for connection in link.connections:
             yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")
@@ -85,7 +87,8 @@ def _carried(connection: Connection) -> str:
 
 def covered(one: Communicator, coverage: Coverage) -> str:
     """What the mirrored links carry of the sums, if no frame is lost."""
-    links = ", ".join(f"{link.sender} -> {link.receiver}" for link in one.links)
+    around = (link for link in one.links if not link.tree)
+    links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
     whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
     if coverage.once_bytes == coverage.bytes:
         once = coverage.bytes - coverage.twice_bytes

@@ -36,6 +36,7 @@ def _communicator(job: Job, number: int) -> Communicator:
         assumed=job.assumed,
         links=tuple(_link(edge, own, ops) for edge in edges),
         gpus=own.gpus,
+        trees=sum(op.tree for op in ops),
         protocols=protocols,
         kinds=dict(Counter(str(op.kind or "send_recv") for op in ops)),
         coverage=_coverage(job, number, edges, ops) if ring else None,
@@ -58,12 +59,18 @@ def _link(edge: Edge, ring: Ring, ops: list[Op]) -> Link:
                 )
             )
     place = place_of(edge.writers, ring.gpus)
-    after = (place + 1) % (ring.ranks // ring.gpus)
-    return Link(sender=place, receiver=after, connections=tuple(connections))
+    after = (place + 1) % (ring.ranks // ring.gpus) if edge.receiver is None else edge.receiver
+    return Link(
+        sender=place,
+        receiver=after,
+        connections=tuple(connections),
+        tree=edge.receiver is not None,
+    )
 
 
 def _coverage(job: Job, number: int, edges: list[Edge], ops: list[Op]) -> Coverage | None:
     buckets = [op for op in ops if op.role is Role.BUCKET and op.kind is Kind.ALL_REDUCE]
+    buckets = [op for op in buckets if not op.tree]
     if not buckets:
         return None
     largest, own = max(buckets, key=lambda op: op.work_bytes), job.communicators[number]
@@ -77,4 +84,4 @@ def _coverage(job: Job, number: int, edges: list[Edge], ops: list[Op]) -> Covera
         rule=job.rule,
         gpus=own.gpus,
     )
-    return coverage_of(shape, [edge.writers for edge in edges])
+    return coverage_of(shape, [edge.writers for edge in edges if edge.receiver is None])

@@ -117,7 +117,7 @@ def _collectives(collectives: Sequence[Collective]) -> Table:
     for c in collectives:
         table.add_row(
             str(c.index),
-            f"{c.kind}: {c.meaning}" if c.meaning else c.kind,
+            c.kind + " by trees" * c.tree + (f": {c.meaning}" if c.meaning else ""),
             str(c.channels),
             f"{c.bytes:,}",
             coverage_bar(c),

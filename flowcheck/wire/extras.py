@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from flowcheck.wire.branched import Branched
 from flowcheck.wire.fit import EdgeSizes, Setting, Sizes, range_of_totals, totals_fitting
 from flowcheck.wire.job import Job
 from flowcheck.wire.schedule import Kind, Protocol, Tuning
@@ -45,6 +46,9 @@ class Extras:
         self._fits: dict[tuple[Kind, int, _Edges], tuple[LaneSizes, ...]] = {}
         self._pieces = max(job.edges[edge].pieces for edge, _ in lanes) if lanes else 1
         self._sends_left = SENDS_MAX
+        places = [(job.edges[edge], channel) for edge, channel in lanes]
+        trees = guess and self._communicator.found > 0
+        self._trees = Branched(self._communicator, job.rule, places) if trees else None
 
     def begin(self) -> None:
         """Another reading."""
@@ -59,6 +63,17 @@ class Extras:
                 if sizes not in told:
                     told.add(sizes)
                     yield sizes
+        if self._trees is not None:
+            for sends in self._trees.at(lambda lane, n: self._whole(size, lane, at[lane], n)):
+                sizes = tuple(tuple(self._pieces_of(lane)) for lane in sends)
+                if sizes not in told:
+                    told.add(sizes)
+                    yield sizes
+
+    def _pieces_of(self, sends: Sequence[int]) -> Iterator[int]:
+        """Messages that they are, where queue pairs split them."""
+        for size in sends:
+            yield from (stop - start for start, stop in pieces(size, self._pieces))
 
     def _hops(self) -> Iterator[tuple[Kind, int]]:
         """Sends of one round of the ring, by kind."""
@@ -84,10 +99,14 @@ class Extras:
         edge, channel = self._lanes[lane]
         return (self._job.edges[edge].sender_of(channel) + 1) % self._communicator.ranks
 
+    def _around(self, lane: int) -> bool:
+        """It is of the ring: what trees alone have sends nothing for it."""
+        return self._job.edges[self._lanes[lane][0]].receiver is None
+
     def _roots(self) -> list[int]:
         """Roots of a broadcast that lanes tell from each other: who writes to one sends nothing,
         and all that nobody writes to are alike."""
-        near = {self._after(lane) for lane in range(len(self._lanes))}
+        near = {self._after(lane) for lane in range(len(self._lanes)) if self._around(lane)}
         far = [rank for rank in range(self._communicator.ranks) if rank not in near]
         return sorted(near | set(far[:1]))
 
@@ -97,6 +116,8 @@ class Extras:
         """What each edge sends if the next `messages` of its first channels are one collective."""
         by_edge: dict[int, list[Sizes]] = {}
         for number, (edge, channel) in enumerate(self._lanes):
+            if not self._around(number):
+                continue
             silent = channel >= used or (kind is Kind.BROADCAST and self._after(number) == root)
             count = 0 if silent else messages
             sizes = tuple(self._whole(size, number, at[number], n) for n in range(count))
@@ -162,11 +183,9 @@ class Extras:
         for fit in totals_fitting(seen, setting, rules=(self._job.rule,), totals=totals):
             at = {edge: schedule for (edge, _), schedule in zip(edges, fit.schedules, strict=True)}
             return tuple(
-                tuple(
-                    stop - start
-                    for send in at[edge][channel]
-                    for start, stop in pieces(send.wire_bytes, self._pieces)
-                )
+                tuple(self._pieces_of([send.wire_bytes for send in at[edge][channel]]))
+                if edge in at
+                else ()
                 for edge, channel in self._lanes
             )
         return None

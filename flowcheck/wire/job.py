@@ -45,8 +45,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 class Role(StrEnum):
     BUCKET = "bucket"
-    """An all-reduce of a gradient bucket, or a point-to-point send of a part of one; or a gather
-    of parameters."""
+    """An all-reduce of a gradient bucket, or a send of a part of one; or a gather of parameters."""
     IGNORED = "ignored"
     """Nothing that is placed: index lists, buffers, metrics."""
 
@@ -82,6 +81,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     element_bytes: int = 4
     root: int = 0
     """Ring index; broadcasts only."""
+    tree: bool = False
+    """An all-reduce by NCCL's trees."""
     messages: tuple[PointToPoint, ...] = ()
 
 
@@ -95,12 +96,13 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: int | None = None
     """Non-default NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS, NCCL_BUFFSIZE; see Tuning."""
     gpus: int = 1
-    """Ranks of a node: the ring passes through all of them and only the last one writes to the
-    network."""
+    """Ranks of a node: the ring passes through all; only the last one writes to the network."""
+    found: int = 0
+    """Channels of NCCL's search, which tell the tree of each; 0: no trees were seen."""
 
 
 class Edge(Written, msgspec.Struct, frozen=True, kw_only=True):
-    """The mirrored connections from one rank to the next, one per channel."""
+    """The mirrored connections from one rank to another, one per channel."""
 
     communicator: int
     sender: int
@@ -122,6 +124,8 @@ class Edge(Written, msgspec.Struct, frozen=True, kw_only=True):
     the flows' start."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
+    receiver: int | None = None
+    """Ring index of who reads, where that is not the next one: only trees pass there."""
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""

@@ -1,8 +1,8 @@
 """How NCCL cuts one collective into channel parts, loops and chunks, for every era since 2.12.
 
 Pure arithmetic in bytes: a tensor is one flat byte range. One collective per launch, as
-DistributedDataParallel issues them. Ring algorithm only. Every formula counts elements in NCCL;
-where the element size drops out of it, it is left out here.
+DistributedDataParallel issues them. Rings, and what trees (trees.py) have in common with them.
+Every formula counts elements in NCCL; where the element size drops out of it, it is left out here.
 
 Sources: NCCL src/enqueue.cc (getAlgoInfo, scheduleCollTasksToPlan, calcCollChunking),
 src/device/{all_reduce,all_gather,reduce_scatter,broadcast}.h, src/include/{device,collectives}.h.
@@ -46,6 +46,8 @@ class Launch:
     protocol: Protocol
     rule: Rule
     tuning: Tuning = DEFAULT_TUNING
+    tree: bool = False
+    """By a tree: `trees.tree_chunks` cuts it."""
 
     def __post_init__(self) -> None:
         if self.ranks < 2 or self.channels < 1:
@@ -66,14 +68,18 @@ class Launch:
         return (self.tuning.buffer_bytes or _BUFFER_BYTES[self.protocol]) // NCCL_STEPS
 
     @property
-    def chunk_bytes(self) -> int:
-        """Data bytes of a full chunk."""
+    def step_data_bytes(self) -> int:
+        """Data that a slot holds."""
         if self.protocol is Protocol.LL:
-            size = self.step_bytes // 2
-        elif self.protocol is Protocol.LL128:
-            size = self.step_bytes * 15 // 16
-        else:
-            size = self.step_bytes * (1 if self.kind is Kind.BROADCAST else 4)
+            return self.step_bytes // 2
+        return self.step_bytes * 15 // 16 if self.protocol is Protocol.LL128 else self.step_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Data bytes of a full chunk of a ring."""
+        size = self.step_data_bytes
+        if self.protocol is Protocol.SIMPLE and self.kind is not Kind.BROADCAST:
+            size *= 4
         grain = self.element_bytes if self.rule in _ELEMENT_RULES else _GRAIN_BYTES[self.protocol]
         return size // grain * grain
 
@@ -89,7 +95,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
     threshold = (
         launch.tuning.threshold
         or {
-            Protocol.LL: 8 * launch.ranks,
+            Protocol.LL: 8 if launch.tree else 8 * launch.ranks,
             Protocol.LL128: 8,
             Protocol.SIMPLE: 64,
         }[launch.protocol]
@@ -100,7 +106,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
     while total < channels * threads * threshold and threads % 128 == 0:
         threads //= 2
     if launch.protocol is Protocol.SIMPLE:
-        threads += _WARP
+        threads += 4 * _WARP if launch.tree else _WARP
     return channels, max(3 * _WARP, threads)
 
 
@@ -116,11 +122,11 @@ def split(launch: Launch) -> tuple[tuple[Loop, ...], ...]:
             loops[channel] = tuple(_interleaved(launch, channel, used, threads))
         return tuple(loops)
     if launch.rule is Rule.V2_20:
-        align = _align_2_20(launch.protocol, threads)
-        parts = _even_parts(launch.work_bytes, used, align)
+        align = aligned_to(launch.protocol, threads)
+        parts = even_parts(launch.work_bytes, used, align)
     else:
         align = 16
-        parts = _cell_parts(launch, used)
+        parts = cell_parts(launch, used)
     for channel, start, size in parts:
         loops[channel] = tuple(_part_loops(launch, start, size, align))
     return tuple(loops)
@@ -152,14 +158,14 @@ def _interleaved_chunk(launch: Launch, rest: int, used: int, threads: int) -> in
     return full if rest >= used * full else round_up(share, threads * 8)
 
 
-def _align_2_20(protocol: Protocol, threads: int) -> int:
+def aligned_to(protocol: Protocol, threads: int) -> int:
     """NCCL 2.20 src/enqueue.cc, addCBDCollToPlan and computeCollAlignCount."""
     if protocol is Protocol.SIMPLE:
         return 4096
     return 8 * threads if protocol is Protocol.LL else 480 * (threads // _WARP)
 
 
-def _even_parts(total: int, used: int, align: int) -> Iterator[tuple[int, int, int]]:
+def even_parts(total: int, used: int, align: int) -> Iterator[tuple[int, int, int]]:
     """2.20-2.21: (channel, start, bytes), one contiguous part per channel."""
     share = round_up(_ceil_div(total, used), 16)
     start = 0
@@ -170,7 +176,7 @@ def _even_parts(total: int, used: int, align: int) -> Iterator[tuple[int, int, i
         start += size
 
 
-def _cell_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
+def cell_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
     """>= 2.22: (channel, start, bytes); whole cells are dealt out by the traffic they cause
     (NCCL src/enqueue.cc, scheduleCollTasksToPlan)."""
     cell, cell_traffic, share = _cell_and_share(launch, used)

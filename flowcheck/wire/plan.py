@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.buckets import BucketLayout
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
-from flowcheck.wire.schedule import Protocol, Tuning, collective
+from flowcheck.wire.links import over_link
+from flowcheck.wire.schedule import Protocol, Tuning
 from flowcheck.wire.seen import FlowKey
 from flowcheck.wire.terms import LL128_GROUP_BYTES, LL128_GROUP_DATA_BYTES, SPLIT_BYTES, pieces
 
@@ -207,10 +208,13 @@ def _op_messages(
                 ),
             )
         return
-    schedule = collective(
+    schedule = over_link(
         op.kind,
         op.work_bytes,
         sender=edge.writers,
+        receiver=edge.receiver,
+        tree=op.tree,
+        found=communicator.found,
         element_bytes=op.element_bytes,
         extra_sends=communicator.extra_sends,
         root=op.root,
@@ -247,15 +251,6 @@ def _table(
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
         code = codes[message.protocol]
-        sends.append(
-            (
-                message.wire_bytes,
-                first,
-                len(segments) - first,
-                code,
-                message.kind,
-                message.skip_lines,
-                0,
-            ),
-        )
+        own = message.wire_bytes, first, len(segments) - first
+        sends.append((*own, code, message.kind, message.skip_lines, 0))
     return Table(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))

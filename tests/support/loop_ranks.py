@@ -16,7 +16,7 @@ from flowcheck.lab.trainer.memory import REDUCTIONS, TYPES
 
 HERE = Path(__file__).resolve().parent
 LAB = HERE.parents[1] / "dpdk_ext" / "lab"
-ABOVE_THE_NETWORK = re.compile(r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue)")
+ABOVE_THE_NETWORK = re.compile(r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue|tree)")
 
 KINDS = {
     "all_reduce": 0,

@@ -35,7 +35,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 Body = Callable[[Any, int], None]
-Run = Callable[[int, Body], None]
+Run = Callable[..., None]
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     own = threading.local()
     communicator = sys.modules[ROOM + "communicator"]
     monkeypatch.setattr(communicator.Node, "get", lambda settings: own.node)
-    settings = settings_module.read(INTERFACE)
 
-    def on_all(ranks: int, body: Body) -> None:
+    def on_all(ranks: int, body: Body, **more: str) -> None:
+        settings = settings_module.read(INTERFACE | more)
         store, errors = dist.HashStore(), []
 
         def one(rank: int) -> None:
@@ -77,6 +77,27 @@ def options(kind: Any, **values: Any) -> Any:
     for name, value in values.items():
         setattr(made, name, value)
     return made
+
+
+@pytest.mark.parametrize(("ranks", "version"), [(2, "2.23"), (3, "2.19"), (5, "2.21"), (6, "2.29")])
+def test_trees_sum_too(run: Run, ranks: int, version: str) -> None:
+    """Of every protocol, large and small, in turns with rings."""
+    sizes = (3, 1000, 40_000, 300_000)
+
+    def body(group: Any, rank: int) -> None:
+        for size in sizes:
+            tensor = torch.arange(size, dtype=torch.float32) * (rank + 1)
+            group.allreduce([tensor]).wait()
+            total = torch.arange(size, dtype=torch.float32) * (ranks * (ranks + 1) // 2)
+            assert torch.equal(tensor, total), size
+            told = torch.full((size,), float(rank))
+            group.broadcast([told]).wait()
+            assert not told.any()
+
+    for protocol in ("LL", "LL128", "Simple"):
+        more = {"NCCL_PROTO": protocol, "FLOWCHECK_LAB_NCCL": version}
+        run(ranks, body, NCCL_ALGO="Tree", **more)
+    run(ranks, body, FLOWCHECK_LAB_TREE_BELOW="50000", FLOWCHECK_LAB_NCCL=version)
 
 
 def test_reductions_as_torch_asks_for_them(run: Run) -> None:

@@ -125,6 +125,7 @@ class Communicator:
                 "channels": settings.channels,
                 "protocol": settings.protocol,
                 "buffer_bytes": settings.buffer_bytes,
+                "tree_below": settings.tree_below,
             },
         )
         opened = ffi.new("struct fcl_comm **")
@@ -146,8 +147,21 @@ class Communicator:
         from_next = self._handles(f"ring/{after}/previous", self._bytes)
         check(lib.fcl_comm_connect(self.pointer, from_previous, from_next))
         # Who sends before the other has connected would only be retransmitted.
+        self._connect_trees()
         self._meet("ring/connected", self.ranks)
         self._ring = True
+
+    def _connect_trees(self) -> None:
+        """The same with those whom only trees link to this rank."""
+        ranks = ffi.new("uint32_t[]", lib.FCL_MOST_BRANCHES)
+        peers = [int(ranks[i]) for i in range(lib.fcl_comm_branches(self.pointer, ranks))]
+        for peer in peers:
+            mine = ffi.new("uint8_t[]", 2 * self._bytes)
+            check(lib.fcl_comm_branch_handles(self.pointer, peer, mine))
+            self._store.set(f"tree/{self.rank}/{peer}", bytes(ffi.buffer(mine)))
+        for peer in peers:
+            theirs = self._handles(f"tree/{peer}/{self.rank}", 2 * self._bytes)
+            check(lib.fcl_comm_branch_connect(self.pointer, peer, theirs))
 
     def connect_peer(self, peer: int) -> None:
         """The same with one peer, which must come to send or receive as well. Any thread."""

@@ -20,6 +20,8 @@ INTERFACE = "FLOWCHECK_LAB_INTERFACE"
 PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
 """NCCL_PROTO by enum fcl_protocol; absent: by size."""
 ANY_PROTOCOL = 3
+ALGORITHMS = {"RING": 0, "TREE": 1 << 62}
+"""NCCL_ALGO by all-reduces that go by trees: of fewer bytes."""
 
 VERSIONS = tuple(range(19, 31))
 """Minor releases of NCCL 2 that are emulated."""
@@ -46,6 +48,9 @@ class Settings:
     channels: int
     buffer_bytes: int
     """NCCL_BUFFSIZE; 0: NCCL's default."""
+    tree_below: int
+    """All-reduces of fewer bytes go by trees: all with NCCL_ALGO=Tree, none with Ring. NCCL's tuner
+    has a model of the machine instead."""
     qps_per_connection: int
     split_data: int
     adaptive: int
@@ -92,6 +97,12 @@ def _protocol(name: str, text: str) -> int:
     return PROTOCOLS[text.upper()]
 
 
+def _algorithm(name: str, text: str) -> int:
+    if text.upper() not in ALGORITHMS:
+        raise _stop(name, text, "Ring or Tree is needed")
+    return ALGORITHMS[text.upper()]
+
+
 def path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
     """Largest path MTU whose frames fit the interface's MTU."""
     try:
@@ -131,6 +142,9 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         protocol=value("NCCL_PROTO", _protocol, ANY_PROTOCOL),
         # One ring is found on such a machine, and the first duplication is always done.
         channels=max(1, min(max(2, least), most)),
+        tree_below=value(
+            "NCCL_ALGO", _algorithm, value("FLOWCHECK_LAB_TREE_BELOW", _number(0, 1 << 62), 0)
+        ),
         buffer_bytes=value("NCCL_BUFFSIZE", _number(1, 1 << 26), 0),
         qps_per_connection=value("NCCL_IB_QPS_PER_CONNECTION", _number(1, MOST_QPS), 1),
         split_data=value("NCCL_IB_SPLIT_DATA_ON_QPS", switch, int(version < 22000)),

@@ -169,7 +169,8 @@ def _read(
     if job is not None:
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):
-        numbered = tree.in_doubt(communicators, numbered)
+        numbered, trees = tree.beside(ring_streams, communicators, numbered)
+        why_not = (*why_not, trees) if trees else why_not
     reading = Reading(
         flows=sorted_flows.readings,
         collectives=in_doubt(communicators, ring_streams, parts, numbered),

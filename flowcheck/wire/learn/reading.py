@@ -53,6 +53,8 @@ class LinkSeen:
     """Its ring index; [channel] where another rank of the node writes on each."""
     channels: tuple[tuple[int | None, tuple[FlowKey, ...]], ...]
     """(channel, flows of the connection); None: it carried nothing that tells its channel."""
+    receiver: int | None = None
+    """Ring index of who reads, where that is not the next one: a link of trees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Collective:
     """Sends may belong together otherwise: never complete, whatever the coverage."""
     ring: RingSeen | None = None
     """None: a point-to-point send."""
+    tree: bool = False
+    """An all-reduce by NCCL's trees."""
 
     @property
     def coverage(self) -> float:

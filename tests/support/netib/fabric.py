@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from support.netib.branches import Branches
 from support.netib.grouped import Grouped
 from support.netib.nodes import ranks_of
 from support.netib.options import Options
@@ -41,6 +42,9 @@ class Fabric:
         self.members = members_of(options)
         for communicator in sorted(self.members, reverse=options.beside_first):
             self.join(communicator)
+        self.trees = Branches(options)
+        if options.tree_below:
+            self.trees.join(self.connections, self.connect)
         if options.pipeline_bytes:
             ours = options.mirrored[0]
             for channel in range(2):
@@ -71,17 +75,20 @@ class Fabric:
 
     def connect(
         self, communicator: str, sender: int, channel: int, source: int, target: int
-    ) -> None:
+    ) -> Connection:
         rail = channel % self.options.rails
         pairs = [QueuePair(self.qpn(source), self.qpn(target)) for _ in range(self.options.qps)]
         src, dst = self.port(source, rail), self.port(target, rail)
-        whole = communicator in ("dp", "metrics")
+        whole = communicator in ("dp", "metrics", "tree")
         tag = ranks_of(self.options, channel)[sender] if whole else sender
         kind = Grouped if communicator == "pp" and self.options.grouped > 1 else Connection
-        self.connections[communicator, sender, channel] = kind(
+        made = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
-            self.emit, self.ready, tag,
+            self.emit, self.ready, tag, target,
         )  # fmt: skip
+        if communicator != "tree":
+            self.connections[communicator, sender, channel] = made
+        return made
 
     def qpn(self, rank: int) -> int:
         """The next QP number of a rank."""
@@ -118,7 +125,13 @@ class Fabric:
                 key = (operation.about.communicator, sender, channel)
                 if key in self.connections and operation.loads[sender, channel]:
                     self.connections[key].enqueue(operation)
-        everyone = list(self.connections.values())
+            for place in operation.links:
+                if place in self.trees.connections:
+                    self.trees.connections[place].enqueue(operation)
+        everyone = [*self.connections.values()]
+        everyone += [
+            each for each in self.trees.connections.values() if each.communicator == "tree"
+        ]
         busy = True
         while busy:
             busy = False
@@ -138,15 +151,16 @@ class Fabric:
         for earlier in self.group:
             if earlier is operation:
                 break
-            same = earlier.about.communicator == connection.communicator
+            own = "dp" if connection.communicator == "tree" else connection.communicator
+            same = earlier.about.communicator == own
             if same and not self.finished(rank, earlier):
                 return False
+        if operation.links:
+            return self.trees.fed(rank, channel, connection.receiver, operation, message + 1)
         return self.fed(rank, channel, operation, message + 1)
 
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
         """Whether a rank has received what its first `sends` messages need."""
-        if operation.tree:
-            return rank != channel % 2 or self.received(rank, channel, operation, sends)
         if operation.shift == 0:
             begins = rank == self.root(operation, channel)
             return begins or self.received(rank, channel, operation, sends)
@@ -170,6 +184,8 @@ class Fabric:
 
     def finished(self, rank: int, operation: Operation) -> bool:
         """Whether a rank's kernel has ended: everything sent, everything received."""
+        if operation.links:
+            return self.trees.done_with(rank, operation)
         communicator = operation.about.communicator
         before = (rank - 1) % len(self.members[communicator])
         for channel in operation.channels:

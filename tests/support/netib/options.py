@@ -75,7 +75,9 @@ class Options:
     adaptive: bool = False
     random_qpns: bool = False
     tree_below: int = 0
-    """All-reduces of two ranks of fewer bytes go by NCCL's double binary tree."""
+    """All-reduces of fewer bytes go by NCCL's double binary tree; nodes are of one GPU."""
+    tree_found: int = 1
+    """Channels that NCCL's search found; it doubles them, the later half has the second tree."""
     registered: bool = False
     """Broadcasts and gathers in Simple go straight to registered user buffers."""
     grouped: int = 1

@@ -110,10 +110,11 @@ def parts_to_loops(
     return planned
 
 
-def cells(shape: Shape) -> list[tuple[int, int, int]]:
-    """2.22 and later: (channel, first element, elements) of a launch of one collective."""
+def cells(shape: Shape, used: int = 0) -> list[tuple[int, int, int]]:
+    """2.22 and later: (channel, first element, elements) of a launch of one collective. used:
+    channels, where they are not a ring's."""
     each, version = shape.element_bytes, shape.version
-    used = min(channels_and_threads(shape)[0], shape.channels)
+    used = min(used or channels_and_threads(shape)[0], shape.channels)
     traffic = {"all_reduce": 2, "broadcast": 1}.get(shape.kind, shape.ranks)
     if shape.protocol == LL and version >= (2, 26):
         traffic *= 4

@@ -9,7 +9,7 @@ from support.netib.layouts import slices
 from support.netib.nodes import ranks_of, visible
 from support.netib.options import Collective, Options
 from support.netib.partition import Shape, over, plan, up
-from support.netib.tree import about, tree_loads
+from support.netib.tree import Links, told, tree_links
 
 Loads = dict[tuple[int, int], list[bytes]]
 """(sender, channel) -> the data of each of its messages, in order."""
@@ -27,7 +27,8 @@ class Operation:
     channels: list[int] = field(default_factory=list)
     root: int = 0
     """Of a broadcast."""
-    tree: bool = False
+    links: Links = field(default_factory=dict)
+    """In place of `loads`, of a tree: what each of its links carries."""
     gap_us: int = 0
     """Quiet time before; 0: it may begin while other channels end the one before."""
     first_frame: int = -1
@@ -70,13 +71,13 @@ def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
 
 
 def tree(options: Options, parts: list[torch.Tensor]) -> Operation:
-    """The same by a tree, of two ranks."""
+    """The same by a tree."""
     count, each = len(parts[0]), parts[0].element_size()
     protocol = options.protocol_for(count * each)
     shape = shape_of(options, "all_reduce", count, each, protocol)
-    loads = tree_loads(options, parts, shape)
-    channels = sorted({channel for _, channel in loads})
-    return Operation(about(options, parts, protocol), loads, 1, 0, channels, tree=True)
+    links, result, visible = tree_links(options, parts, shape)
+    channels = sorted({channel for _, channel, _ in links})
+    return Operation(told(result, protocol, visible), {}, 1, 0, channels, links=links)
 
 
 def seen(options: Options, chunk: int, channel: int) -> bool:

@@ -222,7 +222,7 @@ class Trainer:
 
     def shared(self) -> Operation:
         """The activations of a layer that two ranks share."""
-        options = replace(self.options, ranks=2, gpus=1, orders=0, mirrored=(0,))
+        options = replace(self.options, ranks=2, gpus=1, orders=0, mirrored=(0,), tree_below=0)
         made = all_reduce(options, [self.random(16 * options.shapes[0][0], 1) for _ in range(2)])
         made.about.communicator = "tp"
         return made
@@ -262,6 +262,7 @@ class Trainer:
             self.run(all_reduce(options, values), gap_us=1500)
         if options.metrics_group:
             # As large as a bucket: only whose connections they are tells the two apart.
+            options = replace(options, tree_below=0)
             metric = all_reduce(options, [self.random(elements, 1) for _ in range(options.ranks)])
             metric.about.communicator = "metrics"
             self.run(metric, gap_us=800)

@@ -59,6 +59,8 @@ class Connection:
     ready: Callable[[Connection, Operation, int], bool]
     tag: int
     """The sender's rank."""
+    receiver: int = -1
+    """Ring index of who receives."""
     queue: list[Operation] = field(default_factory=list)
     done: dict[int, int] = field(default_factory=dict)
     """Messages that arrived, by identity of the operation."""
@@ -94,7 +96,8 @@ class Connection:
         self.granted_now = 0
 
     def load(self, operation: Operation) -> list[bytes]:
-        return operation.loads[self.sender, self.channel]
+        link = self.sender, self.channel, self.receiver
+        return operation.links[link] if operation.links else operation.loads[link[:2]]
 
     def work(self) -> bool:
         """One small thing done; False: nothing can be done now."""

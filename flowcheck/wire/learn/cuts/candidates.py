@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from flowcheck.wire.learn.cuts.branches import tree_totals
 from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.schedule import Schedule, collective
+from flowcheck.wire.links import over_link
+from flowcheck.wire.schedule import Schedule
 from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
 
 __all__ = [
@@ -46,6 +48,8 @@ class Op:
     """Of an element, where that is known: Simple's slices depend on it. 0: it is not."""
     root: int = 0
     """Ring index; broadcasts only."""
+    tree: bool = False
+    """An all-reduce by NCCL's trees."""
 
     @property
     def element_bytes(self) -> int:
@@ -62,13 +66,22 @@ class Op:
 
 @lru_cache(maxsize=4096)
 def _schedule_of(
-    op: Op, rule: Rule, ranks: int, channels: int, sender: Senders, extra_sends: int
+    op: Op,
+    rule: Rule,
+    ranks: int,
+    channels: int,
+    ends: tuple[Senders, int | None],
+    extra_sends: int,
+    found: int,
 ) -> Schedule:
-    """What one edge carries for `op`."""
-    return collective(
+    """What one edge carries for `op`. ends: who writes, who reads."""
+    return over_link(
         op.kind,
         op.work_bytes,
-        sender=sender,
+        sender=ends[0],
+        receiver=ends[1],
+        tree=op.tree,
+        found=found,
         element_bytes=op.element_bytes,
         extra_sends=extra_sends,
         root=op.root,
@@ -81,8 +94,9 @@ def _schedule_of(
 
 def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
+    more = ring.extra_sends, ring.found
     return tuple(
-        _schedule_of(op, rule, ring.ranks, ring.channels, edge.writers, ring.extra_sends)
+        _schedule_of(op, rule, ring.ranks, ring.channels, (edge.writers, edge.receiver), *more)
         for edge in ring.edges
     )
 
@@ -91,7 +105,20 @@ def generated(ring: Ring, positions: Positions, channels: Channels) -> Iterator[
     """Guesses from the sizes alone, the most telling kind first."""
     seen: set[Op] = set()
     for protocol in ring.protocols_at(positions):
+        yield from by_trees(ring, positions, channels, protocol)
         yield from _generated(ring, positions, channels, protocol, seen)
+
+
+def by_trees(
+    ring: Ring, positions: Positions, channels: Channels, protocol: Protocol
+) -> Iterator[Op]:
+    """All-reduces that no ring makes: what they send goes where the ring sends nothing."""
+    for total in tree_totals(ring, positions, channels, protocol):
+        for slack in slacks(ring, Kind.ALL_REDUCE, total, protocol):
+            if total > slack:
+                yield Op(
+                    kind=Kind.ALL_REDUCE, work_bytes=total - slack, protocol=protocol, tree=True
+                )
 
 
 def _generated(
@@ -121,11 +148,11 @@ def of_other_roots(
 ) -> Iterator[Op]:
     """Broadcasts of other ranks than rank 0, as far as the connections seen tell them apart: by
     which of them carry nothing."""
-    first = earliest(ring, positions)
+    first = earliest(ring, positions, trees=False)
     apart = any(edge.senders for edge in ring.edges)
-    if len(ring.edges) < 2 or not ring.roots or first is None or apart:
+    if len(ring.around) < 2 or not ring.roots or first is None or apart:
         return
-    silent = [(edge.sender + 1) % ring.ranks for edge in ring.edges]
+    silent = [(edge.sender + 1) % ring.ranks for edge in ring.around]
     none = [root for root in range(ring.ranks) if root not in silent]
     begun = (ring.edges[first[0]].sender + 1) % ring.ranks
     for root in dict.fromkeys(root for root in (*silent, *none[:1]) if root not in (0, begun)):

@@ -147,8 +147,9 @@ def cut_stream(
 
 
 def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
-    """Another send came before all of its own."""
-    first = earliest(ring, cut.starts)
+    """Another send came before all of its own, of the ring's connections or the trees': one of
+    these may begin a collective while the other still ends the one before."""
+    first = earliest(ring, cut.starts, trees=cut.op.tree)
     return (
         first is not None and cut.starts[first[0]][first[1]] == after.positions[first[0]][first[1]]
     )
@@ -191,12 +192,12 @@ def _successors(
     meant: set[tuple[object, ...]] = set()
     for op in expect(ring, path, state):
         # Two things of one size are told apart by their content.
-        name = (op.kind, op.work_bytes, op.protocol, op.root, op.meaning)
+        name = (*_name(op), op.meaning)
         if name in meant or not _pays(purse):
             continue
         if op.licensed:
             meant.add(name)
-            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
+            tried.add(_name(op))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
         else:
             yield from (step for step in apply(ring, state, op) if not step[1].lost)
@@ -206,19 +207,24 @@ def _successors(
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     for op in [*followed[-1:], *repeats, *known]:
-        if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
+        if _name(op) not in tried and _pays(purse):
+            tried.add(_name(op))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     steps: list[tuple[State, Cut]] = []
     for op in generated(ring, state.positions, state.channels):
-        if (op.kind, op.work_bytes, op.protocol, op.root) not in tried and _pays(purse):
-            tried.add((op.kind, op.work_bytes, op.protocol, op.root))
+        if _name(op) not in tried and _pays(purse):
+            tried.add(_name(op))
             if ring.gathers:
                 steps += apply(ring, state, op)
             else:
                 yield from apply(ring, state, op)
     # Many sizes fit where any channel may be the first: what was sent first comes first.
     yield from sorted(steps, key=lambda step: _began(ring, step[1]))
+
+
+def _name(op: Op) -> tuple[object, ...]:
+    """What makes two guesses one."""
+    return op.kind, op.work_bytes, op.protocol, op.root, op.tree
 
 
 def _began(ring: Ring, cut: Cut) -> int:

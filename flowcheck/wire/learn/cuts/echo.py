@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
+from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.schedule import sends_per_chunk
 from flowcheck.wire.terms import Kind
 
@@ -22,7 +24,7 @@ Seen = tuple[NDArray[np.uint8], NDArray[np.bool_]]
 
 def echoes(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce forwards what it received, or repeats itself: it is gathers."""
-    if cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:
+    if cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed or cut.op.tree:
         return False
     return _echoes_of_two(cut, ring) if ring.ranks == 2 else _forwards(cut, ring)
 
@@ -31,7 +33,11 @@ def _forwards(cut: Cut, ring: Ring) -> bool:
     """A rank sends on what it got in the first ring step as it came: it has added nothing. False
     where nobody of whom that was seen did."""
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
-    rows = {edge.sender: i for i, edge in enumerate(ring.edges) if not edge.senders}
+    rows = {
+        edge.sender: i
+        for i, edge in enumerate(ring.edges)
+        if not edge.senders and edge.receiver is None
+    }
     told = []
     for sender, i in rows.items():
         j = rows.get((sender + 1) % ring.ranks)
@@ -82,3 +88,38 @@ def _echoes_of_two(cut: Cut, ring: Ring) -> bool:
                 and len(np.unique(words)) >= ENOUGH_VALUES
             )
     return False
+
+
+def amid_cut_off(cut: Cut, ring: Ring) -> bool:
+    """It lacks sends although nothing was lost, and its connections go on: whoever comes to the
+    next collective has ended this one, so that only the last one may be cut off."""
+    if not cut.lost or not seen_whole(ring):
+        return False
+    ends: dict[int, tuple[Stream, int]] = {}
+    for stream, number, _ in cut.sends(ring):
+        ends[id(stream)] = stream, number + 1
+    return any(stream.stop > end for stream, end in ends.values())
+
+
+def upside_down(cuts: Sequence[Cut], ring: Ring) -> int:
+    """Trees whose sums come before their parts: they are the parts. Frames of two queues of a
+    mirror may be stamped in another order than they were sent, but not most of them."""
+    told = [down_after_up(cut, ring) for cut in cuts if cut.op.tree]
+    wrong = told.count(False)
+    return wrong if wrong > told.count(True) else 0
+
+
+def down_after_up(cut: Cut, ring: Ring) -> bool | None:
+    """Of a tree: nobody has the sum of a chunk before all told their part of it; None: not both
+    were seen."""
+    up: dict[tuple[int, int], int] = {}
+    told: dict[tuple[int, int], int] = {}
+    for stream, number, send in cut.sends(ring):
+        if (seen := stream.sends.get(number)) is not None:
+            place, at = (send.channel, send.send), seen.message.first_ns
+            if send.final:
+                told[place] = min(at, told.get(place, at))
+            else:
+                up[place] = max(at, up.get(place, at))
+    both = up.keys() & told.keys()
+    return all(up[place] <= told[place] for place in both) if both else None

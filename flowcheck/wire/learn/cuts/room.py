@@ -21,7 +21,7 @@ def totals_of_room(ring: Ring, kind: Kind, room_bytes: int) -> list[int]:
     reduces = kind is Kind.ALL_REDUCE
     if ring.channels == 1 and (ring.ranks == 2 or not reduces):
         return []
-    senders = [e.sender for e in ring.edges if reduces or (e.sender + 1) % ring.ranks]
+    senders = [e.sender for e in ring.around if reduces or (e.sender + 1) % ring.ranks]
     extra = ring.extra_sends if reduces else 0
     found: set[int] = set()
     for rule in ring.rules if senders else ():

@@ -34,6 +34,8 @@ def totals_of(
     of a broadcast."""
     found: dict[int, None] = {}
     for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+        if edge.receiver is not None:
+            continue
         parts = [
             _parts(ring, s, n, kind, protocol) if _writes(ring, edge, name, kind, root) else []
             for s, n, name in zip(edge.streams, at, names, strict=True)
@@ -109,6 +111,8 @@ def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Prot
     for channel in range(ring.channels):
         united: list[int | None] = [None] * ring.ranks
         for edge, at, names in zip(ring.edges, positions, channels, strict=True):
+            if edge.receiver is not None:
+                continue
             order = sorted(range(len(at)), key=lambda i: (names[i] is None, names[i] or 0))
             if channel >= len(order):
                 continue

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from flowcheck.wire.learn.flows.rings import Ring
 
 
-def earliest(ring: Ring, positions: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+def earliest(
+    ring: Ring, positions: Sequence[Sequence[int]], *, trees: bool | None = None
+) -> tuple[int, int] | None:
     """(edge, stream) of the first of the sends that come next; None: none comes. positions:
-    [edge][stream] number of its next send."""
+    [edge][stream] number of its next send; trees: of the connections that trees alone have, or of
+    all others; None: of all."""
     found = [
         (send.message.first_ns, send.message.order, i, j)
         for i, (edge, at) in enumerate(zip(ring.edges, positions, strict=True))
         for j, (stream, number) in enumerate(zip(edge.streams, at, strict=True))
-        if (send := stream.sends.get(number)) is not None
+        if trees in (None, edge.receiver is not None)
+        and (send := stream.sends.get(number)) is not None
     ]
     return min(found)[2:] if found else None
 

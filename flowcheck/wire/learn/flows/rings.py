@@ -18,10 +18,12 @@ MOST_RANKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge(Written):
-    """The mirrored connections from one rank to the next, by ascending QP number."""
+    """The mirrored connections from one rank to another, by ascending QP number."""
 
     sender: int
     streams: tuple[Stream, ...]
+    receiver: int | None = None
+    """Ring index of who reads, where that is not the next one: a connection of trees alone."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
 
@@ -53,6 +55,13 @@ class Ring:
     """What the ring indices of channels rest on, where sizes do not tell them."""
     sounding: bool = False
     """Who writes is still to be found: whatever `Edge.sender` says, any rank may."""
+    found: int = 0
+    """Channels that NCCL's search found, where trees are made too; 0: they are not."""
+
+    @property
+    def around(self) -> tuple[Edge, ...]:
+        """Those from one rank to the next."""
+        return tuple(edge for edge in self.edges if edge.receiver is None)
 
     def protocols_at(self, positions: Sequence[Sequence[int]]) -> tuple[Protocol, ...]:
         """Of the sends that come next on each connection, those of the earliest first. positions:

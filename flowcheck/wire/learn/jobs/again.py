@@ -36,6 +36,8 @@ def repeats(communicator: Communicator, collected: Found, before: job.Job, begin
         ring.extra_sends,
     ):
         return False
+    if known.found != ring.found:
+        return False
     if before.rule not in communicator.cuts.state.rules or _flows(before) != sum(
         len(edge.streams) for edge in ring.edges
     ):
@@ -77,5 +79,6 @@ def _plan_agrees(before: job.Job, communicator: Communicator) -> bool:
 
 
 def _same(cuts: Sequence[Cut], ops: Sequence[job.Op]) -> bool:
-    told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes) for op in ops]
-    return told == [(c.op.kind, c.op.work_bytes, c.op.protocol, c.op.element_bytes) for c in cuts]
+    told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes, op.tree) for op in ops]
+    seen = (cut.op for cut in cuts)
+    return told == [(o.kind, o.work_bytes, o.protocol, o.element_bytes, o.tree) for o in seen]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.tree import TREE, by_tree
+from flowcheck.wire.learn.jobs.tree import PASSING, TREE, by_tree
 from flowcheck.wire.learn.jobs.types import is_of, undecided
 from flowcheck.wire.learn.jobs.wrappers import (
     AVERAGED,
@@ -120,7 +120,7 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     if clear and (told := _apart(cuts, reduces[opens:])):
         return told
     if trees := by_tree(habits, cuts, ring):
-        return TREE.format(*trees)
+        return (TREE if ring.ranks == 2 else PASSING).format(*trees)
     told = ""
     if clear:
         told = (

@@ -23,7 +23,8 @@ def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
         place = {name: i for i, name in enumerate(names) if name is not None}
         streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
         numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
-        edges.append(edge_of(0, edge.sender, streams, numbers, edge.senders))
+        made = edge_of(0, edge.sender, streams, numbers, edge.senders)
+        edges.append(msgspec.structs.replace(made, receiver=edge.receiver))
     return edges
 
 

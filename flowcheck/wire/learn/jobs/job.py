@@ -13,6 +13,7 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
+from flowcheck.wire.learn.jobs.tree import contradicted
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
@@ -37,6 +38,10 @@ NO_RELEASE = (
     "mirror the other direction too"
 )
 COPIES_DIFFER = "two copies of every gradient's sum differ: no ring that fits the sizes is theirs"
+TREES_UNREAD = (
+    "nothing was lost, and some sends fit no collective: beside all-reduces by trees these may be "
+    "of the gradients"
+)
 NO_WRITERS = "where chunks of the gradients lie is not told: {}"
 SEVERAL_QPS = (
     "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION), and the order of their "
@@ -144,6 +149,8 @@ def _misplaced(communicator: Communicator, collected: Found) -> str:
         if cut.op.meaning in GRADIENTS and (why := writers_open(cut, communicator)):
             return NO_WRITERS.format(why)
     gradients = [c for c in collected.collectives if c.meaning in GRADIENTS]
+    if why := contradicted(communicator, gradients):
+        return why
     return COPIES_DIFFER if gradients and all(c.conflicts for c in gradients) else ""
 
 
@@ -194,6 +201,7 @@ def ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
         work_bytes=cut.op.work_bytes,
         element_bytes=cut.op.element_bytes,
         root=cut.op.root,
+        tree=cut.op.tree,
     )
 
 
@@ -230,6 +238,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.J
             channels=ring.channels,
             extra_sends=ring.extra_sends,
             gpus=ring.gpus,
+            found=ring.found,
         )
     ]
     if completions:

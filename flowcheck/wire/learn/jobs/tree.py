@@ -1,7 +1,8 @@
-"""All-reduces by NCCL's trees, told apart from gathers and broadcasts of two ranks.
+"""All-reduces by NCCL's trees: what keeps a job of them from being followed.
 
 NCCL src/device/all_reduce.h, runTreeUpDown: a rank sends its parent all it has of a chunk, and the
-root sends the sum down, each in one message. Of two ranks each is the root of every second channel.
+root sends the sum down, each in one message. Of two ranks each is the root of every second channel,
+and a tree has the sizes of gathers and broadcasts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.echo import upside_down
+from flowcheck.wire.learn.flows.branches import may_have_trees
+from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.types import is_of
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -26,37 +31,104 @@ TREE = (
     "no gradient is placed; NCCL_ALGO=Ring is followed"
 )
 
+PASSING = (
+    "{} times {:,} bytes, a whole bucket, passed on in one piece, where a ring parts it in chunks: "
+    "all-reduces by trees (NCCL_ALGO=Tree, or NCCL's own choice for few bytes), of which sums come "
+    "down elsewhere; mirror both directions of a rank's port"
+)
+BESIDE = (
+    "several ranks write to one, or one to several: communicators of others, or all-reduces by "
+    "trees (NCCL_ALGO=Tree, or NCCL's own choice), which are told and followed where both "
+    "directions of a rank's port are mirrored, of nodes with one rank each"
+)
+MAY_BE_BESIDE = "it is of a ring: what trees send beside one may have its sizes"
+UPSIDE_DOWN = (
+    "all-reduces by trees: what should be their sums was sent before the parts, so that how many "
+    "ranks there are, and who stands above whom, is not told"
+)
+UNREAD = (
+    "nothing was lost, and some sends fit no collective: beside all-reduces by trees these may be "
+    "of the gradients"
+)
+COPIES_DIFFER = (
+    "two copies of a gradient's sum differ: no trees that fit the sizes are those of the trainers"
+)
+
+
+def contradicted(communicator: Communicator, gradients: Sequence[Collective]) -> str:
+    """Why a reading of trees must not be followed; empty: nothing speaks against it."""
+    ring, cuts = communicator.ring, communicator.cuts
+    if not ring.found:
+        return ""
+    if any(one.conflicts for one in gradients):
+        return COPIES_DIFFER
+    if upside_down(cuts.found, ring):
+        return UPSIDE_DOWN
+    return UNREAD if cuts.unread and seen_whole(ring) else ""
+
 
 def by_tree(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> tuple[int, int] | None:
     """(how often, bytes) of buckets that went by a tree; None: none did, or nothing tells."""
     begin = next((i for i, cut in enumerate(cuts) if cut.op.meaning == WEIGHTS), len(cuts))
-    if ring.ranks != 2 or not habits.each:
+    if not habits.each:
         return None
     buckets = [habits.bucket_bytes(i) for i in range(len(habits.buckets))]
     # Iteration 0 reduces all parameters at once, and only it.
     for size, enough in ((habits.state_bytes, 1), *((size, 2) for size in buckets)):
-        times = sum(_whole(cuts[begin + 1 :], size))
+        found = _whole if ring.ranks == 2 else _passing
+        times = sum(found(cuts[begin + 1 :], size))
         if times >= enough:
             return times, size
     return None
 
 
+def beside(
+    streams: Sequence[Stream],
+    communicators: Sequence[Communicator],
+    collectives: Sequence[Collective],
+) -> tuple[tuple[Collective, ...], str]:
+    """(the collectives, complete only where no tree explains them; why, or nothing) of what is no
+    job: trees may be beside a ring and were not read as such."""
+    collectives = in_doubt(communicators, collectives)
+    read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
+    if read or not may_have_trees(streams):
+        return tuple(collectives), ""
+    doubted = (
+        c if c.ring is None else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE))
+        for c in collectives
+    )
+    return tuple(doubted), BESIDE
+
+
 def in_doubt(
     communicators: Sequence[Communicator], collectives: Sequence[Collective]
 ) -> tuple[Collective, ...]:
-    """Two trees behind each other have the sizes of one ring: where there are any, no all-reduce is
-    complete."""
+    """Two trees behind each other have the sizes of one ring, of two ranks; of more, what passes
+    to the next one up a tree has those of a broadcast: where there are any, none is complete."""
     trees = {
-        number
+        number: c.ring.ranks
         for number, c in enumerate(communicators)
         if by_tree(c.habits, c.cuts.found, c.ring) is not None
     }
-    return tuple(
-        replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_TREES))
-        if c.communicator in trees and c.kind == REDUCES
-        else c
-        for c in collectives
-    )
+    told: list[Collective] = []
+    started = set[int]()
+    for c in collectives:
+        alike = c.kind == REDUCES or (
+            trees.get(c.communicator, 2) > 2 and c.communicator in started
+        )
+        if c.communicator in trees and alike:
+            why = MAY_BE_TREES if trees[c.communicator] == 2 else MAY_BE_BESIDE
+            told.append(replace(c, doubtful=True, assumed=(*c.assumed, why)))
+        else:
+            told.append(c)
+        if c.meaning == WEIGHTS:
+            started.add(c.communicator)
+    return tuple(told)
+
+
+def _passing(cuts: Sequence[Cut], size: int) -> Iterator[int]:
+    """What passes from a rank to the next one as a whole, where gradients are reduced."""
+    yield from (1 for cut in cuts if cut.op.kind is Kind.BROADCAST and is_of(cut, size))
 
 
 def _whole(cuts: Sequence[Cut], size: int) -> Iterator[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.echo import down_after_up
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.schedule import sends_per_chunk
 
@@ -21,10 +22,12 @@ def in_causal_order(cut: Cut, ring: Ring) -> bool:
     """Every rank between two mirrored connections received first and sent then, and what it sent
     itself came round after that; False as well where too little was seen to tell. One connection
     alone has no other to be out of step with. The ranks of one node are taken as one."""
-    if len(ring.edges) < 2:
+    if cut.op.tree:
+        return down_after_up(cut, ring) is True
+    if len(ring.around) < 2:
         return True
     times = _times(cut, ring)
-    senders = [edge.sender for edge in ring.edges]
+    senders = [edge.sender for edge in ring.around]
     pairs = [(r - ring.gpus) % ring.ranks for r in senders]
     pairs = [before for before in pairs if before in senders]
     return bool(pairs) and all(
@@ -51,6 +54,8 @@ def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
     for edge, at, names, schedule in zip(
         ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
     ):
+        if edge.receiver is not None:
+            continue
         for stream, number, channel in zip(edge.streams, at, names, strict=True):
             for i in range(0, len(schedule[channel]) if channel is not None else 0, slices):
                 seen = stream.sends.get(number + i)

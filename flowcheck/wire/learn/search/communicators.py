@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
-from flowcheck.wire.learn.cuts.place import contradictions
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
 from flowcheck.wire.learn.flows.order import seen_whole
@@ -16,8 +15,14 @@ from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.dtypes import told_types
-from flowcheck.wire.learn.search.evidence import copies_bear_out
 from flowcheck.wire.learn.search.resume import resumed
+from flowcheck.wire.learn.search.scores import (
+    ADDED_GAIN,
+    PENALTY_COST,
+    contradicted,
+    plain_score,
+    score_of,
+)
 from flowcheck.wire.learn.search.sounding import sounded
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
@@ -29,13 +34,6 @@ FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
 HINT = 2
 """Penalty of a guess that leaves what hosts or tags say aside."""
-UNREAD_COST = 4.0
-CONTRADICTION_COST = 50.0
-PENALTY_COST = 1.5
-"""Weights of what speaks against a reading: a send it leaves unread, a result of which two final
-copies differ, a hint of hosts or tags it ignores."""
-ADDED_GAIN = 6.0
-"""Equal copies of what an added ring step forwards: no reading without it can explain them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +104,6 @@ def rules_told(sorted_flows: Sorted, stated: Rule | None = None) -> tuple[Rule, 
     return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
 
 
-def plain_score(cuts: Cuts) -> float:
-    """What speaks against a reading, by sizes and hints alone."""
-    return UNREAD_COST * cuts.unread + cuts.cost + PENALTY_COST * cuts.ring.penalty
-
-
-def score_of(cuts: Cuts) -> float:
-    """What speaks against a reading, content included."""
-    # Where gathers and reduce-scatters are still to be told apart, the latter contradict.
-    sure = [cut for cut in cuts.found if not cuts.ring.gathers or cut.op.kind is Kind.ALL_REDUCE]
-    score = plain_score(cuts) + CONTRADICTION_COST * contradictions(sure, cuts.ring)
-    return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)
-
-
 def read_group(
     group: Group,
     rules: tuple[Rule, ...],
@@ -136,6 +121,12 @@ def read_group(
     likely = {*counted[:1], *near}
     ordered = sorted(rings(group, rules), key=lambda g: (g.penalty, g.ranks not in likely))
     guesses += [replace(ring, gathers=gathers) for ring in ordered]
+    return read_guesses(guesses, purse)
+
+
+def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator | None:
+    """The likeliest of several rings, most plausible first, and what it carried; None: there are
+    none."""
     if not guesses:
         return None
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
@@ -187,7 +178,7 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
             cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse, in_order=in_order)
         )
         least = min(least, plain_score(found[-1]))
-        if ring.borne_out and not found[-1].unread and not contradictions(found[-1].found, ring):
+        if ring.borne_out and not found[-1].unread and not contradicted(found[-1]):
             break
     return found
 

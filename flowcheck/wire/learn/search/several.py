@@ -7,17 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from flowcheck.wire.learn.cuts.cut import PURSE, Purse
+from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.groups import alone, groupings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.search.communicators import (
-    CONTRADICTION_COST,
-    Communicator,
-    read_group,
-    score_of,
-)
+from flowcheck.wire.learn.search.communicators import Communicator, read_group, read_guesses
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
+from flowcheck.wire.learn.search.scores import CONTRADICTION_COST, score_of
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Kind, Rule
 
@@ -31,6 +28,8 @@ PART_PURSE = (1_000, 20)
 """Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
 LIKELY_PARTS = 2
 """Ways in which a row is parted that can be read as one, where only bytes contradict that."""
+TREE_PURSE = (2_000, 10)
+"""The same, of all connections as a ring and trees."""
 MANY_SENDS = 500
 FIRST_PURSE = (1_000, 10)
 """The same, of a row of more sends than that, before it is parted at all: the search in several
@@ -71,6 +70,13 @@ def _found(
 ) -> list[Communicator]:
     search = _Search(streams, grants, rules, logged)
     best: tuple[float, list[Communicator]] | None = None
+    if branched := list(rings_with_trees(streams, rules)):
+        sends = sum(len(stream.sends) for stream in streams)
+        by_trees = read_guesses(branched, Purse(TREE_PURSE[0] + TREE_PURSE[1] * sends))
+        if by_trees is not None and any(cut.op.tree for cut in by_trees.cuts.found):
+            if not by_trees.cuts.unread:
+                return [by_trees]
+            best = _better(None, [by_trees])
     made = rows(streams)
     # Rows that touch nowhere may be ports of one host, unless trainers start up at each of them.
     shared = len(made) == 1 or _share_hosts(made)
@@ -81,7 +87,7 @@ def _found(
             return found
     if shared:
         if all(known) and len(made) > 1:
-            best = _better(None, found)
+            best = _better(best, found)
         for way in used_together(streams):
             if found := search.all_of(way, 1):
                 return found

@@ -8,9 +8,10 @@ from itertools import islice
 
 from flowcheck.wire import ddp
 from flowcheck.wire.job import MAP_BYTES
-from flowcheck.wire.learn.cuts.candidates import Op, of_other_roots, totals_of
+from flowcheck.wire.learn.cuts.branches import tree_totals
+from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
-from flowcheck.wire.learn.cuts.echo import echoes
+from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
@@ -81,7 +82,10 @@ class Trainer:
         licence is the sender's own affair, and only what was seen whole is taken for it."""
         habits = self.habits(ring, path)
         for protocol in ring.protocols_at(state.positions):
-            yield from self._ops(ring, habits, state, protocol)
+            for op in self._ops(ring, habits, state, protocol):
+                yield op
+                if ring.found and op.kind is Kind.ALL_REDUCE and not op.tree:
+                    yield replace(op, tree=True)
 
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
         for kind, size, meaning in _expected(habits):
@@ -98,7 +102,13 @@ class Trainer:
             return
         if habits.each and named in (WEIGHTS, BUFFERS) and not _weights_left(habits):
             yield from _of_all_ranks(ring, state, protocol)
-        first = earliest(ring, state.positions) if habits.each and named == BUFFERS else None
+            trees = by_trees(ring, state.positions, state.channels, protocol)
+            yield from islice(trees, MOST_UNLICENSED)
+        first = (
+            earliest(ring, state.positions, trees=False)
+            if habits.each and named == BUFFERS
+            else None
+        )
         if first is not None and ring.edges[first[0]].sender == ring.ranks - 1:
             roots = of_other_roots(ring, state.positions, state.channels, protocol)
             yield from islice(roots, MOST_UNLICENSED)
@@ -114,7 +124,7 @@ class Trainer:
         """The content, where it was seen, is what the name or the kind says."""
         if ring.sounding and cut.op.kind is Kind.ALL_REDUCE:
             return True
-        if echoes(cut, ring):
+        if echoes(cut, ring) or (ring.found and amid_cut_off(cut, ring)):
             return False
         if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, PART, BUFFERS):
             return True
@@ -149,8 +159,8 @@ def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
 def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
     """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters of a dtype
     that were not reduced yet as give the size on the wire, or of all."""
-    slack = slack_bytes(ring, protocol)
-    totals = totals_of(ring, state.positions, state.channels, Kind.ALL_REDUCE, protocol)
+    slack, at = slack_bytes(ring, protocol), (state.positions, state.channels)
+    totals = [*totals_of(ring, *at, Kind.ALL_REDUCE, protocol), *tree_totals(ring, *at, protocol)]
     on_wire = [range(total - slack + 1, total + 1) for total in totals]
     most = max((total[-1] for total in on_wire), default=0)
     tried: set[tuple[int, int]] = set()

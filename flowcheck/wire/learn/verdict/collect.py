@@ -152,6 +152,7 @@ def _collective(
         meaning=cut.op.meaning,
         doubtful=bool(doubts),
         ring=_ring(cut, ring),
+        tree=cut.op.tree,
     )
 
 
@@ -165,6 +166,7 @@ def _ring(cut: Cut, ring: Ring) -> RingSeen:
         links=tuple(
             LinkSeen(
                 senders=edge.writers,
+                receiver=edge.receiver,
                 channels=tuple(
                     (name, stream.queue_pairs or (stream.key,))
                     for name, stream in zip(names, edge.streams, strict=True)

@@ -11,6 +11,7 @@ from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.schedule import Send
 from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
 from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.trees import tree_of
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
@@ -21,6 +22,9 @@ WRITERS_OPEN = (
 )
 SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
 MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the same sizes"
+TREES_OPEN = (
+    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
+)
 CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
@@ -68,10 +72,28 @@ def writers_open(cut: Cut, communicator: Communicator) -> str:
     """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
     if cut.op.kind is not Kind.ALL_REDUCE:
         return ""
+    if cut.op.tree and (told := _trees_open(cut, communicator)):
+        return told
     if _senders_open(communicator):
         return SENDERS_OPEN
     turns = _turns(cut, communicator)
     return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
+
+
+def _trees_open(cut: Cut, communicator: Communicator) -> str:
+    """Why the channels of a tree may be each other; empty: they are told."""
+    ring = communicator.ring
+    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
+    for rival in communicator.rivals:
+        other = rival.ring
+        ways = {
+            tuple(tree_of(c, of.ranks, of.found) for c in range(used))
+            for of in (ring, other)
+            if of.found and of.ranks == ring.ranks
+        }
+        if len(ways) > 1:
+            return TREES_OPEN.format(ring.found, other.found)
+    return ""
 
 
 def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
@@ -184,10 +206,14 @@ def _clean(communicator: Communicator) -> bool:
 def _only_total(cut: Cut, communicator: Communicator) -> bool:
     """No other size fits the sends that were seen, ends of the last line aside."""
     ring = communicator.ring
+    if cut.op.tree:
+        return False
     edges = []
     for edge, at, names, schedule in zip(
         ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
     ):
+        if edge.receiver is not None:
+            continue
         flows = []
         for stream, number, channel in zip(edge.streams, at, names, strict=True):
             count = len(schedule[channel]) if channel is not None else 0

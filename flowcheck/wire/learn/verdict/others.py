@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from flowcheck.wire.job import Job
+from flowcheck.wire.learn.flows.branches import may_branch
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.stages import Stage
@@ -28,7 +29,8 @@ def others(
     found: list[Stream] = []
     for communicator in communicators:
         if communicator.habits.stage is Stage.NOTHING and _whole(communicator):
-            found += _streams(communicator)
+            own = _streams(communicator)
+            found += [s for s in own if not any(may_branch(s, c.ring) for c in jobs)]
     links = {_link(s.key) for c in communicators for s in _streams(c)}
     if before is not None:
         links |= {_link(key) for edge in before.edges for key in edge.flows if key is not None}

@@ -1,0 +1,197 @@
+"""The connections of a communicator whose all-reduces may go by NCCL's trees.
+
+Trees run beside the ring, between other ranks and back: clear-to-send messages name who writes,
+and which ranks are linked must be what the double binary tree of so many ranks links. Of nodes
+with one rank each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.rings import MOST_RANKS, Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.terms import Rule
+from flowcheck.wire.trees import down, parents, tree_of
+
+Link = tuple[int, int]
+"""Ranks: who writes, who reads."""
+Links = dict[Link, list[Stream]]
+
+MORE_CHANNELS = 2
+"""Channels tried beside those of which connections were seen: small tensors use the first only."""
+UNLIKELY = 1
+"""Penalty for each of these, and for a number of ranks that the start-up tells less."""
+
+
+def rings_with_trees(streams: Sequence[Stream], rules: tuple[Rule, ...]) -> Iterator[Ring]:
+    """Rings and trees that these connections may be of, most plausible first; none where the ring
+    explains all of them, or nothing names who writes."""
+    counted = [ranks for ranks in ranks_counted(streams) if ranks > 2]
+    every = dict.fromkeys((*counted, *range(3, MOST_RANKS + 1)))
+    for place, ranks in enumerate(every):
+        links = _links(streams, ranks)
+        if not links or not _those_of_trees(links, ranks):
+            continue
+        penalty = min(place, len(counted)) * UNLIKELY
+        used = _used(links, ranks)
+        turns = list(_turns(links, ranks, used))
+        around = max(len(own) for link, own in links.items() if _ring(link, ranks))
+        least = max(used, around)
+        for channels in range(least, least + MORE_CHANNELS + 1):
+            for found in turns:
+                made = _made(links, ranks, channels, found, rules)
+                more = penalty + (channels - least) * UNLIKELY
+                # Of several ways to share the trees out all are compared.
+                yield replace(made, penalty=more, borne_out=len(turns) == 1)
+
+
+def may_branch(stream: Stream, ring: Ring) -> bool:
+    """It may be a connection of trees beside this ring: more of them, or of what they carry, may
+    still come."""
+    if ring.ranks < 3 or ring.gpus > 1:
+        return False
+    rank_of: dict[str, int] = {}
+    for edge in ring.around:
+        for own in edge.streams:
+            rank_of[own.key.source] = edge.sender
+            rank_of[own.key.destination] = (edge.sender + 1) % ring.ranks
+    writer = rank_of.get(stream.key.source, stream.tag)
+    reader = rank_of.get(stream.key.destination)
+    if writer is None or stream.tag not in (None, writer):
+        return False
+    readers = range(ring.ranks) if reader is None else (reader,)
+    known = stream.key.source in rank_of or reader is not None
+    return known and any(_trees((writer, other), ring.ranks) for other in readers)
+
+
+def may_have_trees(streams: Sequence[Stream]) -> bool:
+    """Several ranks write to one, or one to several, and nothing names them; or those named are
+    linked by trees of some number of ranks."""
+    into, out = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for stream in streams:
+        into[stream.key.destination].add(stream.key.source)
+        out[stream.key.source].add(stream.key.destination)
+    if max(map(len, (*into.values(), *out.values())), default=0) < 2:
+        return False
+    if all(stream.tag is None for stream in streams):
+        return True
+    for ranks in range(3, MOST_RANKS + 1):
+        links = _links(streams, ranks)
+        if links and all(_ring(link, ranks) or _trees(link, ranks) for link in links):
+            return True
+    return False
+
+
+def _used(links: Links, ranks: int) -> int:
+    """Channels on which trees carried something: on some of their links the ring has nothing."""
+    counts = {False: 0, True: 0}
+    both = 0
+    for link, own in links.items():
+        trees = [] if _ring(link, ranks) else _trees(link, ranks)
+        if len(trees) == 1:
+            counts[trees[0]] = max(counts[trees[0]], len(own))
+        elif trees:
+            both = max(both, len(own))
+    return max(both, sum(counts.values()))
+
+
+def _turns(links: Links, ranks: int, used: int) -> Iterator[int]:
+    """Channels that NCCL's search may have found: after so many the other tree has its turn."""
+    for found in range(1, used + 1):
+        channels = [
+            (link, [tree_of(c, ranks, found) for c in range(used)])
+            for link in links
+            if not _ring(link, ranks)
+        ]
+        if all(
+            len(links[link]) == sum(down(*link, tree) is not None for tree in trees)
+            for link, trees in channels
+        ):
+            yield found
+
+
+def _links(streams: Sequence[Stream], ranks: int) -> Links | None:
+    """Connections by the ranks that they run between; None where these are no such ranks. Who only
+    reads is the next of the ring: of a tree's link both ends write."""
+    rank_of: dict[str, int] = {}
+    for stream in streams:
+        if stream.tag is None or rank_of.setdefault(stream.key.source, stream.tag) != stream.tag:
+            return None
+    if max(rank_of.values(), default=ranks) >= ranks:
+        return None
+    ends = {(s.key.source, s.key.destination) for s in streams}
+    for source, target in sorted(ends):
+        if target not in rank_of:
+            rank_of[target] = (rank_of[source] + 1) % ranks
+    links: Links = {}
+    for stream in sorted(streams, key=lambda s: s.key.dest_qp):
+        link = rank_of[stream.key.source], rank_of[stream.key.destination]
+        links.setdefault(link, []).append(stream)
+    return links if len(links) == len(ends) else None
+
+
+def _those_of_trees(links: Links, ranks: int) -> bool:
+    """Mirrored ranks have the ring's connections, all that the first tree has, and either all that
+    the second has beside them or none."""
+    ours = _mirrored(links)
+    ring = {(rank, (rank + 1) % ranks) for rank in range(ranks)}
+    first, second = (
+        {
+            (a, b)
+            for a in range(ranks)
+            for b in range(ranks)
+            if {a, b} & ours and down(a, b, parents(ranks, tree)) is not None
+        }
+        for tree in (False, True)
+    )
+    beside = links.keys() - ring
+    around = {link for link in ring if ours & set(link)}
+    return (
+        bool(beside)
+        and around <= links.keys()
+        and beside in (first - ring, (first | second) - ring)
+    )
+
+
+def _mirrored(links: Links) -> set[int]:
+    """The fewest ranks that all connections touch, busiest first."""
+    left = set(links)
+    found: set[int] = set()
+    while left:
+        touched = Counter(end for link in left for end in link)
+        found.add(max(touched, key=lambda end: (touched[end], -end)))
+        left = {link for link in left if not found & set(link)}
+    return found
+
+
+def _ring(link: Link, ranks: int) -> bool:
+    return link[1] == (link[0] + 1) % ranks
+
+
+def _trees(link: Link, ranks: int) -> list[bool]:
+    """Which of the two trees link these ranks."""
+    return [second for second in (False, True) if down(*link, parents(ranks, second)) is not None]
+
+
+def _made(links: Links, ranks: int, channels: int, found: int, rules: tuple[Rule, ...]) -> Ring:
+    order = sorted(links, key=lambda link: (not _ring(link, ranks), link))
+    return Ring(
+        ranks=ranks,
+        edges=tuple(
+            Edge(
+                sender=link[0],
+                receiver=None if _ring(link, ranks) else link[1],
+                streams=tuple(links[link]),
+            )
+            for link in order
+        ),
+        channels=channels,
+        extra_sends=0,
+        rules=rules,
+        penalty=0,
+        found=found,
+    )

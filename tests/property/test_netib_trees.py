@@ -1,0 +1,42 @@
+"""All-reduces by trees of an independent generator: every step's gradient, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from property.test_netib_followed import follow
+from support.netib import Options
+
+from flowcheck.wire.job import decode_job
+
+WIDE = ((300, 128), (300,), (64, 300), (64,))
+TREES = Options(
+    shapes=WIDE, ranks=4, channels=2, version=(2, 23), tree_below=1 << 30, caps_bytes=(40000, 90000)
+)
+FOLLOWED = {
+    "root": replace(TREES, mirrored=(0,)),
+    "inner": replace(TREES, mirrored=(2,), metric_every=2, steps=5),
+    "3-ranks-219": replace(TREES, ranks=3, mirrored=(1,), version=(2, 19), protocol="Simple"),
+    "mixed": replace(
+        TREES, ranks=5, mirrored=(3,), version=(2, 26), tree_below=90000, metric_every=2
+    ),
+    "mixed-simple": replace(
+        TREES, ranks=7, protocol="Simple", version=(2, 29), mix=((2000, "LL"),), tree_below=90000
+    ),
+    "ll128": replace(TREES, ranks=6, protocol="LL128", version=(2, 21), mirrored=(4,)),
+    "two-mirrors": replace(TREES, ranks=8, mirrored=(2, 5)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name != "inner")) for name in FOLLOWED],
+)
+def test_trees_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
+    options = FOLLOWED[name]
+    chain = follow(options, tmp_path, shm)
+    job = decode_job(chain.run.learned_job.read_bytes())
+    assert job.communicators[0].ranks == options.ranks
+    assert any(op.tree for op in job.each)

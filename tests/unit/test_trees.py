@@ -1,0 +1,138 @@
+"""All-reduces by NCCL's double binary trees: their schedule, how they are told, what is refused."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.netib import Options, generate
+from support.netib import tree as independent
+from support.netib.partition import Shape
+
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.links import over_link
+from flowcheck.wire.partition import Launch
+from flowcheck.wire.terms import Kind, Protocol, rule_of
+from flowcheck.wire.trees import parents, tree_chunks
+
+WIDE = ((300, 128), (300,), (64, 300), (64,))
+TREES = Options(
+    shapes=WIDE,
+    ranks=4,
+    channels=2,
+    version=(2, 23),
+    tree_below=1 << 30,
+    caps_bytes=(40000, 90000),
+    mirrored=(2,),
+)
+
+
+def read(options: Options, folder: Path) -> Reading:
+    """What is learned; nothing complete is another than the truth has."""
+    made = generate(options, folder)
+    tape = read_tape(made.files)
+    found = read_stream(tape.flows, tape.messages)
+    right = {(one.kind, one.sha256) for one in made.truth.collectives}
+    told = {(c.kind, c.sha256) for c in found.collectives if c.sha256 and c.ring is not None}
+    assert told <= right
+    if found.job is not None:
+        assert [list(bucket) for bucket in found.job.buckets] == made.truth.buckets
+        assert found.job.communicators[0].ranks == options.ranks
+        assert {one.sha256 for one in made.truth.gradients} <= {sha for _, sha in told}
+    return found
+
+
+def test_every_rank_has_the_place_the_tree_gives_it() -> None:
+    for ranks in range(2, 130):
+        for second in (False, True):
+            assert parents(ranks, second) == independent.parents(ranks, second)
+    # NCCL src/graph/trees.cc draws these two.
+    assert parents(14, False)[8:] == (0, 10, 12, 10, 8, 12)
+    assert parents(12, True)[:5] == (1, 3, 1, 11, 5)
+
+
+def test_chunks_lie_where_an_independent_program_has_them() -> None:
+    draw = random.Random(5)
+    for _ in range(400):
+        version = draw.choice([(2, 19), (2, 20), (2, 21), (2, 22), (2, 23), (2, 26), (2, 30)])
+        each = draw.choice([1, 2, 4, 8])
+        shape = Shape(
+            "all_reduce",
+            draw.choice(
+                [draw.randint(1, 5000), draw.randint(1, 300_000), draw.randint(1, 1 << 23)]
+            ),
+            each,
+            draw.randint(2, 16),
+            draw.randint(1, 16),
+            draw.choice(["LL", "LL128", "Simple"]),
+            version,
+        )
+        launch = Launch(
+            kind=Kind.ALL_REDUCE,
+            work_bytes=shape.count * each,
+            element_bytes=each,
+            ranks=shape.ranks,
+            channels=shape.channels,
+            protocol=Protocol(shape.protocol),
+            rule=rule_of(f"2.{version[1]}"),
+            tree=True,
+        )
+        theirs = independent.plan(shape)
+        for channel, spans in enumerate(tree_chunks(launch)):
+            mine = [(start // each, size // each) for start, size in spans]
+            assert [s for s in mine if s[1]] == [s for s in theirs.get(channel, ()) if s[1]]
+            assert len(mine) == len(theirs.get(channel, ()))
+
+
+def test_a_link_carries_parts_up_and_the_sum_down() -> None:
+    ring = {"ranks": 4, "channels": 2, "protocol": Protocol.LL, "rule": rule_of("2.23")}
+    for sender, receiver, final in (
+        (1, 2, (False, True)),
+        (2, 1, (True, False)),
+        (0, 2, (True, None)),
+    ):
+        sent = over_link(
+            Kind.ALL_REDUCE, 100_000, sender=sender, receiver=receiver, tree=True, found=1, **ring
+        )  # type: ignore[arg-type]
+        assert [channel[0].final if channel else None for channel in sent] == list(final)
+        assert not any(over_link(Kind.ALL_REDUCE, 100_000, sender=sender, receiver=0, **ring))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TREES,
+        replace(TREES, ranks=3, mirrored=(0,), protocol="Simple", version=(2, 19), metric_every=2),
+        replace(TREES, ranks=9, mirrored=(4,), channels=4, tree_found=2, version=(2, 30)),
+        replace(TREES, ranks=6, mirrored=(3,), protocol="LL128", tree_below=90_000),
+        replace(TREES, ranks=7, mirrored=(3, 4), tree_below=90_000),
+    ],
+    ids=["inner", "root-metric", "two-searched", "mixed", "two-mirrors"],
+)
+def test_trees_are_learned(options: Options, tmp_path: Path) -> None:
+    found = read(options, tmp_path)
+    assert found.job is not None and not found.why_not
+    assert any(op.tree for op in found.job.each)
+
+
+UNTOLD = {
+    "its search may have found": replace(
+        TREES, seed=75, ranks=12, channels=8, tree_found=2, mirrored=(4,), shapes=((100, 87), (26,))
+    ),
+    "several ranks write to one, or one to several": replace(
+        TREES, mirrored=(0,), channels=1, directions="rx"
+    ),
+    "a whole bucket, passed on in one piece": replace(
+        TREES, mirrored=(1,), channels=1, directions="tx"
+    ),
+}
+
+
+@pytest.mark.parametrize("named", UNTOLD)
+def test_what_does_not_tell_its_trees_is_refused_by_name(named: str, tmp_path: Path) -> None:
+    found = read(UNTOLD[named], tmp_path)
+    assert found.job is None
+    assert named in " ".join(found.why_not), found.why_not
