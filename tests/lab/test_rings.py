@@ -64,9 +64,9 @@ def each_is_one_of(replicas: list[dict[int, Digests]], trainers: list[dict[int, 
     assert sorted(trainers.index(replica) for replica in replicas) == list(range(len(trainers)))
 
 
-def replayed(capture: Path, jobs: int, *words: str) -> list[dict[int, Digests]]:
+def replayed(capture: Path, jobs: int, *words: str, model: str = "") -> list[dict[int, Digests]]:
     job = capture.with_suffix(".toml")
-    job.write_text(f"[optimizer]\n{ADAMW}\n")
+    job.write_text(f"[optimizer]\n{ADAMW}\n{model}")
     command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
     command += ["--jobs", str(jobs), "--digests", "--json", "--source", "file", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
@@ -98,6 +98,19 @@ def test_each_ring_of_a_job_is_followed(
     index = json.loads((tmp_path / "out/jobs.json").read_text())
     assert index["step"] == STEPS and len(index["jobs"]) == 2
     assert not set(index["jobs"][0]["queue_pairs"]) & set(index["jobs"][1]["queue_pairs"])
+
+
+@pytest.mark.parametrize("protocol", ["LL", "Simple"])
+def test_rings_summed_as_megatron_sums_them_are_followed(
+    four: cluster.Cluster, tmp_path: Path, protocol: str
+) -> None:
+    capture = tmp_path / "job.pcapng"
+    words = ("dp2,tp2", "alike", "own", f"NCCL_PROTO={protocol}")
+    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="own"):
+        launch(four, "rings.py", str(tmp_path / "digests"), *words)
+    factory = Path(__file__).parent / "scripts/rings_part.py"
+    model = f'[model]\nfactory = "{factory}:make"\norder = "reversed"\n'
+    each_is_one_of(replayed(capture, 2, model=model), of_trainers(tmp_path, 2))
 
 
 def test_tensor_pipeline_and_data_parallel_rings_are_followed(tmp_path: Path) -> None:

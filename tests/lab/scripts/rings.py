@@ -2,7 +2,9 @@
 
 Words: digests, ways of the mesh ("dp2,tp2", "dp2,pp2,tp2", ...), then what else is to be so:
 `alike` (every ring holds tensors of the same shapes), `seed` (and of the same values), `clip`,
-`save` (checkpoints of steps 2 and 5, one of each ring).
+`save` (checkpoints of steps 2 and 5, one of each ring), `own` (no DistributedDataParallel: weights
+are broadcast one by one, gradients scaled and summed in flat buckets in reverse registration order,
+as Megatron-LM's own wrapper does).
 Tensor-parallel ranks share each layer, pipeline stages pass activations on; each data-parallel
 group wraps its part with DistributedDataParallel.
 """
@@ -17,7 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-WIDE, STEPS, LAYERS = 48, 5, 2
+WIDE, STEPS, LAYERS, BUCKET_ELEMENTS = 48, 5, 2, 3000
 words = sys.argv[3:]
 ways = {part[:2]: int(part[2:]) for part in sys.argv[2].split(",")}
 mesh = init_device_mesh("cpu", tuple(ways.values()), mesh_dim_names=tuple(ways))
@@ -74,11 +76,34 @@ class Shared(nn.Module):
 
 
 layers = [Shared() for _ in range(LAYERS if "alike" in words else LAYERS + stage)]
+if "own" in words:
+    layers.append(nn.Linear(WIDE, 10))
 model = nn.Sequential(*layers)
-wrapped = DistributedDataParallel(model, process_group=data, bucket_cap_mb=0.01)
+if "own" in words:
+    wrapped: nn.Module = model
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, dist.get_global_rank(data, 0), group=data)
+else:
+    wrapped = DistributedDataParallel(model, process_group=data, bucket_cap_mb=0.01)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 before = stages and dist.get_global_rank(stages, stage - 1) if stage else None
 behind = None if last else dist.get_global_rank(stages, stage + 1)
+
+
+def sum_gradients() -> None:
+    bucket: list[torch.Tensor] = []
+    order = list(model.parameters())[::-1]
+    for parameter in order:
+        bucket.append(parameter)
+        if sum(p.numel() for p in bucket) >= BUCKET_ELEMENTS or parameter is order[-1]:
+            buffer = torch.cat([p.grad.reshape(-1) for p in bucket]) / dist.get_world_size(data)
+            dist.all_reduce(buffer, group=data)
+            parts = buffer.split([p.numel() for p in bucket])
+            for p, reduced in zip(bucket, parts, strict=True):
+                p.grad.copy_(reduced.view_as(p))
+            bucket = []
+
+
 for step in range(1, STEPS + 1):
     noise(step, mesh.get_local_rank("dp"))
     optimizer.zero_grad()
@@ -96,6 +121,8 @@ for step in range(1, STEPS + 1):
         (made.square().mean() * (1 + ring)).backward()
     if before is not None:
         dist.send(x.grad, before)
+    if "own" in words:
+        sum_gradients()
     if "clip" in words:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
