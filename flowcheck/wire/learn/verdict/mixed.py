@@ -49,7 +49,7 @@ class _Mixing:
 
     def __init__(self, own: Communicator, streams: Sequence[Stream]) -> None:
         ring = own.ring
-        self._ring, self._times = ring, _Times(own)
+        self._ring, self._times, self._cuts = ring, _Times(own), own.cuts.found
         used = {
             _Role(edge, at)
             for cut in own.cuts.found
@@ -82,6 +82,8 @@ class _Mixing:
         """A way to mix them contradicts nothing, or they themselves contradict it."""
         if len(self._own) < 2 or not any(self._strangers.values()):
             return False
+        if any(cut.op.tree for cut in self._cuts):
+            return True  # what follows what in trees is not asked here
         if not all(self._agree(role, s, self._own) for role, s in self._own.items()):
             return True  # times are of no use here
         return self._mixed({}, strange=False, kept=False)
@@ -188,6 +190,8 @@ class _Times:
             if place // slices % steps + self._ring.gpus >= steps:
                 continue
             on = place + self._ring.gpus * slices
+            if on >= len(gone):
+                break
             if _earlier(_seen(out, gone[on : on + 1]), _seen(into, came[place : place + 1])):
                 return True
             one, two = planned[0][place], planned[1][on]
