@@ -37,7 +37,7 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
     data = [f for f in flows if f.key not in granting and _is_data(of_flow[f.key])]
-    sends = {flow.key: join_sends(of_flow[flow.key]) for flow in data}
+    sends = {flow.key: join_sends(of_flow[flow.key], flow.pmtu_bytes) for flow in data}
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)

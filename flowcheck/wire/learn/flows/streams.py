@@ -128,9 +128,10 @@ def immediate_sizes(immediate: int) -> tuple[int, int]:
     return int.from_bytes(immediate.to_bytes(4, "big"), "little"), immediate
 
 
-def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
+def join_sends(messages: Sequence[MessageSeen], pmtu_bytes: int = 0) -> list[SendSeen]:
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
-    write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING)."""
+    write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
+    of the flow's path, 0 where no message told."""
     sends: list[SendSeen] = []
     splits = any(_closes(m) for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
@@ -145,7 +146,8 @@ def join_sends(messages: Sequence[MessageSeen]) -> list[SendSeen]:
                 stop = message.first_psn + 1
                 sends[-1] = replace(last, stop_psn=stop, closed=True, immediate=message.immediate)
             else:
-                sends.append(_headless(message, min(sizes)))
+                room = message.first_psn - last.stop_psn if last else 0
+                sends.append(_headless(message, sizes, room, pmtu_bytes))
             continue
         found = line_flag(message)
         sends.append(
@@ -180,8 +182,14 @@ def _closes(message: MessageSeen) -> bool:
     return bool(message.immediate) and message.wire_bytes == 0 and not message.va
 
 
-def _headless(message: MessageSeen, size: int) -> SendSeen:
-    """Only the closing write of a send was seen: its size is known, none of its bytes."""
+def _headless(
+    message: MessageSeen, sizes: Sequence[int], room_packets: int, pmtu_bytes: int
+) -> SendSeen:
+    """Only the closing write of a send was seen: its size is known, none of its bytes, and so is
+    how many of the packets missing before it were its own."""
+    packets = {size: -(-size // pmtu_bytes) if pmtu_bytes else 0 for size in sizes}
+    size = min(sizes, key=lambda size: (packets[size] > room_packets, size))
+    before = packets[size] if packets[size] <= room_packets else 0
     lost = replace(
         message,
         wire_bytes=size,
@@ -192,7 +200,7 @@ def _headless(message: MessageSeen, size: int) -> SendSeen:
     return SendSeen(
         message=lost,
         wire_bytes=size,
-        first_psn=message.first_psn,
+        first_psn=message.first_psn - before,
         stop_psn=message.first_psn + 1,
         closed=True,
         immediate=message.immediate,
