@@ -66,7 +66,7 @@ def apply(
     alike: dict[object, tuple[tuple[Schedule, ...], list[Rule]]] = {}
     for rule in state.rules:
         schedules = schedules_of(op, rule, ring)
-        name = schedules if op.meaning else _sizes(schedules)
+        name = _places(schedules) if op.meaning else _sizes(schedules)
         alike.setdefault(name, (schedules, []))[1].append(rule)
     for schedules, rules in alike.values():
         for names in _assignments(ring, state, schedules, op):
@@ -89,8 +89,27 @@ def apply(
 def settled(ring: Ring, cut: Cut, rules: Sequence[Rule]) -> Cut:
     """`cut` with its bytes where the first of these eras has them."""
     schedules = schedules_of(cut.op, rules[0], ring)
-    same = tuple(rule for rule in cut.rules if schedules_of(cut.op, rule, ring) == schedules)
+    places = _places(schedules)
+    same = tuple(r for r in cut.rules if _places(schedules_of(cut.op, r, ring)) == places)
     return replace(cut, schedules=schedules, rules=same)
+
+
+def _places(schedules: Sequence[Schedule]) -> tuple[object, ...]:
+    """What lies where. Of a send that holds nothing eras may differ, and no byte tells."""
+    return tuple(
+        tuple(
+            tuple(
+                (
+                    send.wire_bytes,
+                    send.data_bytes,
+                    send.data_bytes and (send.start_byte, send.final),
+                )
+                for send in channel
+            )
+            for channel in schedule
+        )
+        for schedule in schedules
+    )
 
 
 def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[tuple[int, ...], ...], ...]:
