@@ -130,6 +130,23 @@ def test_dtypes_that_are_not_the_trainers_change_nothing(
     assert (alone.job is None) == (own.dtypes == HALVES)
 
 
+@pytest.mark.parametrize("protocol", ["LL", "Simple"])
+def test_map_whose_place_eras_share_does_not_choose_one(protocol: str, tmp_path: Path) -> None:
+    """So few bytes lie alike in releases that part larger tensors otherwise."""
+    shapes = ((40, 29), (8, 48), (45,), (11,))
+    options = replace(STATIC, shapes=shapes, channels=1, protocol=protocol, seed=22)
+    truth, reading = read(options, tmp_path)
+    assert reading.job is not None, reading.why_not
+    assert reading.job.buckets == tuple(map(tuple, truth.buckets))
+
+
+def test_weights_before_buffers_are_whole_where_no_bucket_holds_all(tmp_path: Path) -> None:
+    truth, reading = read(replace(UNUSED, buffers=18), tmp_path)
+    assert len(truth.buckets) > 1 and reading.job is not None
+    assert reading.weights is not None and reading.weights.complete
+    assert reading.weights.result.tobytes() == truth.weights
+
+
 def test_dtypes_of_one_size_are_a_factorys() -> None:
     model = {"dtypes": ["bfloat16", "float16"]}
     optimizer = {"name": "sgd", "learning_rate": 0.1}

@@ -64,9 +64,9 @@ OTHER_HOOK = (
 )
 STATIC = (
     "iteration 0 began with an all-reduce of one int32 for each of {} parameters: static_graph="
-    "True, but two whole iterations before the bucket plan were not seen behind it; leave "
-    "static_graph out"
+    "True, but two whole iterations before the bucket plan were not seen behind it; "
 )
+STATIC_ALIKE = "leave static_graph out"
 SKIPPED = (
     "some iterations ended with the map of used parameters and had not reduced all buckets: "
     "skip_all_reduce_unused_params=True beside find_unused_parameters=True, which leaves buckets "
@@ -79,9 +79,9 @@ UNUSED = (
     "out); "
 )
 UNUSED_ALIKE = "leave the option out"
-UNUSED_APART = (
+SENT_APART = (
     "weights were broadcast in several parts, as those of several dtypes are: which parameters "
-    "have which is not told without a plan: state the model, " + STATE_MODEL
+    "have which is not told: state the model, " + STATE_MODEL
 )
 
 
@@ -213,10 +213,10 @@ def _by_map(
     # A metric of as many bytes holds other numbers.
     if not maps or not all(_is_map(habits, cut, ring) for cut in maps):
         return ""
+    sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
+    apart = SENT_APART if len(sent) > 1 and habits.types is None else ""
     if habits.static and planned:
-        return STATIC.format(habits.parameters)
+        return STATIC.format(habits.parameters) + (apart or STATIC_ALIKE)
     if len(maps) < 2 or planned or habits.mapped:
         return ""
-    sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
-    apart = UNUSED_APART if len(sent) > 1 and habits.types is None else UNUSED_ALIKE
-    return UNUSED.format(habits.parameters) + apart
+    return UNUSED.format(habits.parameters) + (apart or UNUSED_ALIKE)

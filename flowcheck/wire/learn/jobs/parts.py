@@ -25,7 +25,7 @@ CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are
 FROZEN = (
     "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
     "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
-    "weights, and where is not told"
+    "weights, and where is not told; or these are of several dtypes, which [model] factory tells"
 )
 NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
 

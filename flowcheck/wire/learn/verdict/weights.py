@@ -96,10 +96,10 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         grain = 1 if habits.own else GRAIN_BYTES[protocol]
         exact = 0 <= sum(part.bytes for part in parts) - size < grain
         reduced = habits.bytes_of(range(habits.parameters), habits.reduced) if habits.reduced else 0
-        agreed = exact or any(
-            c.kind == "all_reduce" and c.bytes == reduced and c.meaning == BUCKET
-            for c in collected.collectives
-        )
+        sums = [c.bytes for c in collected.collectives if c.meaning == BUCKET]
+        # Of the first iteration, which has one bucket but with find_unused_parameters.
+        first = sum(sums[: len(habits.buckets)]) if habits.mapped else 0
+        agreed = exact or (reduced > 0 and reduced in (*sums, first))
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
         told = bool(habits.own)  # by the model that was stated
         open_why = END_TOLD_BY_NONE if not told and end_open(habits, size, protocol) else ""
