@@ -1,0 +1,49 @@
+"""NCCL's trees among real trainers: followed, killed, given back, resumed, as `flowcheck lab train`
+does it; the judge is the trainers' own digests after every step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from lab.test_lab_train import train
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.nightly,
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"NCCL_ALGO": "Tree"}, ["--hosts", "4"]),
+        (
+            {"FLOWCHECK_LAB_TREE_BELOW": "100000"},
+            ["--hosts", "4", "--mirror", "p1:both", "--protocol", "LL"],
+        ),
+        (
+            {"NCCL_ALGO": "Tree"},
+            ["--hosts", "5", "--mirror", "p2:both", "--protocol", "Simple", "--nccl", "2.21"],
+        ),
+    ],
+    ids=["root", "mixed", "inner-simple"],
+)
+def test_trees_are_followed(
+    settings: dict[str, str], options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    found = train(
+        tmp_path / "out",
+        f"t{os.getpid()}",
+        [*options, "--steps", "9", "--kill-at", "4", "--no-control"],
+        ["--metric-every", "3"],
+    )
+    assert found["comparison"]["missing"] == found["comparison"]["different"] == []
+    assert all(one["holds"] for one in found["statements"])
