@@ -131,7 +131,7 @@ def test_buckets_alike_both_ways_need_their_order_stated(tmp_path: Path) -> None
         pytest.param("r3-simple-bf16-late", 0.45, marks=pytest.mark.nightly),
         pytest.param("r2-ll-zero", 0.35, marks=pytest.mark.nightly),
         pytest.param("r2-simple-one-bucket-bf16", 0.2, marks=pytest.mark.nightly),
-        ("r2-simple-one-bucket-bf16", 0.37),
+        pytest.param("r2-simple-one-bucket-bf16", 0.37, marks=pytest.mark.nightly),
         pytest.param("r4-mix-one-bucket-221", 0.33, marks=pytest.mark.nightly),
         pytest.param("r5-ll-buckets-late", 0.4, marks=pytest.mark.nightly),
     ],
@@ -158,7 +158,13 @@ def test_one_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
     assert len(found) >= len(later) - 1 >= 3 and list(found.values()) == later[: len(found)]
 
 
-@pytest.mark.parametrize("shapes", [((128, 64), (128, 64)), ((128, 64), (64, 64))])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((128, 64), (128, 64)),
+        pytest.param(((128, 64), (64, 64)), marks=pytest.mark.nightly),
+    ],
+)
 def test_units_gathered_in_another_order_once_are_not_taken_for_each_other(
     shapes: tuple[tuple[int, ...], ...], tmp_path: Path, shm: Path
 ) -> None:

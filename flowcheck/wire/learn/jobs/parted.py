@@ -7,10 +7,10 @@ change little from one step to the next, gradients do not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -26,6 +26,8 @@ from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.parted import Parted
 from flowcheck.wire.terms import Kind
 
+MOST_STEPS = 4
+"""Of which what they gathered is compared: each is all parameters."""
 Coarse = tuple[Kind, int, str]
 
 
@@ -51,8 +53,9 @@ def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
         return Learned(why_not=(order,))
     if any(cut.lost for cut in cuts[: start + length]):
         return Learned(why_not=(basis.LOST,))
-    held = [content.held(cuts, end, order, ring, parted) for end in ends]
-    if held[first] is None:
+    looked_at = ends[first : first + MOST_STEPS]
+    held = [content.held(cuts, end, order, ring, parted) for end in looked_at]
+    if held[0] is None:
         return Learned(why_not=(basis.lacking(ring, parted),))
     steps = [one for one in held if one is not None]
     change = content.usual_change(steps, parted)
@@ -63,7 +66,20 @@ def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
     begun = content.begun_with(cuts, ring, parted, steps[0]) if not first else None
     if begun is not None and content.lies_otherwise(begun, steps[0], parted):
         return Learned(why_not=(basis.LIES_OTHERWISE,))
-    return _followed(communicator, parted, (start, length, first), order, held, (change, begun))
+    told = _Told(len(ends), change, begun or steps[0], begun is not None)
+    return _followed(communicator, parted, (start, length, first), order, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the gathers say."""
+
+    steps: int
+    change: float
+    """Of a step, by their norm."""
+    base: content.Units
+    begun: bool
+    """The base was sent before the first step, one by one."""
 
 
 def _coarse(cut: Cut) -> Coarse:
@@ -105,23 +121,18 @@ def _followed(
     parted: Parted,
     place: tuple[int, int, int],
     order: Sequence[int],
-    held: Sequence[list[NDArray[np.uint8]] | None],
-    told: tuple[float, list[NDArray[np.uint8]] | None],
+    told: _Told,
 ) -> Learned:
-    """told: what a step changes, and what the trainer sent before it began."""
     start, length, first = place
-    change, begun = told
     whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)
     edges = (edges_of if whole else edges_amid)(communicator, communicator.cuts.found[start])
     if edges is None:
         return Learned(why_not=(basis.MIDST,))
     ring, cuts = communicator.ring, communicator.cuts.found
     sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
-    own = begun or held[first]
-    assert own is not None
     base = Weights(
         shapes=tuple((size,) for size in sizes),
-        result=np.concatenate(own),
+        result=np.concatenate(told.base),
         missing=(),
         complete=True,
     )
@@ -139,10 +150,8 @@ def _followed(
         buckets=units,
         first=each,
         each=each,
-        evidence=basis.evidence(parted, ring, len(held), change),
-        assumed=tuple(
-            basis.assumed(parted, ring, first if whole else None, begun=begun is not None)
-        ),
+        evidence=basis.evidence(parted, ring, told.steps, told.change),
+        assumed=tuple(basis.assumed(parted, ring, first if whole else None, begun=told.begun)),
     )
     return Learned(learned, base)
 
