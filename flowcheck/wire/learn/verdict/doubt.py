@@ -7,6 +7,8 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.learn.trainer.habits import WEIGHTS
+from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.schedule import Send
 from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
@@ -41,6 +43,8 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
         return ["the NCCL release: another one's partition has the same sizes at other places"]
     if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
         return ["its size: a connection of which sends were lost may have carried a part"]
+    if cut.op.meaning == WEIGHTS and passed_over(cut, communicator):
+        return [PASSED_OVER]
     if cut.op.licensed:
         return []
     if cut.op.kind is Kind.ALL_REDUCE:
