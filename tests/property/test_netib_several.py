@@ -86,3 +86,15 @@ def test_no_sum_is_told_of_connections_that_may_be_mixed(tmp_path: Path) -> None
     truth = {each.sha256 for m in made for each in m.truth.collectives}
     told = [c for c in reading.collectives if c.kind == "all_reduce" and c.sha256 and not c.assumed]
     assert {c.sha256 for c in told} <= truth
+
+
+def test_ports_of_ranks_that_are_no_neighbours_show_one_ring(tmp_path: Path) -> None:
+    shapes = ((61, 90), (61,), (40, 61), (40,))
+    options = Options(shapes=shapes, ranks=4, channels=2, version=(2, 21), mirrored=(1, 3), steps=2)
+    made = generate(options, tmp_path)
+    tape = read_tape(made.files)
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is not None and {e.sender for e in reading.job.edges} == {0, 1, 2, 3}
+    assert {c.communicator for c in reading.collectives} == {0}
+    told = [c.sha256 for c in reading.collectives if c.meaning == "gradient bucket"]
+    assert told == [one.sha256 for one in made.truth.gradients]

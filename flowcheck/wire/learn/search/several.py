@@ -8,22 +8,26 @@ from itertools import islice
 
 from flowcheck.wire.learn.cuts.cut import PURSE, Purse
 from flowcheck.wire.learn.flows.branches import rings_with_trees
-from flowcheck.wire.learn.flows.groups import alone, groupings
+from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_group, read_guesses
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
 from flowcheck.wire.learn.search.scores import CONTRADICTION_COST, score_of
+from flowcheck.wire.learn.search.together import (
+    each_starts,
+    in_step,
+    own_links,
+    share_hosts,
+    start_up_apart,
+    tells,
+)
 from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Kind, Rule
+from flowcheck.wire.terms import Rule
 
 DEPTH = 2
 """How often a row is parted again."""
-SHORT_BYTES = 2048
-"""On the wire: one number of each rank, in any protocol."""
-IN_STEP = 0.9
-"""Share of the all-reduces of two communicators that no chance lets begin together."""
 PART_PURSE = (1_000, 20)
 """Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
 LIKELY_PARTS = 2
@@ -78,12 +82,14 @@ def _found(
                 return [by_trees]
             best = _better(None, [by_trees])
     made = rows(streams)
+    if own_links(made) and (one := search.around(made)):
+        return one
     # Rows that touch nowhere may be ports of one host, unless trainers start up at each of them.
-    shared = len(made) == 1 or _share_hosts(made)
-    if shared or _start_up_apart(made):
+    shared = len(made) == 1 or share_hosts(made)
+    if shared or start_up_apart(made):
         known = [search.of(row, DEPTH) for row in made]
         found = [c for own in known for c in own]
-        if all(map(_whole, known)) and (shared or _each_starts(found)):
+        if all(map(_whole, known)) and (shared or each_starts(found)):
             return found
     if shared:
         if all(known) and len(made) > 1:
@@ -117,24 +123,6 @@ def _better(
 def _whole(found: Sequence[Communicator]) -> bool:
     """Nothing of it is unread, and no hint of hosts or tags is left aside."""
     return bool(found) and all(not c.cuts.unread and c.ring.penalty < 2 for c in found)
-
-
-def _share_hosts(made: Sequence[Row]) -> bool:
-    """Two rows touch one address: they are no ports of one communicator."""
-    ends = [{end for s in row for end in (s.key.source, s.key.destination)} for row in made]
-    return any(a & b for i, a in enumerate(ends) for b in ends[:i])
-
-
-def _start_up_apart(made: Sequence[Row]) -> bool:
-    """Every row begins with a send as short as the first one of DDP's start-up, as no further
-    channel of a communicator does."""
-    first = [[s.sends[0] for s in row if s.from_start and 0 in s.sends] for row in made]
-    return all(any(send.wire_bytes <= SHORT_BYTES for send in own) for own in first)
-
-
-def _each_starts(found: Sequence[Communicator]) -> bool:
-    """Trainers tell their parameters in each of them: none is a port of another's host."""
-    return all(communicator.habits.shapes for communicator in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +203,20 @@ class _Search:
         found: list[Communicator] = []
         for row in way:
             read = self.of(row, depth)
-            if not _whole(read) or not all(map(_tells, read)):
+            if not _whole(read) or not all(map(tells, read)):
                 return []
             found += read
-        return [] if _in_step(found) else found
+        return [] if in_step(found) else found
+
+    def around(self, made: Sequence[Row]) -> list[Communicator]:
+        """All rows as one ring, if their links make up one and copies of what is forwarded bear it
+        out; else empty."""
+        row = tuple(stream for own in made for stream in own)
+        if path_of(alone(row, self._unpaired(row))) is None:
+            return []
+        one = self._one(row, PURSE)
+        forwards = one and one[0].ring.ranks > 2 and len(one[0].ring.edges) > 2
+        return one if forwards and _whole(one) and _score(one) < CONTRADICTION_COST else []
 
     def _unpaired(self, row: Row) -> list[Grants]:
         """Clear-to-send messages of connections whose data was not mirrored, if they can be of
@@ -229,36 +227,3 @@ class _Search:
             return left
         ends = [{s.key.source, s.key.destination} for s in row]
         return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
-
-
-def _in_step(found: Sequence[Communicator]) -> bool:
-    """Nearly every all-reduce of one of them began while another one made one: they are rather
-    channels of one communicator, unless a trainer's plan says how large its tensors are."""
-    spans = [_spans(communicator) for communicator in found if not communicator.habits.shapes]
-    for i, own in enumerate(spans):
-        for others in spans[:i]:
-            fewer, more = sorted((own, others), key=len)
-            beside = sum(any(a <= begin <= b for a, b in more) for begin, _ in fewer)
-            if fewer and beside >= IN_STEP * len(fewer):
-                return True
-    return False
-
-
-def _spans(communicator: Communicator) -> list[tuple[int, int]]:
-    """(first, last time) of every all-reduce."""
-    found = []
-    for cut in communicator.cuts.found:
-        if cut.op.kind is Kind.ALL_REDUCE:
-            sends = cut.sends(communicator.ring)
-            seen = [s.message.first_ns for of, n, _ in sends if (s := of.sends.get(n)) is not None]
-            found += [(min(seen), max(seen))] if seen else []
-    return found
-
-
-def _tells(communicator: Communicator) -> bool:
-    """Both directions were seen, and something in it is no single broadcast: few sizes on one
-    connection alone may be anything."""
-    reduces = any(
-        cut.op.licensed or cut.op.kind is not Kind.BROADCAST for cut in communicator.cuts.found
-    )
-    return reduces and len(communicator.ring.edges) > 1
