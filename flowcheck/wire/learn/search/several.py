@@ -77,7 +77,9 @@ def _found(
     if branched := list(rings_with_trees(streams, rules)):
         sends = sum(len(stream.sends) for stream in streams)
         by_trees = read_guesses(branched, Purse(TREE_PURSE[0] + TREE_PURSE[1] * sends))
-        if by_trees is not None and any(cut.op.tree for cut in by_trees.cuts.found):
+        # Who stands where depends on how many ranks there are: only a start-up that fits tells it.
+        told = by_trees is not None and by_trees.habits.shapes
+        if by_trees is not None and told and any(cut.op.tree for cut in by_trees.cuts.found):
             if not by_trees.cuts.unread:
                 return [by_trees]
             best = _better(None, [by_trees])
