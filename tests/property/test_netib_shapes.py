@@ -42,7 +42,7 @@ def analyzed(
 
 def weights_pass(options: Options) -> bool:
     """Whether the mirror points carry the broadcast of the initial weights."""
-    if options.start_step or options.start_inside:
+    if options.start_step or options.start_inside or options.manners.first:
         return False
     return any(
         (rank < options.nodes - 1 and options.directions != "rx")
@@ -70,8 +70,11 @@ def judge(truth: Truth, told: dict[str, Any]) -> list[str]:
     wrong += mixed(truth, told)
     if options.sharded:
         return wrong + unsharded(truth, told)
-    # Nothing on the wire tells the order of channels whose numbers have none.
-    if options.lose or (options.random_qpns and options.channels > 1):
+    if not options.pipeline_bytes and any(c["kind"] == "send_recv" for c in told["collectives"]):
+        wrong.append("storage is told as send_recv")
+    # Nothing on the wire tells the order of channels whose numbers have none, but their first use.
+    unordered = options.random_qpns and options.channels > 1 and not options.manners.turns
+    if options.lose or unordered:
         return wrong
     if weights_pass(options) and told_weights is None:
         wrong.append("weights not found")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from support.netib import noise
-from support.netib.encapsulation import wrap
 from support.netib.fabric import Emitted, Fabric
 from support.netib.options import Options, Truth
 from support.netib.trainer import Trainer
+from support.netib.written import write
 
 STORAGE_RANK = 201
 
@@ -34,33 +33,40 @@ def generate(options: Options, folder: Path) -> Generated:
     trainer = Trainer(options, rng, fabric, truth)
     trainer.train()
     start = first_captured(options, trainer, rng)
+    end = int(len(fabric.log) * options.manners.until)
     for operation in trainer.operations:
-        operation.about.complete = operation.first_frame >= start
+        operation.about.complete = start <= operation.first_frame and operation.last_frame < end
     frames = with_noise(options, rng, fabric)
     begin_us = fabric.log[start].at_us if start else 0
+    end_us = fabric.log[end - 1].at_us
+    points = {
+        f"rank{rank}-{rail}.pcap": [fabric.port(rank, rail)]
+        for rank in options.mirrored
+        for rail in range(options.rails)
+    }
+    if options.manners.merged:
+        points = {"all.pcap": [port for ports in points.values() for port in ports]}
     files = []
-    for rank in options.mirrored:
-        for rail in range(options.rails):
-            port = fabric.port(rank, rail)
-            seen = [
-                each
-                for each in frames
-                if each.at_us >= begin_us
-                and (
-                    (each.src == port and options.directions != "rx")
-                    or (each.dst == port and options.directions != "tx")
-                )
-            ]
-            path = folder / f"rank{rank}-{rail}.pcap"
-            write(path, options, impaired(options, rng, seen, path.name, truth))
-            files.append(path)
+    for name, ports in points.items():
+        seen = [
+            each
+            for each in frames
+            if begin_us <= each.at_us <= end_us
+            and (
+                (each.src in ports and options.directions != "rx")
+                or (each.dst in ports and options.directions != "tx")
+            )
+        ]
+        path = folder / name
+        write(path, options, impaired(options, rng, seen, name, truth))
+        files.append(path)
     return Generated(files, truth)
 
 
 def first_captured(options: Options, trainer: Trainer, rng: np.random.Generator) -> int:
     """Index in the log where the capture begins."""
     if not options.start_step and not options.start_inside:
-        return 0
+        return int(options.manners.first * len(trainer.fabric.log))
     of_step = [each for each in trainer.operations if each.about.step == options.start_step]
     if not options.start_inside:
         return min(each.first_frame for each in of_step)
@@ -101,13 +107,3 @@ def impaired(
         if at not in lost:
             kept += [each] * (2 if at in twice else 1)
     return kept
-
-
-def write(path: Path, options: Options, frames: list[Emitted]) -> None:
-    """A classic pcap, microseconds."""
-    with path.open("wb") as out:
-        out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for number, each in enumerate(frames):
-            frame = wrap(options.wrap, each.frame, number)
-            seconds, micros = divmod(each.at_us, 1_000_000)
-            out.write(struct.pack("<IIII", seconds, micros, len(frame), len(frame)) + frame)

@@ -77,7 +77,10 @@ class Fabric:
         self, communicator: str, sender: int, channel: int, source: int, target: int
     ) -> Connection:
         rail = channel % self.options.rails
-        pairs = [QueuePair(self.qpn(source), self.qpn(target)) for _ in range(self.options.qps)]
+        udp = self.options.manners.udp
+        pairs = [
+            QueuePair(self.qpn(source), self.qpn(target), udp=udp) for _ in range(self.options.qps)
+        ]
         src, dst = self.port(source, rail), self.port(target, rail)
         whole = communicator in ("dp", "metrics", "tree")
         tag = ranks_of(self.options, channel)[sender] if whole else sender
@@ -99,6 +102,9 @@ class Fabric:
                 number += 1
             self.next_qpn[-len(self.next_qpn)] = number
             return number
+        if self.options.manners.same_qpns:
+            self.next_qpn[rank] = self.next_qpn.get(rank, 0x110) + 1
+            return self.next_qpn[rank]
         if rank not in self.next_qpn:
             self.next_qpn[rank] = int(self.rng.integers(0x100, 0x40000))
         self.next_qpn[rank] += int(self.rng.integers(1, 4))
@@ -107,13 +113,17 @@ class Fabric:
     def port(self, rank: int, rail: int) -> Port:
         high, low = divmod(rank + 1, 256)
         mac = bytes([0x02, 0, 0, *divmod(rank, 256), rail])
+        if self.options.manners.macs == "router":
+            mac = bytes([0x02, 1, 0, 0, 0, 1])
         if self.options.ipv6:
             return Port(mac, bytes.fromhex("fd00") + bytes(11) + bytes([high, rail, low]))
         return Port(mac, bytes([10, high, rail, low]))
 
     def emit(self, src: Port, dst: Port, frame: bytes, operation: Operation | None) -> None:
-        if operation is not None and operation.first_frame < 0:
-            operation.first_frame = len(self.log)
+        if operation is not None:
+            operation.last_frame = len(self.log)
+            if operation.first_frame < 0:
+                operation.first_frame = len(self.log)
         self.clock_us += 1
         self.log.append(Emitted(self.clock_us, src, dst, frame))
 
@@ -135,13 +145,19 @@ class Fabric:
         busy = True
         while busy:
             busy = False
+            if self.options.manners.turns:
+                for each in everyone:
+                    while each.work():
+                        busy = True
+                continue
             for at in self.rng.permutation(len(everyone)):
                 busy = everyone[at].work() or busy
         left = [each for each in everyone if each.queue]
         assert not left, f"{len(left)} connections are stuck"
 
     def wait(self, gap_us: int) -> None:
-        self.clock_us += gap_us
+        if self.options.manners.clock != "even":
+            self.clock_us += gap_us
 
     def ready(self, connection: Connection, operation: Operation, message: int) -> bool:
         """Whether the sender has what it is to send."""

@@ -45,35 +45,40 @@ def pack(
     fifo_step: int,
     rng: np.random.Generator,
     version: tuple[int, int] = (2, 30),
+    filler: str = "",
 ) -> bytes:
     """The wire form of a message's data; what no element fills is random."""
     if not content:
         return b""
     if protocol == LL:
-        return pack_ll(content, (fifo_step + 1) & 0xFFFFFFFF, rng)
+        content = filled(content, 8, rng, filler)
+        return pack_ll(content, (fifo_step + 1) & 0xFFFFFFFF)
     if protocol == LL128:
         places = PLACES if version >= (2, 10) else LINEAR
-        return pack_ll128(content, fifo_step + 1, rng, places)
+        content = filled(content, GROUP_BYTES, rng, filler)
+        return pack_ll128(content, fifo_step + 1, places)
     return content
 
 
-def filled(content: bytes, unit: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+def filled(content: bytes, unit: int, rng: np.random.Generator, filler: str) -> bytes:
     missing = -len(content) % unit
-    return np.frombuffer(content + rng.bytes(missing), dtype=np.uint8)
+    if filler == "zero":
+        return content + bytes(missing)
+    if filler == "stale":
+        return content + (content * (missing // len(content) + 1))[:missing]
+    return content + rng.bytes(missing)
 
 
-def pack_ll(content: bytes, flag: int, rng: np.random.Generator) -> bytes:
-    words = filled(content, 8, rng).view("<u4").reshape(-1, 2)
+def pack_ll(content: bytes, flag: int) -> bytes:
+    words = np.frombuffer(content, dtype="<u4").reshape(-1, 2)
     lines = np.empty((len(words), 4), dtype="<u4")
     lines[:, 0], lines[:, 2] = words[:, 0], words[:, 1]
     lines[:, 1] = lines[:, 3] = flag
     return lines.tobytes()
 
 
-def pack_ll128(
-    content: bytes, flag: int, rng: np.random.Generator, places: NDArray[np.intp]
-) -> bytes:
-    groups = filled(content, GROUP_BYTES, rng).reshape(-1, GROUP_BYTES)
+def pack_ll128(content: bytes, flag: int, places: NDArray[np.intp]) -> bytes:
+    groups = np.frombuffer(content, dtype=np.uint8).reshape(-1, GROUP_BYTES)
     wire = np.zeros((len(groups), GROUP_WIRE_BYTES), dtype=np.uint8)
     wire[:, places] = groups
     flags = wire.reshape(-1, 128)[:, 120:]

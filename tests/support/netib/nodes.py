@@ -25,11 +25,11 @@ def order_of(options: Options, channel: int) -> tuple[int, ...]:
 def ranks_of(options: Options, channel: int) -> tuple[int, ...]:
     """[ring index] the rank that stands there."""
     order = order_of(options, channel)
-    whole = [
-        node * options.gpus + local
-        for node in range(options.ranks // options.gpus)
-        for local in order
-    ]
+    nodes = list(range(options.ranks // options.gpus))
+    if options.manners.ring:
+        seed = options.seed, 78, channel * (options.manners.ring == "each")
+        nodes = [int(n) for n in np.random.default_rng(seed).permutation(len(nodes))]
+    whole = [node * options.gpus + local for node in nodes for local in order]
     first = whole.index(0)
     return (*whole[first:], *whole[:first])
 

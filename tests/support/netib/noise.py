@@ -32,7 +32,16 @@ def storage(options: Options, rng: np.random.Generator, port: Port, server: Port
         say(False, packets.ACKNOWLEDGE, psn[True], packets.aeth(0x1F, msn))
         psn[True] += 1
         size = int(rng.integers(1, 5 * options.mtu))
-        if rng.random() < 0.5:
+        if options.manners.storage:
+            address, rkey = int(rng.integers(1 << 47)), int(rng.integers(1 << 31))
+            word = struct.pack(">I", msn) if options.manners.storage == "immediate" else b""
+            content = rng.bytes(size)
+            for opcode, body in packets.write_packets(address, rkey, content, word, options.mtu):
+                say(False, opcode, psn[False], body)
+                psn[False] += 1
+            say(False, SEND_ONLY, psn[False], rng.bytes(16))
+            psn[False] += 1
+        elif rng.random() < 0.5:
             request = packets.reth(int(rng.integers(1 << 47)), int(rng.integers(1 << 31)), size)
             say(False, READ_REQUEST, psn[False], request)
             opcodes = (READ_ONLY, READ_FIRST, READ_MIDDLE, READ_LAST)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from support.netib.manners import Manners
+
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 
 
@@ -99,6 +101,7 @@ class Options:
     lose: int = 0
     duplicates: int = 0
     retransmits: int = 0
+    manners: Manners = field(default_factory=Manners)
 
     @property
     def nodes(self) -> int:

@@ -28,6 +28,8 @@ class Shape:
     channels: int
     protocol: str
     version: tuple[int, int]
+    halving: bool = True
+    """Threads are halved for tiny operations."""
 
     @property
     def whole_bytes(self) -> int:
@@ -60,7 +62,7 @@ def channels_and_threads(shape: Shape) -> tuple[int, int]:
     used = shape.channels
     while used > 1 and size < used * threads * threshold:
         used -= 1
-    while size < used * threads * threshold and threads % 128 == 0:
+    while shape.halving and size < used * threads * threshold and threads % 128 == 0:
         threads //= 2
     if shape.protocol == SIMPLE:
         threads += 32

@@ -47,7 +47,10 @@ def cut(tensor: torch.Tensor, number: int) -> list[bytes]:
 
 
 def shape_of(options: Options, kind: str, count: int, each: int, protocol: str) -> Shape:
-    return Shape(kind, count, each, options.ranks, options.channels, protocol, options.version)
+    halving = options.manners.halving
+    return Shape(
+        kind, count, each, options.ranks, options.channels, protocol, options.version, halving
+    )
 
 
 def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
@@ -112,6 +115,11 @@ def hop_by_hop(
     sums = [own[(every + 1) % ranks, every]]
     for step in range(1, ranks):
         sums.append(sums[-1] + own[(every + step + 1) % ranks, every])
+    if options.manners.values == "bytes":
+        size = turn.element_size()
+        for at in range(ranks):
+            drawn = torch.randint(0, 256, (*sums[at].shape, size), dtype=torch.uint8)
+            sums[at] = drawn.view(turn.dtype).reshape(sums[at].shape)
     for chunk, (at, length) in enumerate(chunks):
         result[at : at + length] = sums[-1][chunk, :length]
     watched = set(visible(options, channel))

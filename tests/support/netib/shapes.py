@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from support.netib.manners import Manners
 from support.netib.options import Options
 
 SMALL = ((96, 40), (96,), (30, 96), (30,), (7, 30))
@@ -201,6 +202,27 @@ CASES: dict[str, Options] = {
     ),
     "r3-ll-219-loss-duplicates": Options(
         ranks=3, shapes=SMALL, channels=2, lose=2, duplicates=9, retransmits=5, mirrored=(1,)
+    ),
+    "r3-ll-230-no-check-sums": Options(
+        ranks=3, shapes=SMALL, version=(2, 30), manners=Manners(icrc="zero")
+    ),
+    "r3-ll-223-split-one-source-port": Options(
+        ranks=3, shapes=SMALL, version=(2, 23), qps=2, split=True, manners=Manners(udp="one")
+    ),
+    "r3-ll-223-storage-with-immediates": Options(
+        ranks=3, shapes=SMALL, version=(2, 23), storage=20, manners=Manners(storage="immediate")
+    ),
+    "r4-simple-230-random-qpns-in-order": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=4, version=(2, 30), random_qpns=True,
+        mtu=4096, mirrored=(1,), manners=Manners(turns="in order", granted="first"), steps=3,
+    ),
+    "r2-ll-223-cut-off": Options(
+        shapes=((13,), (7, 5), (3,)), version=(2, 23), caps_bytes=(64, 128), steps=3,
+        manners=Manners(until=0.8),
+    ),
+    "r4-simple-223-cut-from-anywhere": Options(
+        ranks=4, protocol="Simple", shapes=WIDE, channels=2, version=(2, 23), mirrored=(1,),
+        caps_bytes=CAPS, steps=5, manners=Manners(first=0.45),
     ),
     "r4-ll128-230-retransmits": Options(
         ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 30), duplicates=20,

@@ -60,6 +60,11 @@ class Trainer:
 
     def random(self, count: int, scale: float) -> torch.Tensor:
         drawn = self.rng.standard_normal(count) * scale
+        values = self.options.manners.values if self.step >= 0 else ""
+        if values == "sparse":
+            drawn *= self.rng.random(count) < 0.02
+        if values == "whole":
+            drawn = np.round(drawn / scale * 4)
         return torch.from_numpy(drawn).to(self.dtype)
 
     def run(
@@ -91,11 +96,12 @@ class Trainer:
         self.start()
         each = self.dtype.itemsize
         buckets = [everything]
-        if options.find_unused:
+        if options.find_unused or not options.manners.rebuilt:
             buckets = bucketed(options, everything, each)[::-1]
         for self.step in range(options.steps):
             self.fabric.wait(5000)
-            if self.step == self.plan_step and options.habit != "each alone":
+            due = self.step == self.plan_step and options.manners.rebuilt
+            if due and options.habit != "each alone":
                 buckets = self.rebuild()
             self.forward()
             if not habits.instead(self, buckets):
@@ -180,6 +186,8 @@ class Trainer:
     def start_parameters(self) -> None:
         """What DDP's constructor checks of all ranks."""
         options = self.options
+        if options.manners.startup != "ddp":
+            return
         parameters = struct.pack("<q", len(options.shapes))
         self.run(all_gather(options, [parameters] * options.ranks))
         facts = [number for shape in options.shapes for number in (*shape, *strides(shape))]
@@ -191,6 +199,8 @@ class Trainer:
         self.start_parameters()
         weights = self.random(sum(prod(shape) for shape in options.shapes), 0.1)
         self.truth.weights = octets(weights)
+        if not options.manners.startup:
+            return
         self.run(broadcast(options, self.truth.weights + octets(self.random(options.buffers, 1))))
         self.run_counters()
 
@@ -235,6 +245,8 @@ class Trainer:
         reduces = []
         for bucket in buckets:
             elements = sum(prod(options.shapes[parameter]) for parameter in bucket)
+            if options.manners.values == "same":
+                self.rng = np.random.default_rng(options.seed)
             parts = [self.random(elements, 1 / options.ranks) for _ in range(options.ranks)]
             if options.dtypes:
                 parts = [part.to(getattr(torch, options.dtypes[bucket[0]])) for part in parts]

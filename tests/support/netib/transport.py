@@ -38,8 +38,13 @@ class QueuePair:
     messages: int = 0
     cts_psn: int = 0
 
-    @property
-    def udp_source(self) -> int:
+    udp: str = ""
+
+    def udp_source(self, back: bool = False) -> int:
+        if self.udp == "one":
+            return 49152
+        if self.udp == "any":
+            return 49152 + (self.receiver_qpn if back else self.sender_qpn) * 7919 % 16384
         return packets.source_port(self.sender_qpn, self.receiver_qpn)
 
 
@@ -75,11 +80,22 @@ class Connection:
 
     def __post_init__(self) -> None:
         """Where the receiver's buffers and the sender's FIFO lie, and their keys."""
+        manners = self.options.manners
         self.block = int(self.rng.integers(0x3F8000, 0x3FA000)) << 21
+        if not manners.aligned:
+            self.block += int(self.rng.integers(1, 1 << 9)) << 12
         self.fifo = 0x7F0000000000 + int(self.rng.integers(1, 1 << 20)) * 4096 + 0x820
         self.fifo_rkey = int(self.rng.integers(0x1000, 0x300000))
         keys = self.rng.choice(1 << 20, 3, replace=False) + 0x200000
         self.rkeys = {LL: int(keys[0]), LL128: int(keys[1]), SIMPLE: int(keys[2])}
+        if manners.tags == "zero":
+            self.tag = 0
+        if manners.lived:
+            self.step, self.sent = (int(n) for n in self.rng.integers(1 << 30, size=2))
+            self.granted = self.sent
+            for pair in self.pairs:
+                pair.psn = (1 << 24) - int(self.rng.integers(1, 400))
+                pair.cts_psn = pair.messages = self.sent
 
     def enqueue(self, operation: Operation) -> None:
         if not self.queue:
@@ -101,11 +117,14 @@ class Connection:
 
     def work(self) -> bool:
         """One small thing done; False: nothing can be done now."""
-        if self.acks and self.rng.random() < 0.5:
+        acked = self.options.manners.acked
+        if self.acks and (acked == "each" or self.rng.random() < 0.5):
             return self.acknowledge()
         if self.flight:
             return self.fly()
         if self.queue and self.grant():
+            while self.options.manners.granted == "first" and self.grant():
+                pass
             return True
         if self.queue and self.begin():
             return self.fly()
@@ -142,7 +161,8 @@ class Connection:
         body = packets.reth(self.fifo + slot * stride, self.fifo_rkey, len(entry)) + entry
         self.back(packets.WRITE_ONLY, pair, pair.cts_psn, body, operation)
         pair.cts_psn += 1
-        if self.rng.random() < 0.8:
+        acked = self.options.manners.acked
+        if acked == "each" or (not acked and self.rng.random() < 0.8):
             body = packets.aeth(0x1F, pair.cts_psn)
             frame = self.frame(packets.ACKNOWLEDGE, pair, pair.cts_psn - 1, body)
             self.emit(self.src, self.dst, frame, operation)
@@ -152,14 +172,14 @@ class Connection:
         """Of the sender, to the receiver."""
         last = opcode in (packets.WRITE_LAST_IMM, packets.WRITE_ONLY_IMM, packets.WRITE_LAST)
         return packets.roce(
-            self.src, self.dst, pair.udp_source, opcode, pair.receiver_qpn, psn, body, last
+            self.src, self.dst, pair.udp_source(), opcode, pair.receiver_qpn, psn, body, last
         )
 
     def back(
         self, opcode: int, pair: QueuePair, psn: int, body: bytes, operation: Operation | None
     ) -> None:
         asks, throttles = opcode == packets.WRITE_ONLY, opcode == packets.CNP
-        udp, qpn = pair.udp_source, pair.sender_qpn
+        udp, qpn = pair.udp_source(back=True), pair.sender_qpn
         made = packets.roce(self.dst, self.src, udp, opcode, qpn, psn, body, asks, throttles)
         self.emit(self.dst, self.src, made, operation)
 
@@ -172,8 +192,9 @@ class Connection:
         step, va, _ = self.address(operation, message)
         protocol = operation.about.protocol
         content = pack(
-            protocol, self.load(operation)[message], step, self.rng, self.options.version
-        )
+            protocol, self.load(operation)[message], step, self.rng, self.options.version,
+            self.options.manners.filler,
+        )  # fmt: skip
         self.flight = self.packets_of(va, self.rkeys[protocol], content)
         self.sent += 1
         return True
@@ -228,7 +249,7 @@ class Connection:
                 break
             frame, ack = self.flight.pop(0)
             self.emit(self.src, self.dst, frame, operation)
-            if ack is not None:
+            if ack is not None and self.options.manners.acked != "none":
                 self.acks.append(ack)
         if self.options.cnps and self.rng.random() < 0.01:
             self.back(packets.CNP, self.pairs[0], 0, bytes(16), None)
