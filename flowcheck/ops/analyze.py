@@ -45,10 +45,14 @@ def run(
     logged = log_at("--nccl-log", nccl_log) if nccl_log is not None else None
     read = _read if job is None else _as_stated(job, files)
     tape = read_tape(files)
+    if rewritten := unchecked.is_rewritten(tape):
+        tape = read_tape(files, icrc_every=0)
     reading = read(tape, stated, logged)
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
-    notes = _notes(tape)
+    if rewritten:
+        reading = unchecked.told(reading)
+    notes = [*([unchecked.REWRITTEN] if rewritten else []), *_notes(tape)]
     if stated is not None and reading.job is not None:
         unlike = unlike_stated(reading.job, stated.parameters)
         notes += [f"{model}: {unlike}"] if unlike else []
