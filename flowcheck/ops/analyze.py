@@ -13,7 +13,7 @@ import msgspec
 
 from flowcheck.config import ModelConfig, SourceConfig
 from flowcheck.errors import naming
-from flowcheck.ops import parts
+from flowcheck.ops import parts, unchecked
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report

@@ -206,9 +206,6 @@ CASES: dict[str, Options] = {
     "r3-ll-230-no-check-sums": Options(
         ranks=3, shapes=SMALL, version=(2, 30), manners=Manners(icrc="zero")
     ),
-    "r3-ll-223-split-one-source-port": Options(
-        ranks=3, shapes=SMALL, version=(2, 23), qps=2, split=True, manners=Manners(udp="one")
-    ),
     "r3-ll-223-storage-with-immediates": Options(
         ranks=3, shapes=SMALL, version=(2, 23), storage=20, manners=Manners(storage="immediate")
     ),

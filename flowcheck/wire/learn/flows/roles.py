@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.flows import striped
+from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.numbering import number_sends, time_of
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
@@ -36,7 +37,13 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
         of_flow[message.flow].append(message)
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
-    data = [f for f in flows if f.key not in granting and _is_data(of_flow[f.key])]
+    data = [
+        f
+        for f in flows
+        if f.key not in granting
+        and _is_data(of_flow[f.key])
+        and not of_another_protocol(of_flow[f.key])
+    ]
     sends = {flow.key: join_sends(of_flow[flow.key], flow.pmtu_bytes) for flow in data}
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
