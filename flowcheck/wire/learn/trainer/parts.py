@@ -154,7 +154,7 @@ def resized(cut: Cut, size: int, ring: Ring, type_bytes: int) -> Cut | None:
     """`cut` as a tensor of `size` bytes; None if that would be another one on the wire."""
     if (size, type_bytes) == (cut.op.work_bytes, cut.op.type_bytes):
         return cut
-    if not size:
+    if not size or (cut.op.type_bytes and size % cut.op.type_bytes):
         return None
     return reread(cut, replace(cut.op, work_bytes=size, type_bytes=type_bytes), ring)
 
