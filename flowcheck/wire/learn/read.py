@@ -46,6 +46,7 @@ NOT_LOST = (
     "nothing was lost, and still no reading explains every send: the trainers do something that is "
     "not known here; the search was broken off"
 )
+AMID = "the capture begins amid a collective: {} sends before the first whole one stay unread"
 
 
 def read_stream(
@@ -206,5 +207,6 @@ def _parameters(
 
 
 def _unread(communicator: Communicator) -> list[str]:
-    left = communicator.cuts.unread
-    return [f"{left} sends fit no collective and stay unread"] if left else []
+    left, early = communicator.cuts.unread, communicator.cuts.skipped
+    told = [f"{left} sends fit no collective and stay unread"] if left else []
+    return told + ([AMID.format(early)] if early else [])

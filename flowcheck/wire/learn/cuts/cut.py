@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -37,6 +38,10 @@ and so many for each send seen. A guess costs as much whether it fits or not."""
 HASTY_PURSE = (1_500, 20)
 """Of a reading that is made again as soon as more came. A stream cut off within a collective fits
 nothing, and one that is whole so far takes some dozens of steps."""
+MOST_S = 30.0
+"""CPU time of a search at most: one collective of many channels and loops takes far longer to lay
+over the sends than another."""
+CLOCK_EVERY = 16
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 OTHER_ROOT_COST = 0.5
@@ -67,11 +72,20 @@ class Purse:
     much was lost on many connections, a search that ends is worth more than one more tensor."""
 
     left: int
+    until_s: float = float("inf")
+    """CPU time of this process at which it is empty, however much is left."""
+
+    def pays(self) -> bool:
+        """One more; False once it is empty."""
+        self.left -= 1
+        if self.left % CLOCK_EVERY == 0 and time.process_time() > self.until_s:
+            self.left = 0
+        return self.left >= 0
 
     @classmethod
     def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
         base, each = HASTY_PURSE if hasty else PURSE
-        return cls(base + each * count)
+        return cls(base + each * count, time.process_time() + MOST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ class Cuts:
     state: State
     unread: int
     cost: float
+    skipped: int = 0
+    """Sends seen before the first collective that was there whole."""
 
 
 def cut_stream(
@@ -118,7 +134,7 @@ def cut_stream(
     while ways and budget > 0 and (purse is None or purse.left > 0):
         budget -= 1
         if purse is not None:
-            purse.left -= 1
+            purse.pays()
         step = next(ways[-1], None)
         if step is None:
             for stack in (ways, costs, unread):
@@ -235,7 +251,4 @@ def _began(ring: Ring, cut: Cut) -> int:
 
 def _pays(purse: Purse | None) -> bool:
     """One more collective is tried; False once the purse is empty."""
-    if purse is None:
-        return True
-    purse.left -= 1
-    return purse.left >= 0
+    return purse is None or purse.pays()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import Stream
@@ -25,6 +26,8 @@ class Group:
     ghosts: frozenset[Link]
     """Links known from clear-to-send messages alone: their data was not mirrored."""
     penalty: int
+    order: str
+    """What the order of the connections of a link rests on (channels.py)."""
 
 
 def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
@@ -162,9 +165,8 @@ def _group(
         ghosts.add(ends)
         if grant.tag is not None:
             tags[ends] = grant.tag
-    return Group(
-        {link: tuple(found) for link, found in links.items()}, tags, frozenset(ghosts), penalty
-    )
+    ordered, order = in_order(links)
+    return Group(ordered, tags, frozenset(ghosts), penalty, order)
 
 
 def path_of(group: Group) -> list[Link] | None:

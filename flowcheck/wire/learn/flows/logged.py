@@ -38,6 +38,7 @@ def logged_rings(
                     extra_sends=0,
                     rules=rules,
                     penalty=group.penalty,
+                    order=group.order,
                     closed=path[-1][1] == path[0][0],
                     gpus=gpus,
                     borne_out=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.terms import Protocol, Rule, Written
@@ -18,7 +19,7 @@ MOST_RANKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge(Written):
-    """The mirrored connections from one rank to another, by ascending QP number."""
+    """The mirrored connections from one rank to another, in the likeliest order of channels."""
 
     sender: int
     streams: tuple[Stream, ...]
@@ -53,6 +54,8 @@ class Ring:
     """Channels of which nothing tells which ring index writes."""
     by_gpu: tuple[str, ...] = ()
     """What the ring indices of channels rest on, where sizes do not tell them."""
+    order: str = BY_NUMBER
+    """What the order of an edge's connections rests on."""
     sounding: bool = False
     """Who writes is still to be found: whatever `Edge.sender` says, any rank may."""
     found: int = 0
@@ -101,6 +104,7 @@ def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
             rules=rules,
             penalty=penalty + group.penalty,
             closed=path[-1][1] == path[0][0],
+            order=group.order,
         )
 
 

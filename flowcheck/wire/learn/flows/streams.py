@@ -67,6 +67,8 @@ class Stream:
     split: bool = False
     """A piece of each send on every one of them; else whole sends by turns."""
     stop: int = field(init=False)
+    marks: frozenset[int] | None = field(default=None, repr=False, compare=False)
+    """Beginnings of what was sent, once they were looked at (flows/channels.py)."""
     looked_up: dict[tuple[int, ...], list[int | None] | None] = field(
         default_factory=dict, repr=False, compare=False
     )

@@ -13,6 +13,7 @@ from itertools import combinations_with_replacement
 import msgspec
 
 from flowcheck.wire import job
+from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import alone
 from flowcheck.wire.learn.flows.logged import BY_LOG, logged_rings
 from flowcheck.wire.learn.flows.rings import Ring, rings
@@ -24,7 +25,6 @@ from flowcheck.wire.learn.jobs.joined import join_job
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict import lines
-from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowSeen, MessageSeen
@@ -229,6 +229,6 @@ def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     nodes = any(communicator.gpus > 1 for communicator in found.communicators)
     assumed = [BY_LOG] if nodes else [BY_TAGS] if len(fits) > 1 else []
     if max(communicator.channels for communicator in found.communicators) > 1:
-        assumed.append(CHANNEL_ORDER)
+        assumed.append(BY_NUMBER)
     told = tuple(f"{sentence} {job.UNSHOWN}" for sentence in (*stated.assumed, *assumed))
     return msgspec.structs.replace(found, assumed=(*found.assumed, *told, *alike)), ""

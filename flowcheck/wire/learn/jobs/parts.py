@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from flowcheck.wire.job import Job
+from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.job import NO_START, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.learn.verdict.doubt import CHANNEL_ORDER
 from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
 from flowcheck.wire.learn.verdict.weights import beside, weights_of
 from flowcheck.wire.stated import Stated
@@ -116,8 +116,10 @@ def settled(
     elif job is not None and rest:
         job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(rest)))
     weights = weights_of(communicators, found)
-    if job is not None and any(CHANNEL_ORDER in c.assumed for f in found for c in f.collectives):
-        job = msgspec.structs.replace(job, assumed=(*job.assumed, CHANNEL_ORDER))
+    if job is not None:
+        rests = {sentence for f in found for c in f.collectives for sentence in c.assumed}
+        by_order = tuple(order for order in ORDERS if order in rests)
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, *by_order))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
     if job is not None and asked.release is not None:

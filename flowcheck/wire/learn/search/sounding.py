@@ -71,6 +71,7 @@ def _read(
         extra_sends=0,
         rules=rules,
         penalty=group.penalty,
+        order=group.order,
         sounding=True,
     )
     return cut_stream(ring, Trainer(), effort=HASTY, purse=purse)

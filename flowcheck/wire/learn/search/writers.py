@@ -90,6 +90,7 @@ class Writers:
             extra_sends=0,
             rules=rules,
             penalty=self.group.penalty + (not self.borne_out),
+            order=self.group.order,
             closed=self.closed,
             gpus=self.gpus,
             borne_out=self.borne_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.channels import OPEN
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
@@ -27,7 +28,6 @@ MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the sa
 TREES_OPEN = (
     "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
 )
-CHANNEL_ORDER = "the order of channels is that of queue pair numbers"
 
 
 UNREAD_BESIDE = "how large it is: sends of the same time fit no collective, and may be parts of it"
@@ -39,6 +39,8 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
         return [cut.doubt]
     if told := writers_open(cut, communicator):
         return [told]
+    if communicator.ring.order == OPEN and _channels_open(cut, communicator):
+        return [OPEN]
     if releases_open(cut, communicator):
         return ["the NCCL release: another one's partition has the same sizes at other places"]
     if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
@@ -157,7 +159,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
         elif other.extra_sends != ring.extra_sends:
             assumed.append("how many ring steps the trainer's NCCL makes")
     if _channels_open(cut, communicator):
-        assumed.append(CHANNEL_ORDER)
+        assumed.append(ring.order)
     return list(dict.fromkeys(assumed))
 
 

@@ -1,0 +1,157 @@
+"""In which order the connections from one host to the next carry channels, where sizes do not tell.
+
+A rank makes them channel by channel, so that queue pair numbers at both of their ends follow each
+other, and so do their buffers in memory; an allocator of another mind hands them out at random, and
+then the order in which they are first used is all that is left. None of it is certain: an order is
+believed where everything of one kind agrees, and a rank forwards what it receives on the channel
+that it came on, which pairs the connections before it with those behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.terms import Protocol
+
+Link = tuple[str, str]
+Row = tuple[Stream, ...]
+
+BY_NUMBER = "the order of channels is that of queue pair numbers"
+BY_BUFFERS = "the order of channels is that of their buffers in memory"
+BY_USE = "the order of channels is that in which they were first used"
+ORDERS = (BY_NUMBER, BY_BUFFERS, BY_USE)
+OPEN = "the order of channels: queue pair numbers, buffers and first use contradict themselves"
+
+LOOKED_AT_BYTES = 256
+"""Of the data of a send, to know it again."""
+LEAST_VALUES = 6
+"""Bytes among them, not zero."""
+Key = Callable[[Stream], "tuple[int, ...] | None"]
+
+
+def in_order(links: Mapping[Link, Sequence[Stream]]) -> tuple[dict[Link, Row], str]:
+    """(connections of each link by channel, what that rests on)."""
+    rows = {link: tuple(sorted(of, key=lambda s: s.key.dest_qp)) for link, of in links.items()}
+    if all(len(row) < 2 for row in rows.values()):
+        return rows, BY_NUMBER
+    paired = _paired(rows)
+    for name, (keys, least) in _KINDS.items():
+        found = {link: _by(row, keys, paired[link], least) for link, row in rows.items()}
+        told = {link: row for link, row in found.items() if row is not None}
+        if len(told) == len(rows):
+            return told, name
+    return _beside_each_other(rows, paired), OPEN
+
+
+def _beside_each_other(
+    rows: Mapping[Link, Row], paired: Mapping[Link, Mapping[int, Row]]
+) -> dict[Link, Row]:
+    """The rows so that what belongs together has one place."""
+    for partners in paired.values():
+        of = {frozenset(map(id, row)): row for row in partners.values()}
+        if len(of) == len(rows) - 1:
+            return {link: of.get(frozenset(map(id, row)), row) for link, row in rows.items()}
+    return dict(rows)
+
+
+def _by(row: Row, keys: Sequence[Key], partners: Mapping[int, Row], least: int) -> Row | None:
+    """The row in the order that all keys agree on, of its own connections and of those paired with
+    them; None where two contradict each other, or fewer than `least` tell."""
+    if len(row) < 2:
+        return row
+    first: Row | None = None
+    told = 0
+    for key in keys:
+        for of in (row, *partners.values()):
+            values = [key(stream) for stream in of]
+            if None in values or len(set(values)) < len(values):
+                continue
+            # `of` stands in the order of `row`.
+            order = tuple(row[i] for i in sorted(range(len(row)), key=lambda i: values[i] or ()))
+            if first is not None and order != first:
+                return None
+            first = order
+            told += 1
+    return first if told >= least else None
+
+
+def _paired(rows: Mapping[Link, Row]) -> dict[Link, dict[int, Row]]:
+    """{link: {n: connections of another link, each beside its own of this one}}, where content
+    pairs all of them."""
+    found: dict[Link, dict[int, Row]] = {link: {} for link in rows}
+    names = list(rows)
+    for i, one in enumerate(names):
+        for two in names[i + 1 :]:
+            if (pairs := _pairs(rows[one], rows[two])) is not None:
+                found[one][len(found[one])] = tuple(rows[two][n] for n in pairs)
+                back = sorted(range(len(pairs)), key=lambda at: pairs[at])
+                found[two][len(found[two])] = tuple(rows[one][n] for n in back)
+    return found
+
+
+def _pairs(one: Row, two: Row) -> list[int] | None:
+    """[place in `one`] the place in `two` of what carried the same data; None where some have no
+    such, or several."""
+    if len(one) != len(two):
+        return None
+    marks = [marks_of(stream) for stream in two]
+    found = []
+    for stream in one:
+        own = marks_of(stream)
+        shared = [len(own & other) for other in marks]
+        most = max(shared)
+        if not most or shared.count(most) > 1:
+            return None
+        found.append(shared.index(most))
+    return found if len(set(found)) == len(found) else None
+
+
+def marks_of(stream: Stream) -> frozenset[int]:
+    """The beginnings of what was sent, without flags."""
+    if stream.marks is None:
+        found = (mark(send) for send in stream.sends.values())
+        stream.marks = frozenset(one for one in found if one is not None)
+    return stream.marks
+
+
+def mark(send: SendSeen) -> int | None:
+    """The beginning of what a send carried, without flags; None where too little was seen."""
+    message = send.message
+    head = message.payload[: 2 * LOOKED_AT_BYTES]
+    if message.missing and message.missing[0][0] < len(head):
+        return None
+    if send.protocol is Protocol.LL:
+        head = head[: len(head) // 16 * 16].reshape(-1, 4, 4)[:, ::2].reshape(-1)
+    elif send.protocol is Protocol.LL128:
+        head = head[: len(head) // 128 * 128].reshape(-1, 128)[:, :112].reshape(-1)
+    head = head[:LOOKED_AT_BYTES]
+    return hash(head.tobytes()) if np.count_nonzero(head) >= LEAST_VALUES else None
+
+
+def _receiver(stream: Stream) -> tuple[int, ...] | None:
+    return (stream.key.dest_qp,)
+
+
+def _sender(stream: Stream) -> tuple[int, ...] | None:
+    return None if stream.peer is None else (stream.peer.dest_qp,)
+
+
+def _buffers(stream: Stream) -> tuple[int, ...] | None:
+    addresses = [s.message.va for s in stream.sends.values() if s.message.va]
+    return (min(addresses),) if addresses else None
+
+
+def _used(stream: Stream) -> tuple[int, ...] | None:
+    first = min((s.message for s in stream.sends.values()), key=lambda m: (m.first_ns, m.order))
+    return first.first_ns, first.order
+
+
+_KINDS: Mapping[str, tuple[Sequence[Key], int]] = {
+    BY_NUMBER: ((_receiver, _sender), 1),
+    BY_USE: ((_used,), 1),
+    BY_BUFFERS: ((_buffers,), 2),
+}
+"""What orders connections, and how many such orders must agree; the likeliest first."""
