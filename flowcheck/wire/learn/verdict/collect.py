@@ -23,7 +23,14 @@ from flowcheck.wire.learn.verdict.doubt import (
     doubts_about,
     unread_since,
 )
-from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT, END_OPEN, Ends, uncover_end
+from flowcheck.wire.learn.verdict.ends import (
+    END_BY_CONTENT,
+    END_OPEN,
+    PLACES_OPEN,
+    Ends,
+    places_open,
+    uncover_end,
+)
 from flowcheck.wire.terms import Kind, Protocol
 
 APART = "its size: connections beside these lost sends and may have carried a part of it"
@@ -85,7 +92,9 @@ def collect(
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
         if unread_ns is not None and _last_seen(cut, ring) >= unread_ns:
             assumed.append(UNREAD_BESIDE)
-        if ends.open(i, canvas):
+        if ends.open(i, canvas) and places_open(cut, ring):
+            doubts.append(PLACES_OPEN)
+        elif ends.open(i, canvas):
             uncover_end(canvas, cut.op.protocol)
             assumed.append(END_OPEN)
         elif ends.assumed(i, canvas):
@@ -131,8 +140,8 @@ def _collective(
     ring = communicator.ring
     canvas.covered &= ~canvas.disputed
     canvas.result[canvas.disputed] = 0
-    if doubts and cut.op.kind is Kind.ALL_REDUCE and canvas.covered.all():
-        canvas.clear()
+    if cut.op.kind is Kind.ALL_REDUCE and any(doubt != NOT_ADDED for doubt in doubts):
+        canvas.clear()  # nor is it sure where what was seen lies
     return Collective(
         index=0,
         kind=str(cut.op.kind),

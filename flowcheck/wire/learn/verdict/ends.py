@@ -6,11 +6,19 @@ tensor whose size no plan gives, or whose plan fits others as well, may be some 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.schedule import Schedule
 from flowcheck.wire.terms import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,
@@ -22,6 +30,10 @@ from flowcheck.wire.terms import (
 END_OPEN = "the end of the tensor inside its last line"
 END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
 
+CHUNK_GRAIN_BYTES = 16
+"""Chunks of the last loop are a multiple of it, since 2.22."""
+PLACES_OPEN = "its size: another one has as many groups of lines, and its chunks at other places"
+
 
 class Ends:
     """Which all-reduces of one communicator end nobody knows where."""
@@ -30,14 +42,17 @@ class Ends:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
-        # Where nothing was lost and nothing as large came between, order tells which bucket it is.
-        told = not any(cut.lost for cut in self._cuts)
-        told = told and not disputed(self._cuts, habits.reduces)
-        self._ordered_from = planned_at(self._cuts) if told else len(self._cuts)
-        self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
+        # Until something is lost, and where nothing as large came between, order tells which
+        # bucket it is.
+        lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
+        self._ordered_until = 0 if disputed(self._cuts, habits.reduces) else lost
+        self._ordered_from = planned_at(self._cuts) if self._ordered_until else len(self._cuts)
+        self._alike = {
+            named: {one for one in sizes if end_open(habits, *one, named=named)}
+            for named in (False, True)
+        }
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
-        lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
         self._hidden_from = len(self._cuts) if habits.stage is Stage.PLANNED else lost
 
     def open(self, i: int, canvas: Canvas) -> bool:
@@ -54,7 +69,7 @@ class Ends:
 
     def _placed(self, i: int) -> bool:
         """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
-        return i >= self._ordered_from
+        return self._ordered_from <= i < self._ordered_until
 
     def _told(self, i: int) -> bool:
         op = self._cuts[i].op
@@ -65,8 +80,31 @@ class Ends:
         if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line or group.
             told = (op.work_bytes > grain or self._placed(i)) and i < self._hidden_from
-            told = told and (op.work_bytes, op.protocol) not in self._rivals
+            alike = self._alike[i < self._ordered_until]
+            told = told and (op.work_bytes, op.protocol) not in alike
         return told
+
+
+def places_open(cut: Cut, ring: Ring) -> bool:
+    """An all-reduce of other bytes, as large on the wire, has its chunks at other places: a group
+    of LL128 does not tell how much of it a chunk fills."""
+    op = cut.op
+    if op.protocol is not Protocol.LL128 or op.kind is not Kind.ALL_REDUCE:
+        return False
+    each = op.element_bytes
+    for less in (CHUNK_GRAIN_BYTES, CHUNK_GRAIN_BYTES * ring.ranks, GRAIN_BYTES[op.protocol] // 2):
+        size = (op.work_bytes - less) // each * each
+        if size <= 0:
+            continue
+        other = schedules_of(replace(op, work_bytes=size), cut.rules[0], ring)
+        if same_sizes(other, cut.schedules) and _first_bytes(other) != _first_bytes(cut.schedules):
+            return True
+    return False
+
+
+def _first_bytes(schedules: Sequence[Schedule]) -> list[list[list[int]]]:
+    """[edge][channel][send]."""
+    return [[[s.start_byte for s in channel] for channel in edge] for edge in schedules]
 
 
 def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
