@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowcheck.wire import nccl
-from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
 from flowcheck.wire.learn.flows.order import seen_whole
@@ -15,11 +15,13 @@ from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.dtypes import told_types
+from flowcheck.wire.learn.search.joining import FINALISTS, joined_amid
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import (
     ADDED_GAIN,
     PENALTY_COST,
     contradicted,
+    explains_all,
     plain_score,
     score_of,
 )
@@ -30,8 +32,6 @@ from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
-FINALISTS = 3
-"""Guesses whose content is compared, and that are worked on where none fits at once."""
 HINT = 2
 """Penalty of a guess that leaves what hosts or tags say aside."""
 
@@ -129,6 +129,10 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     none."""
     if not guesses:
         return None
+    reducing = (ring for ring in guesses if not ring.gathers)
+    amid = joined_amid(sorted(reducing, key=lambda ring: ring.penalty), purse)
+    if amid and explains_all(amid[-1]):
+        return _told(amid[-1], amid, purse, in_order=False)
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
     in_order = seen_whole(guesses[0])
     hasty = _hasty(guesses, purse, in_order=in_order)
@@ -140,7 +144,6 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
         likeliest = sorted(hasty, key=plain_score)[:FINALISTS]
         hasty += _hasty([cuts.ring for cuts in likeliest], purse, in_order=False)
         in_order = False
-    amid = [c for cuts in hasty[:FINALISTS] if (c := _joined_amid(cuts.ring, purse)) is not None]
     hasty.sort(key=plain_score)
     # Few large all-reduces of many ranks cost less than many small ones: content must decide.
     hinted = min(hasty, key=lambda cuts: (cuts.unread, cuts.ring.penalty))
@@ -150,10 +153,17 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
-    won = _by_copies(_fewest_ranks(best[0], [*best, *hasty]), purse)
+    return _told(_fewest_ranks(best[0], [*best, *hasty]), [*best, *hasty], purse, in_order=in_order)
+
+
+def _told(
+    likeliest: Cuts, others: Sequence[Cuts], purse: Purse | None, *, in_order: bool
+) -> Communicator:
+    """The communicator by its likeliest reading, and which others are as good."""
+    won = _by_copies(likeliest, purse)
     rivals = tuple(
         c
-        for c in [*best, *hasty]
+        for c in others
         if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
     )
     habits = Trainer().habits(won.ring, won.found)
@@ -181,23 +191,6 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
         if ring.borne_out and not found[-1].unread and not contradicted(found[-1]):
             break
     return found
-
-
-def _joined_amid(ring: Ring, purse: Purse | None) -> Cuts | None:
-    """Read from the first send seen of each connection, as if nothing had been lost before it;
-    None where a connection was seen from its start."""
-    streams = [stream for edge in ring.edges for stream in edge.streams]
-    if any(stream.from_start for stream in streams):
-        return None
-    state = State(
-        tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges),
-        tuple(tuple(None for _ in edge.streams) for edge in ring.edges),
-        ring.rules,
-    )
-    nothing = Cuts(ring, (), state, sum(len(stream.sends) for stream in streams), 0.0)
-    # The capture may begin between two collectives, or amid one.
-    at_once = cut_stream(ring, Trainer(), effort=HASTY, start=state.positions, purse=purse)
-    return min(at_once, resumed(nothing, purse), key=plain_score)
 
 
 def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:

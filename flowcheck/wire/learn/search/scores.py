@@ -35,3 +35,8 @@ def contradicted(cuts: Cuts) -> bool:
     """Two copies of a result differ, or sums come before their parts."""
     ring = cuts.ring
     return contradictions(cuts.found, ring) + upside_down(cuts.found, ring) > 0
+
+
+def explains_all(cuts: Cuts) -> bool:
+    """Nothing is left unread, and nothing that was read contradicts itself."""
+    return not cuts.unread and bool(cuts.found) and not contradicted(cuts)

@@ -72,7 +72,7 @@ def _found(
     purse: Purse,
     logged: Sequence[RingOrder],
 ) -> list[Communicator]:
-    search = _Search(streams, grants, rules, logged)
+    search = _Search(streams, grants, rules, logged, purse.until_s)
     best: tuple[float, list[Communicator]] | None = None
     if branched := list(rings_with_trees(streams, rules)):
         sends = sum(len(stream.sends) for stream in streams)
@@ -135,6 +135,7 @@ class _Search:
     grants: Sequence[Grants]
     rules: tuple[Rule, ...]
     logged: Sequence[RingOrder]
+    until_s: float
     known: dict[tuple[tuple[int, int], frozenset[int]], list[Communicator]] = field(
         default_factory=dict
     )
@@ -170,7 +171,8 @@ class _Search:
     def _read(
         self, row: Row, purse: tuple[int, int], *, gathers: bool = False
     ) -> list[Communicator]:
-        left = Purse(purse[0] + purse[1] * sum(len(stream.sends) for stream in row))
+        most = purse[0] + purse[1] * sum(len(stream.sends) for stream in row)
+        left = Purse(most, self.until_s)
         group = alone(row, self._unpaired(row))
         found = read_group(
             group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged

@@ -1,0 +1,62 @@
+"""Rings of which no connection was seen from its start: the capture begins amid the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.search import quiet
+from flowcheck.wire.learn.search.resume import resumed
+from flowcheck.wire.learn.search.scores import explains_all
+from flowcheck.wire.learn.trainer.grammar import Trainer
+
+FINALISTS = 3
+"""Guesses whose content is compared, and that are worked on where none fits at once."""
+SKIPPED_COST = 0.5
+"""For a send before the place from which on all is read."""
+
+
+def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
+    """Read from the first send seen of each connection, as if nothing had been lost before it, or
+    from the first place where a collective surely begins; none where a connection was seen
+    from its start. If one explains all it is the last."""
+    streams = [stream for edge in guesses[0].edges for stream in edge.streams] if guesses else []
+    if not streams or any(stream.from_start and not stream.first for stream in streams):
+        return []
+    found = []
+    for ring in (
+        _by_loops(guesses) or [ring for ring in guesses if not ring.extra_sends][:FINALISTS]
+    ):
+        found += _from_places(ring, purse)
+        if explains_all(found[-1]):
+            break
+    return found
+
+
+def _by_loops(guesses: Sequence[Ring]) -> list[Ring]:
+    """Guesses of as many ranks as what they forward says."""
+    edges = guesses[0].edges
+    if len(edges) != 2 or len(guesses[0].edges[0].streams) != len(edges[1].streams):
+        return []
+    least = min(ring.ranks for ring in guesses)
+    told = quiet.loops(edges[0].streams, edges[1].streams, least)
+    fits = [ring for ring in guesses if told is not None and ring.ranks == told.ranks]
+    return fits[:FINALISTS]
+
+
+def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
+    """Readings from every place where a collective may begin, until one explains all behind it."""
+    streams = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
+    found = []
+    for start in dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]):
+        cuts = cut_stream(ring, Trainer(), effort=HASTY, start=start, purse=purse)
+        left = quiet.skipped(ring, start)
+        cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
+        found.append(cuts)
+        if explains_all(cuts):
+            return found
+    state = State(streams, tuple(tuple(None for _ in e.streams) for e in ring.edges), ring.rules)
+    left = sum(len(stream.sends) for edge in ring.edges for stream in edge.streams)
+    return [*found, resumed(Cuts(ring, (), state, left, 0.0), purse)]
