@@ -1,0 +1,75 @@
+"""The order of channels by numbers, buffers and first use; and when a search stops by the clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from flowcheck.wire.learn.cuts.cut import CLOCK_EVERY, Purse
+from flowcheck.wire.learn.flows.channels import BY_BUFFERS, BY_NUMBER, BY_USE, OPEN, in_order
+from flowcheck.wire.learn.flows.foreign import of_another_protocol
+
+INTO, OUT = ("a", "b"), ("b", "c")
+
+
+def connection(number: int, peer: int, used: int, va: int, content: int) -> Any:
+    """One that sent one message: numbers at both ends, when, to where, and what."""
+    payload = np.random.default_rng(content).integers(1, 256, 512).astype(np.uint8)
+    message = SimpleNamespace(first_ns=used, order=used, va=va, missing=(), payload=payload)
+    return SimpleNamespace(
+        key=SimpleNamespace(dest_qp=number),
+        peer=SimpleNamespace(dest_qp=peer),
+        sends={0: SimpleNamespace(message=message, protocol=None)},
+        marks=None,
+    )
+
+
+def order(*rows: list[Any]) -> tuple[list[list[int]], str]:
+    """([link][place] numbers, what they rest on)."""
+    found, rests = in_order(dict(zip((INTO, OUT), rows, strict=True)))
+    return [[s.key.dest_qp for s in found[link]] for link in (INTO, OUT)], rests
+
+
+def test_numbers_of_both_ends_that_agree_are_believed() -> None:
+    into = [connection(7, 30, 1, 0, 1), connection(5, 20, 2, 0, 2), connection(6, 25, 3, 0, 3)]
+    out = [connection(9, 60, 1, 0, 1), connection(4, 40, 2, 0, 2), connection(8, 50, 3, 0, 3)]
+    assert order(into, out) == ([[5, 6, 7], [4, 8, 9]], BY_NUMBER)
+
+
+def test_numbers_at_random_leave_first_use_then_buffers() -> None:
+    into = [connection(7, 10, 1, 9, 1), connection(5, 20, 2, 8, 2), connection(6, 25, 3, 7, 3)]
+    out = [connection(4, 60, 1, 5, 1), connection(9, 40, 2, 4, 2), connection(8, 50, 3, 3, 3)]
+    assert order(into, out) == ([[7, 5, 6], [4, 9, 8]], BY_USE)
+    out = [connection(4, 60, 3, 5, 1), connection(9, 40, 2, 4, 2), connection(8, 50, 1, 3, 3)]
+    assert order(into, out) == ([[6, 5, 7], [8, 9, 4]], BY_BUFFERS)
+
+
+def test_what_contradicts_itself_is_open_and_still_paired_by_what_is_forwarded() -> None:
+    into = [connection(7, 10, 1, 9, 1), connection(5, 20, 2, 8, 2), connection(6, 25, 3, 7, 3)]
+    out = [connection(4, 60, 3, 4, 1), connection(9, 40, 2, 5, 2), connection(8, 50, 1, 3, 3)]
+    found, rests = order(into, out)
+    assert rests == OPEN
+    beside = {7: 4, 5: 9, 6: 8}
+    assert [beside[n] for n in found[0]] == found[1]
+
+
+def written(immediate: int, va: int) -> Any:
+    payload = np.arange(256, dtype=np.uint8)
+    return SimpleNamespace(
+        immediate=immediate, va=va, wire_bytes=256, payload=payload, missing=(), inferred=False
+    )
+
+
+def test_writes_with_other_immediates_than_sizes_to_no_slots_are_not_nccls() -> None:
+    addresses = (0x1000, 0x2000, 0x7000)
+    assert of_another_protocol([written(n, va) for n, va in enumerate(addresses)])
+    assert not of_another_protocol([written(256, va) for va in addresses])
+    # NCCL may number its receives in place of telling sizes; it still writes to slots.
+    assert not of_another_protocol([written(n, n << 19) for n in range(3)])
+
+
+def test_a_search_is_over_when_its_time_is() -> None:
+    purse = Purse(1 << 30, until_s=0.0)
+    assert not all(purse.pays() for _ in range(2 * CLOCK_EVERY))
