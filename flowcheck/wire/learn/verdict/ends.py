@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.match import beyond_end
 from flowcheck.wire.learn.cuts.place import Canvas
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -42,15 +43,14 @@ class Ends:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
-        # Until something is lost, and where nothing as large came between, order tells which
-        # bucket it is.
+        # Where nothing was lost but what comes after the capture, and nothing as large came
+        # between, order tells which bucket it is.
+        ring = communicator.ring
         lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
-        self._ordered_until = 0 if disputed(self._cuts, habits.reduces) else lost
-        self._ordered_from = planned_at(self._cuts) if self._ordered_until else len(self._cuts)
-        self._alike = {
-            named: {one for one in sizes if end_open(habits, *one, named=named)}
-            for named in (False, True)
-        }
+        told = all(cut.lost == beyond_end(ring, cut) for cut in self._cuts[lost:])
+        told = told and not disputed(self._cuts, habits.reduces)
+        self._ordered_from = planned_at(self._cuts) if told else len(self._cuts)
+        self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
         self._hidden_from = len(self._cuts) if habits.stage is Stage.PLANNED else lost
@@ -69,7 +69,7 @@ class Ends:
 
     def _placed(self, i: int) -> bool:
         """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
-        return self._ordered_from <= i < self._ordered_until
+        return i >= self._ordered_from
 
     def _told(self, i: int) -> bool:
         op = self._cuts[i].op
@@ -80,8 +80,7 @@ class Ends:
         if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line or group.
             told = (op.work_bytes > grain or self._placed(i)) and i < self._hidden_from
-            alike = self._alike[i < self._ordered_until]
-            told = told and (op.work_bytes, op.protocol) not in alike
+            told = told and (op.work_bytes, op.protocol) not in self._rivals
         return told
 
 
