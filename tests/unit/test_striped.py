@@ -99,3 +99,18 @@ def test_what_was_lost_of_a_piece_is_counted_by_the_others(
     assert reading.job is not None
     whole = {c.sha256 for c in reading.collectives if c.kind == "all_reduce" and not c.missing}
     assert len(whole) >= len(told) - 2 and whole <= set(told)
+
+
+def test_a_connection_of_empty_sends_alone_is_one_by_their_places(tmp_path: Path) -> None:
+    reading, told = read(
+        tmp_path,
+        shapes=((50, 50), (52,), (500,)),
+        split=True,
+        ranks=3,
+        protocol="LL128",
+        channels=2,
+        version=(2, 19),
+        caps_bytes=(1000, 3000),
+        mirrored=(2,),
+    )
+    assert set(told) <= {c.sha256 for c in reading.collectives}

@@ -36,7 +36,15 @@ def is_split(rows: Sequence[Row]) -> bool:
         parts = [piece.wire_bytes for piece in pieces]
         if sum(parts) in sizes and any(part not in sizes for part in parts):
             return True
-    return False
+    return _all_empty(rows)
+
+
+def _all_empty(rows: Sequence[Row]) -> bool:
+    """Nothing was sent but empty sends, each on all to the same place, where by turns each would
+    have the next place."""
+    empty = all(send.immediate == 0 and not send.wire_bytes for row in rows for send in row)
+    at = [{send.message.va for send in pieces} for pieces in zip(*rows, strict=False)]
+    return empty and all(len(of) == 1 and None not in of for of in at)
 
 
 def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
