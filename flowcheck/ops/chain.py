@@ -30,7 +30,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Progress, Supervisor
 from flowcheck.wire.job import decode_job
-from flowcheck.wire.learn.jobs.amid import Expected
+from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20

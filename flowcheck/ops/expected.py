@@ -7,7 +7,7 @@ from flowcheck.ops.plan_model import load_model
 from flowcheck.ops.plan_traffic import REVERSE, Options, traffic_of
 from flowcheck.ops.stated import KEY
 from flowcheck.wire import ddp
-from flowcheck.wire.learn.jobs.amid import Expected
+from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.terms import Kind
 
 MIB = 1 << 20

@@ -1,7 +1,7 @@
 """Joining a job amid its run: what is known of it from before, and room to see it in.
 
 Known is the job that a run before this one followed, or this one before the capture had a gap.
-Nothing of it is believed until the stream bears it out (wire/learn/jobs/joined.py).
+Nothing of it is believed until the stream bears it out (wire/learn/jobs/late/joined.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowcheck.stages.proof import write_whole
 from flowcheck.stages.readings import Known
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows, Job, decode_job, encode_job
-from flowcheck.wire.learn.jobs.amid import Expected
+from flowcheck.wire.learn.jobs.late.amid import Expected
 
 REMEMBERED = "learned.json"
 """In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""

@@ -23,8 +23,8 @@ from flowcheck.stages.proof import consistent
 from flowcheck.stages.wanted import Wanted, flows_of, of_wanted
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.learn.jobs.amid import Expected, join_expected
-from flowcheck.wire.learn.jobs.joined import from_start, join_job, knows, of_job
+from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
+from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
 from flowcheck.wire.lives import lives
 from flowcheck.wire.parted import Parted
 from flowcheck.wire.quiet import up_to_quiet

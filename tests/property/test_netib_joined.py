@@ -24,7 +24,7 @@ from flowcheck.stages.gradients import open_log
 from flowcheck.stages.joining import EXPECTED as EXPECTED_FILE
 from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.wire.job import Job, Parameter, decode_job, encode_job
-from flowcheck.wire.learn.jobs.amid import Expected
+from flowcheck.wire.learn.jobs.late.amid import Expected
 
 SHAPES = {
     "ll": Options(shapes=SMALL, steps=7),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcheck.wire.learn.jobs.turns import in_turn
+from flowcheck.wire.learn.jobs.late.turns import in_turn
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
 

@@ -22,7 +22,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
 from flowcheck.wire.learn.flows.nodes import by_tags
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.learn.jobs.amid import Expected, join_expected
+from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.logged import read_log
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.schedule import Send, collective

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flowcheck.wire.learn.jobs.periods import Token, period_of
+from flowcheck.wire.learn.jobs.sharding.periods import Token, period_of
 from flowcheck.wire.terms import Kind, Protocol
 
 RING = Protocol.SIMPLE

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flowcheck.wire.learn.jobs.zero import maybe_zero
+from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.terms import Protocol
 

@@ -11,8 +11,6 @@ from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NOT_YET
-from flowcheck.wire.learn.jobs.parted import learn_parted
-from flowcheck.wire.learn.jobs.parted_basis import STATES
 from flowcheck.wire.learn.jobs.parts import (
     Asked,
     data_parallel,
@@ -21,9 +19,11 @@ from flowcheck.wire.learn.jobs.parts import (
     settled,
     unless_mixed,
 )
-from flowcheck.wire.learn.jobs.sharded import Learned, gathers, learn_sharded, with_sums
-from flowcheck.wire.learn.jobs.sharded_basis import SHARDED
-from flowcheck.wire.learn.jobs.zero import maybe_zero
+from flowcheck.wire.learn.jobs.sharding.basis import SHARDED
+from flowcheck.wire.learn.jobs.sharding.job import Learned, gathers, learn_sharded, with_sums
+from flowcheck.wire.learn.jobs.sharding.parted import learn_parted
+from flowcheck.wire.learn.jobs.sharding.parted_basis import STATES
+from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Reading
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.evidence import lost_beside

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.sharding.zero import STEPS_ITS_OWN, steps_its_own
 from flowcheck.wire.learn.jobs.tree import PASSING, TREE, by_tree
 from flowcheck.wire.learn.jobs.types import is_of, undecided
 from flowcheck.wire.learn.jobs.wrappers import (
@@ -26,7 +27,6 @@ from flowcheck.wire.learn.jobs.wrappers import (
     low_rank,
     second_count,
 )
-from flowcheck.wire.learn.jobs.zero import STEPS_ITS_OWN, steps_its_own
 from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,

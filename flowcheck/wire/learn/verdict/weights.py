@@ -102,7 +102,9 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         agreed = exact or (reduced > 0 and reduced in (*sums, first))
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
         told = bool(habits.own)  # by the model that was stated
-        open_why = END_TOLD_BY_NONE if not told and end_open(habits, size, protocol, named=True) else ""
+        open_why = (
+            END_TOLD_BY_NONE if not told and end_open(habits, size, protocol, named=True) else ""
+        )
         if not told and size <= max(grain, LL_LINE_DATA_BYTES):
             open_why = IN_ONE_LINE.format(size)
         pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)

@@ -20,8 +20,8 @@ from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.jobs.instants import SHORT
-from flowcheck.wire.learn.jobs.joined import join_job
+from flowcheck.wire.learn.jobs.late.instants import SHORT
+from flowcheck.wire.learn.jobs.late.joined import join_job
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict import lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.sharded_basis import LOST, MIDST, RELEASE, RING_ORDER
+from flowcheck.wire.learn.jobs.sharding.basis import LOST, MIDST, RELEASE, RING_ORDER
 from flowcheck.wire.parted import Parted, Style
 
 __all__ = ["LOST", "MIDST", "RELEASE"]

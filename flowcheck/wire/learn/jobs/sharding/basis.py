@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.periods import Period
+from flowcheck.wire.learn.jobs.sharding.periods import Period
 from flowcheck.wire.terms import Protocol
 
 SHARDED = (

@@ -21,10 +21,10 @@ from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs import sharded_basis as basis
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
-from flowcheck.wire.learn.jobs.exact import exact
-from flowcheck.wire.learn.jobs.periods import Period, Token, period_of
+from flowcheck.wire.learn.jobs.sharding import basis
+from flowcheck.wire.learn.jobs.sharding.exact import exact
+from flowcheck.wire.learn.jobs.sharding.periods import Period, Token, period_of
 from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED

@@ -14,10 +14,10 @@ import numpy as np
 
 from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.jobs import parted_basis as basis
-from flowcheck.wire.learn.jobs import parted_content as content
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
-from flowcheck.wire.learn.jobs.sharded import Learned
+from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
+from flowcheck.wire.learn.jobs.sharding import parted_content as content
+from flowcheck.wire.learn.jobs.sharding.job import Learned
 from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.change import LITTLE
 from flowcheck.wire.learn.search.communicators import Communicator

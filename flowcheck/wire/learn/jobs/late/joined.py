@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire import job
-from flowcheck.wire.learn.jobs.instants import SHORT, Lane, first_iteration
-from flowcheck.wire.learn.jobs.turns import in_turn
+from flowcheck.wire.learn.jobs.late.instants import SHORT, Lane, first_iteration
+from flowcheck.wire.learn.jobs.late.turns import in_turn
 from flowcheck.wire.plan import iteration_sizes
 from flowcheck.wire.seen import FlowKey, MessageSeen
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.periods import Period
+from flowcheck.wire.learn.jobs.sharding.periods import Period
 from flowcheck.wire.terms import GRAIN_BYTES
 
 

@@ -1,0 +1,1 @@
+"""A job whose start nobody saw: joined where its iterations begin."""

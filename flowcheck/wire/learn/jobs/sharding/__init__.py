@@ -1,0 +1,1 @@
+"""Jobs whose optimizer or parameters are parted over ranks: what they gather is followed."""
