@@ -124,12 +124,14 @@ def memory(need_bytes: int) -> Iterator[Path]:
 
 
 def rewind(ring: Ring, *positions: str) -> None:
-    """Sets positions back to 0, as if the stages behind them had not run."""
+    """Sets positions back to 0, as if the stages behind them had not run; of several readers that
+    of the first."""
     header = ring.handle.header
-    for position, commits in (("head", "capture"), ("parsed", "parse"), ("tail", "extract")):
+    places = (("head", "capture", header), ("parsed", "parse", header))
+    for position, commits, place in (*places, ("tail", "extract", header.readers_of[0])):
         if position in positions:
-            setattr(header, position, 0)
-            copies = getattr(header, commits)
+            setattr(place, position, 0)
+            copies = getattr(place, commits)
             ffi.memmove(copies, bytes(ffi.sizeof(copies)), ffi.sizeof(copies))
 
 

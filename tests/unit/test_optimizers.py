@@ -230,6 +230,7 @@ def test_the_fingerprint_changes_with_every_setting():
         "schedule_arguments": [{"warmup": 3}],
         "clip_norm": [1.0],
         "clip_threads": [2],
+        "clip_alone": [True],
         "synced_backwards": [2],
         "gradient_divisor": [2.0],
     }
