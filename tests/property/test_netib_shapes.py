@@ -22,6 +22,18 @@ KNOWN: dict[str, str] = {
     "r4-ll128-223-from-inside-step-2": MIDSTREAM,
 }
 """Shapes that are not decoded yet: why."""
+SLOW = {
+    "r4-ll128-223-buffers-metric",
+    "r3-ll128-230-metrics-group-2qps",
+    "r4-simple-226-sharded-bf16",
+    "r3-ll128-223-sharded",
+    "r3-ll-223-sharded",
+    "r3-ll-221-metrics-group",
+    "r16-simple-230",
+    "r4-ll128-230-early",
+    "r4-ll128-223-from-inside-step-2",
+}
+"""Shapes that take seconds each."""
 
 
 def analyzed(
@@ -128,15 +140,16 @@ def check(
     assert not judge(made.truth, analyzed(made.files, monkeypatch, capsys)), options
 
 
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.nightly] if name in SLOW else []
+    if name in KNOWN:
+        marks.append(pytest.mark.xfail(strict=True, reason=KNOWN[name]))
+    return marks
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else [],
-        )
-        for name in CASES
-    ],
+    [pytest.param(name, marks=marks_of(name)) for name in CASES],
 )
 def test_shape(
     name: str,
@@ -164,13 +177,14 @@ def test_random_shape(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """What is not decoded yet may be missing; false it must never be."""
     options = drawn(seed)
-    try:
-        check(options, tmp_path, monkeypatch, capsys)
-    except AssertionError:
-        if why := unfinished(options):
-            pytest.xfail(why)
-        raise
+    made = generate(options, tmp_path)
+    wrong = judge(made.truth, analyzed(made.files, monkeypatch, capsys))
+    assert not [one for one in wrong if "false" in one or one.startswith("communicator")], options
+    if wrong and (why := unfinished(options)):
+        pytest.xfail(why)
+    assert not wrong, options
 
 
 @pytest.mark.nightly
