@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.netib import Options, generate
 
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.learn.verdict.ends import END_OPEN
+from flowcheck.wire.learn.verdict.ends import END_OPEN, _is_one_of
 
 TINY_LAST = Options(
     shapes=((98,), (96, 100), (64,)),
@@ -40,3 +43,19 @@ def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path
     assert any(END_OPEN in c.assumed and c.missing for c in reduces)
     right = {each.sha256 for each in made.truth.collectives}
     assert {c.sha256 for c in reduces if c.sha256} <= right
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_what_fills_a_line_up_does_not_pass_for_its_end(kind: type) -> None:
+    draw = np.random.default_rng(5)
+    passed = 0
+    for _ in range(200):
+        values = (draw.standard_normal(400) * 1e-3).astype(kind)
+        assert is_one_of(values[-1:] if kind is np.float32 else values[-2:], values)
+        filler = np.frombuffer(draw.bytes(4), np.uint8)
+        passed += is_one_of(filler, values)
+    assert passed < 60
+
+
+def is_one_of(last: NDArray[Any], values: NDArray[Any]) -> bool:
+    return _is_one_of(last.view(np.uint8), values.view(np.uint8).reshape(-1, 4)[:-1])

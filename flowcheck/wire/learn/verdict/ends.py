@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.match import beyond_end
@@ -34,6 +37,9 @@ END_BY_CONTENT = "the tensor fills its last line: what stands there looks like t
 CHUNK_GRAIN_BYTES = 16
 """Chunks of the last loop are a multiple of it, since 2.22."""
 PLACES_OPEN = "its size: another one has as many groups of lines, and its chunks at other places"
+
+ANY_EXPONENT = 96
+"""Numbers whose upper bytes differ by more are no exponents, or tell nothing."""
 
 
 class Ends:
@@ -157,4 +163,20 @@ def _fills_last_line(canvas: Canvas) -> bool:
         return False
     words = canvas.result.reshape(-1, 4)
     small_integers = bool((words[:, 2:] == 0).all(axis=1).mean() > 0.5)
-    return bool(words[-1].any() and (words[-1, 2:].any() or small_integers))
+    if small_integers:
+        return bool(words[-1].any())
+    return bool(words[-1, 2:].any()) and _is_one_of(words[-1], words[:-1])
+
+
+def _is_one_of(word: NDArray[np.uint8], words: NDArray[np.uint8]) -> bool:
+    """Its exponent is one that the others have: of four bytes the last one, and of two numbers the
+    second one too, leaving signs aside. What fills a line up is anything."""
+    others = words[words.any(axis=1)]
+    for place in (1, 3):
+        exponents = others[:, place] & 0x7F
+        if not len(exponents):
+            return False
+        least, most = int(exponents.min()), int(exponents.max())
+        if most - least < ANY_EXPONENT and not least <= word[place] & 0x7F <= most:
+            return False
+    return True
