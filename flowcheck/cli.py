@@ -99,7 +99,10 @@ def replay(
         str, typer.Option(help="dpdk: through net_pcap and a real EAL; file: our own reader; auto.")
     ] = "auto",
     jobs: Annotated[
-        int | None, typer.Option(help="Data-parallel jobs to follow, a replica for each; 1.")
+        int | None,
+        typer.Option(
+            help="Data-parallel jobs to follow, a replica for each (by default 1).", min=1
+        ),
     ] = None,
     digests: Annotated[
         bool, typer.Option("--digests", help="sha256 of every gradient and parameters after it.")

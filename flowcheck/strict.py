@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -26,7 +27,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
     """`tree` as `kind`. Raises ConfigError with the path of the key that is unknown or wrong."""
-    _refuse_unknown(tree, kind, "")
+    _refuse_unknown(tree, kind, "", kind)
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
@@ -73,6 +74,8 @@ def _choices(kind: type[Section], key: str) -> tuple[str, ...]:
         kind = _sections(kind)[table]
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     found = types.get(last)
+    if isinstance(found, type) and issubclass(found, Enum):
+        return tuple(str(member.value) for member in found)
     return get_args(found) if get_origin(found) is Literal else ()
 
 
@@ -95,14 +98,18 @@ def _sections(kind: type[Section]) -> dict[str, type[Section]]:
     return found
 
 
-def _refuse_unknown(tree: dict[str, Any], kind: type[Section], above: str) -> None:
+def _refuse_unknown(
+    tree: dict[str, Any], kind: type[Section], above: str, root: type[Section]
+) -> None:
     known = [field.name for field in msgspec.structs.fields(kind)]
     for key, value in tree.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+            if above and key in [field.name for field in msgspec.structs.fields(root)]:
+                hint = f"{key} belongs above the first [table]"
             raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
         below = _sections(kind).get(key)
         for part in value if isinstance(value, list) else [value]:
             if below is not None and isinstance(part, dict):
-                _refuse_unknown(part, below, f"{above}{key}.")
+                _refuse_unknown(part, below, f"{above}{key}.", root)

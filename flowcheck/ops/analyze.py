@@ -22,7 +22,7 @@ from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.stages.model import unlike_stated
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
-from flowcheck.wire.logged import Logged
+from flowcheck.wire.logged import Logged, of_another_job
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import is_linear, rule_of
 
@@ -56,6 +56,10 @@ def run(
     if stated is not None and reading.job is not None:
         unlike = unlike_stated(reading.job, stated.parameters)
         notes += [f"{model}: {unlike}"] if unlike else []
+    if logged is not None:
+        ranks = [collective.ranks for collective in reading.collectives if collective.ring]
+        other = of_another_job(logged.orders, ranks)
+        notes += [other] if other else []
     for note in notes:
         print(note, file=sys.stderr)
     if svg is not None:

@@ -30,6 +30,7 @@ from flowcheck.stages.unlearned import Unlearned
 from flowcheck.stages.wanted import Claims, Wanted, wanted_of
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.job import Follows, Job
+from flowcheck.wire.learn.verdict.formats import NO_WRITES
 
 SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
@@ -44,6 +45,11 @@ LOOK_EVERY = 16
 NOT_ALONE = (
     "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
     "(replay --jobs) keeps a replica for each"
+)
+
+NO_OTHER = (
+    "no other data-parallel job was seen on these ports beside those before it: state as many jobs "
+    "as there are (jobs in the job file, replay --jobs)"
 )
 
 
@@ -187,7 +193,8 @@ class ExtractService:
         frames = Counter[str]()
         for extractor in self._extractors:
             frames.update(by_verdict(extractor.ring.parse_commit().counters))
-        return (*self._learner.why_not, *foreign(frames))
+        reasons = tuple(NO_OTHER if r == NO_WRITES else r for r in self._learner.why_not)
+        return (*(reasons if self._run.reader else self._learner.why_not), *foreign(frames))
 
     def _hand_over(self, followed: Followed) -> int:
         """The updater's word on the later incarnation, once it is there, is obeyed."""

@@ -14,6 +14,12 @@ from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows, Job
+from flowcheck.wire.logged import of_another_job
+
+WHOLE_GRADIENTS = (
+    "[sharded] is stated, and the trainers sum whole gradients in a ring of {} ranks, as "
+    "DistributedDataParallel does: these are followed, and [sharded] is left aside"
+)
 
 
 def open_replica(
@@ -34,6 +40,11 @@ def open_replica(
         return Replica.open(run.replica, optimizer), placing
     if config.model.factory and (unlike := unlike_stated(job, config.model.parameters)):
         say(unlike)
+    if config.sharded is not None and job.kind is Follows.GRADIENTS:
+        say(WHOLE_GRADIENTS.format(job.communicators[0].ranks))
+    ranks = [communicator.ranks for communicator in job.communicators]
+    if other := of_another_job(config.ring_orders, ranks):
+        say(other)
     if placing is not None:
         layout, leaves_out = placing.layout, True
         gathered = placing.parameters(np.fromfile(run.weights, np.uint8))

@@ -7,6 +7,7 @@ each channel, ranks in ring order from itself on; up to 2.21 no more than 20 of 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -23,6 +24,11 @@ CUT_AT = 20
 NO_RINGS = (
     "NCCL's log tells no ring: it is rank 0 that prints them (lines such as \"NCCL INFO Channel "
     '00/02 : 0 1 2 3"), where NCCL_DEBUG=INFO is set and NCCL_DEBUG_SUBSYS leaves INIT in'
+)
+
+ANOTHER = (
+    "NCCL's log tells rings of {} ranks, and those seen have {}: it is left aside, as the log of "
+    "another job; name this one's"
 )
 
 
@@ -56,6 +62,16 @@ class RingOrder(msgspec.Struct, frozen=True, kw_only=True):
         alike = all(ring[i] == ring[left[0]] + n * gpus for n, i in enumerate(left))
         node, place = divmod(rank, gpus)
         return left[0] + node * gpus if alike and place == ring[left[0]] % gpus else None
+
+
+def of_another_job(orders: Sequence[RingOrder], ranks: Sequence[int]) -> str | None:
+    """That no ring of the log has as many ranks as one seen; None: one has, or none was seen.
+    ranks: of each communicator."""
+    told = sorted({order.ranks or len(order.channels[0]) for order in orders})
+    cut = any(not order.ranks and len(order.channels[0]) == CUT_AT for order in orders)
+    if not orders or not ranks or cut or set(told) & set(ranks):
+        return None
+    return ANOTHER.format(", ".join(map(str, told)), ", ".join(map(str, sorted(set(ranks)))))
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):

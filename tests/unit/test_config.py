@@ -80,6 +80,7 @@ def test_only_files_make_the_chain_wait_instead_of_dropping() -> None:
         ("digests", "digest", "did you mean digests?"),
         ("engines", "engine", "did you mean source.engines?"),
         ("[optimizer]", "[optimiser]", "did you mean optimizer?"),
+        ("[optimizer]", "[optimizer]\njobs = 2", "jobs belongs above the first [table]"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(

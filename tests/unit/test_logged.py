@@ -9,7 +9,7 @@ import pytest
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.stated import with_log
-from flowcheck.wire.logged import RingOrder, read_log
+from flowcheck.wire.logged import RingOrder, of_another_job, read_log
 from flowcheck.wire.terms import Rule
 
 # Two nodes of eight GPUs, NCCL_DEBUG=INFO, under torchrun (which puts its own words before).
@@ -78,3 +78,9 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
     config = with_log(load_job(job, sources=sources))
     assert config.release is Rule.V2_20 and config.stated is not None
     assert len(config.stated.rings) == 2
+
+
+def test_log_of_another_job_is_said() -> None:
+    orders = read_log(LOG).orders
+    assert of_another_job(orders, [16, 4]) is None and of_another_job(orders, []) is None
+    assert "rings of 2, 16 ranks, and those seen have 4" in str(of_another_job(orders, [4, 4]))
