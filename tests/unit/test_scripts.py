@@ -123,10 +123,15 @@ def test_the_readme_names_every_verb_there_is() -> None:
     assert {words.split()[1] for words in commands() if words.startswith("flowcheck ")} <= verbs
 
 
-def test_the_readme_s_job_file_is_one() -> None:
-    (text,) = blocks("toml")
-    job = job_from(tomllib.loads(text))
+def test_the_readme_s_job_files_are_such() -> None:
+    first, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
+    job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
+    source = {"source": first["source"]}
+    job = job_from(source | several)
+    assert [own.name for own in job.job] == ["dense", "other"] and job.nccl_log == "rank0.log"
+    job = job_from(source | sharded)
+    assert job.sharded is not None and job.sharded.style == "zero"
 
 
 def test_the_readme_s_way_to_load_a_checkpoint_works(
