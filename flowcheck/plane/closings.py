@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.nccl import immediate_sizes
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
 
@@ -31,15 +32,11 @@ def closed_by(
     for flow, own in of_flow.items():
         stop = None
         for message in sorted(own, key=lambda m: m.first_psn):
-            if stop is not None and stop < message.first_psn and _closes(message):
+            if stop is not None and stop < message.first_psn and message.closes:
                 start = _start(message, stop, pmtu_bytes[flow], packets[flow])
                 if start is not None:
                     yield start
             stop = message.first_psn + message.packets
-
-
-def _closes(message: MessageSeen) -> bool:
-    return bool(message.immediate) and not message.wire_bytes and not message.va
 
 
 def _start(
@@ -48,8 +45,7 @@ def _start(
     """The write before `closing`, where the size it tells leaves room for it behind `stop` in one
     byte order alone, and a packet of it is there."""
     assert closing.immediate is not None
-    word = closing.immediate.to_bytes(4, "big")
-    sizes = {int.from_bytes(word, "little"), int.from_bytes(word, "big")}
+    sizes = set(immediate_sizes(closing.immediate))
     room = closing.first_psn - stop
     fits = [size for size in sizes if 0 < -(-size // max(pmtu_bytes, 1)) <= room]
     if len(fits) != 1 or not pmtu_bytes:

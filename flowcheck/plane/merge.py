@@ -94,7 +94,7 @@ def merge_messages(files: Sequence[list[MessageSeen]]) -> tuple[list[MessageSeen
                 conflicts += differ
             else:
                 merged[name] = message
-    in_order = sorted(merged.values(), key=lambda message: (message.first_ns, message.order))
+    in_order = sorted(merged.values(), key=lambda message: message.time)
     return [replace(message, order=order) for order, message in enumerate(in_order, 1)], conflicts
 
 

@@ -145,6 +145,11 @@ def immediate_orders(word: int, size_bytes: int) -> tuple[str, ...]:
     return tuple(order for order in orders if int.from_bytes(raw, order) == size_bytes)
 
 
+def immediate_sizes(immediate: int) -> tuple[int, int]:
+    """The size an immediate may state: NCCL before 2.29 writes it in host order."""
+    return int.from_bytes(immediate.to_bytes(4, "big"), "little"), immediate
+
+
 def ll_flags(payload: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """[lines, 2]: both flags of every whole LL line. A message has one flag in all of them."""
     whole = payload[: len(payload) // 16 * 16]

@@ -82,3 +82,14 @@ class MessageSeen:
     @property
     def complete(self) -> bool:
         return not self.missing
+
+    @property
+    def time(self) -> tuple[int, int]:
+        """When it was first seen; of equal time stamps the order decides."""
+        return self.first_ns, self.order
+
+    @property
+    def closes(self) -> bool:
+        """The second half of an adaptive-routing send (NCCL_IB_ADAPTIVE_ROUTING): no payload, no
+        address, the size of the plain write before it."""
+        return bool(self.immediate) and self.wire_bytes == 0 and not self.va

@@ -17,7 +17,7 @@ INTO, OUT = ("a", "b"), ("b", "c")
 def connection(number: int, peer: int, used: int, va: int, content: int) -> Any:
     """One that sent one message: numbers at both ends, when, to where, and what."""
     payload = np.random.default_rng(content).integers(1, 256, 512).astype(np.uint8)
-    message = SimpleNamespace(first_ns=used, order=used, va=va, missing=(), payload=payload)
+    message = SimpleNamespace(time=(used, used), va=va, missing=(), payload=payload)
     return SimpleNamespace(
         key=SimpleNamespace(dest_qp=number),
         peer=SimpleNamespace(dest_qp=peer),

@@ -245,8 +245,7 @@ def _name(op: Op) -> tuple[object, ...]:
 
 def _began(ring: Ring, cut: Cut) -> int:
     """When the first send of a collective was seen."""
-    seen = (stream.sends.get(number) for stream, number, _ in cut.sends(ring))
-    return min((send.message.first_ns for send in seen if send is not None), default=0)
+    return min(cut.times(ring), default=0)
 
 
 def _pays(purse: Purse | None) -> bool:

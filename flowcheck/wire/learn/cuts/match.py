@@ -45,6 +45,11 @@ class Cut:
                 for i, send in enumerate(schedule[channel] if channel is not None else ()):
                     yield stream, number + i, send
 
+    def times(self, ring: Ring) -> list[int]:
+        """When each of its sends that were seen began, in nanoseconds."""
+        found = (stream.sends.get(number) for stream, number, _ in self.sends(ring))
+        return [send.message.first_ns for send in found if send is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class State:

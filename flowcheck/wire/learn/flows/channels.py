@@ -145,8 +145,8 @@ def _buffers(stream: Stream) -> tuple[int, ...] | None:
 
 
 def _used(stream: Stream) -> tuple[int, ...] | None:
-    first = min((s.message for s in stream.sends.values()), key=lambda m: (m.first_ns, m.order))
-    return first.first_ns, first.order
+    first = min((s.message for s in stream.sends.values()), key=lambda m: m.time)
+    return first.time
 
 
 _KINDS: Mapping[str, tuple[Sequence[Key], int]] = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flowcheck.wire.learn.flows.streams import immediate_sizes, line_flag
+from flowcheck.wire.learn.flows.streams import line_flag
+from flowcheck.wire.nccl import immediate_sizes
 from flowcheck.wire.seen import MessageSeen
 
 ENOUGH = 3

@@ -24,7 +24,7 @@ class Grants:
     by_index: Mapping[int, nccl.Cts]
     messages: int
     times: Mapping[int, tuple[int, int]]
-    """{number: when it was seen}, as `numbering.time_of`."""
+    """{number: when it was seen}, as `MessageSeen.time`."""
 
     @property
     def granted(self) -> Granted:

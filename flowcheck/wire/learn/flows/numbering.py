@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
 from flowcheck.wire.partition import NCCL_STEPS
-from flowcheck.wire.seen import MessageSeen
 
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
@@ -101,17 +100,13 @@ def _from_grants(sends: Sequence[SendSeen], grants: Granted) -> tuple[int, bool]
         if i and send.first_psn != sends[i - 1].stop_psn:
             break
         message = send.message
-        before = [one for one in of_address.get(message.va or 0, ()) if one[0] <= time_of(message)]
+        before = [one for one in of_address.get(message.va or 0, ()) if one[0] <= message.time]
         if before and (number := max(before)[1] - i) >= 0:
             votes[number] += 1
     if not votes:
         return 0, False
     best, count = votes.most_common(1)[0]
     return best, count >= AGREE * votes.total()
-
-
-def time_of(message: MessageSeen) -> tuple[int, int]:
-    return message.first_ns, message.order
 
 
 def _from_later(sends: Sequence[SendSeen], known: Sequence[int | None], start: int) -> int | None:

@@ -14,7 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
-from flowcheck.wire.learn.flows.streams import SendSeen, immediate_sizes, line_flag
+from flowcheck.wire.learn.flows.streams import SendSeen, line_flag
+from flowcheck.wire.nccl import immediate_sizes
 from flowcheck.wire.seen import MessageSeen
 
 ALIGN_BYTES = 128

@@ -10,7 +10,7 @@ from flowcheck.wire import nccl
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
-from flowcheck.wire.learn.flows.numbering import number_sends, time_of
+from flowcheck.wire.learn.flows.numbering import number_sends
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
@@ -62,7 +62,7 @@ def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | No
     if not entries or len(whole) < len(messages):
         return None
     found = {cts.index: cts for cts in entries}
-    times = {cts.index: time_of(m) for cts, m in zip(entries, whole, strict=True)}
+    times = {cts.index: m.time for cts, m in zip(entries, whole, strict=True)}
     return Grants(flow, found, len(messages), times)
 
 

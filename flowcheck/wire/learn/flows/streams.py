@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.nccl import immediate_sizes
 from flowcheck.wire.partition import NCCL_STEPS
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
 from flowcheck.wire.terms import Protocol
@@ -125,24 +126,19 @@ def line_flag(message: MessageSeen) -> tuple[Protocol, int] | None:
     return None
 
 
-def immediate_sizes(immediate: int) -> tuple[int, int]:
-    """The size an immediate may state: NCCL before 2.29 writes it in host order."""
-    return int.from_bytes(immediate.to_bytes(4, "big"), "little"), immediate
-
-
 def join_sends(messages: Sequence[MessageSeen], pmtu_bytes: int = 0) -> list[SendSeen]:
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told."""
     sends: list[SendSeen] = []
-    splits = any(_closes(m) for m in messages)
+    splits = any(m.closes for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
         last = sends[-1] if sends else None
         if group := _sizes_of_group(message, sends):
             sends[-group:] = [replace(send, closed=True) for send in sends[-group:]]
             sends[-1] = replace(sends[-1], stop_psn=message.first_psn + 1)
             continue
-        if _closes(message):
+        if message.closes:
             sizes = immediate_sizes(message.immediate or 0)
             if last and not last.closed and last.stop_psn == message.first_psn:
                 stop = message.first_psn + 1
@@ -177,11 +173,6 @@ def _sizes_of_group(message: MessageSeen, sends: Sequence[SendSeen]) -> int:
     plain = len(own) == count and all(s.message.immediate is None for s in own)
     told = message.payload.view("<u4").tolist()
     return count if plain and told == [send.wire_bytes for send in own] else 0
-
-
-def _closes(message: MessageSeen) -> bool:
-    """The second half of an adaptive-routing send: no payload, no address, a size."""
-    return bool(message.immediate) and message.wire_bytes == 0 and not message.va
 
 
 def _headless(

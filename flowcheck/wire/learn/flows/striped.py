@@ -99,7 +99,7 @@ def _apart(one: FlowSeen, two: FlowSeen) -> bool:
 
 def _began(send: SendSeen) -> tuple[int, int]:
     """Frames of one burst may have one time stamp."""
-    return send.message.first_ns, send.message.order
+    return send.message.time
 
 
 def _share(one: FlowSeen, two: FlowSeen, sends: Sends, granting: Sequence[FlowSeen]) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.learn.cuts.candidates import Positions
-from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.channels import mark, marks_of
 from flowcheck.wire.learn.flows.rings import MOST_RANKS, Ring
 from flowcheck.wire.learn.flows.streams import Stream
@@ -25,10 +24,8 @@ MOST_STARTS = 8
 MOST_LOOPS = 4
 MOST_EXPLAINED = 0.4
 """Share of all sends that are of whole loops."""
-LONGER = 3
-"""How many times longer than any pause inside the collective behind it one must be."""
 TYPICAL = 8
-"""The same against the typical pause between two sends, for a place to be tried."""
+"""How many times longer than the typical pause between two sends one must be, to be tried."""
 
 
 def starts(ring: Ring) -> Iterator[Positions]:
@@ -85,7 +82,7 @@ def _opening(pair: tuple[Stream, tuple[int, ...]]) -> tuple[int, int]:
 
 def _when(stream: Stream, number: int) -> tuple[int, int]:
     send = stream.sends.get(number)
-    return (send.message.first_ns, send.message.order) if send is not None else (0, 0)
+    return send.message.time if send is not None else (0, 0)
 
 
 def _apart(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
@@ -100,26 +97,6 @@ def skipped(ring: Ring, start: Positions) -> int:
         for stream, n in zip(edge.streams, at, strict=True)
         for number in stream.sends
     )
-
-
-def begins_after_pause(cut: Cut, ring: Ring) -> bool:
-    """All connections were quiet before it, far longer than ever within it."""
-    before, own = [], []
-    for edge, at in zip(ring.edges, cut.starts, strict=True):
-        for stream, first in zip(edge.streams, at, strict=True):
-            before += [s.message.first_ns for n, s in stream.sends.items() if n < first]
-    for stream, number, _ in cut.sends(ring):
-        seen = stream.sends.get(number)
-        if seen is not None:
-            own.append(seen.message.first_ns)
-    if not own:
-        return False
-    own.sort()
-    if before and max(before) >= own[0]:
-        return False
-    inside = max((b - a for a, b in pairwise(own)), default=0)
-    # What was there before the capture began is not known: its start is no pause.
-    return bool(before) and own[0] - max(before) > LONGER * max(inside, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,7 @@ def _spans(communicator: Communicator) -> list[tuple[int, int]]:
     found = []
     for cut in communicator.cuts.found:
         if cut.op.kind is Kind.ALL_REDUCE:
-            sends = cut.sends(communicator.ring)
-            seen = [s.message.first_ns for of, n, _ in sends if (s := of.sends.get(n)) is not None]
+            seen = cut.times(communicator.ring)
             found += [(min(seen), max(seen))] if seen else []
     return found
 

@@ -90,7 +90,7 @@ def collect(
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
-        if unread_ns is not None and _last_seen(cut, ring) >= unread_ns:
+        if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
             assumed.append(UNREAD_BESIDE)
         if ends.open(i, canvas) and places_open(cut, ring):
             doubts.append(PLACES_OPEN)
@@ -103,12 +103,6 @@ def collect(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
     return Found(tuple(collectives), proposed, known, added)
-
-
-def _last_seen(cut: Cut, ring: Ring) -> int:
-    """When its last send began; 0: none was seen."""
-    found = (stream.sends.get(number) for stream, number, _ in cut.sends(ring))
-    return max((send.message.first_ns for send in found if send is not None), default=0)
 
 
 def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:

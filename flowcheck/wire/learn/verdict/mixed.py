@@ -202,8 +202,7 @@ class _Times:
 
 
 def _span(cut: Cut, ring: Ring) -> tuple[int, int]:
-    sends = cut.sends(ring)
-    seen = [s.message.first_ns for of, n, _ in sends if (s := of.sends.get(n)) is not None]
+    seen = cut.times(ring)
     return (min(seen), max(seen)) if seen else (0, 0)
 
 

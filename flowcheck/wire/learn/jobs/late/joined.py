@@ -136,7 +136,7 @@ def _behind_last_gap(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
         if message.first_psn != stop:
             found = []
         stop = message.first_psn + message.packets
-        if not (message.immediate and message.wire_bytes == 0 and not message.va):
+        if not message.closes:
             found.append(message)
     return found
 

@@ -31,11 +31,11 @@ def in_turn(of: Sequence[Sequence[MessageSeen]]) -> tuple[list[MessageSeen] | No
         return list(of[0]), ""
     if not all(of):
         return [], ""
-    begin = max(_time(one[0]) for one in of)
-    left = [[message for message in one if _time(message) >= begin] for one in of]
+    begin = max(one[0].time for one in of)
+    left = [[message for message in one if message.time >= begin] for one in of]
     if not all(left):
         return [], ""
-    first = min(range(len(left)), key=lambda turn: _time(left[turn][0]))
+    first = min(range(len(left)), key=lambda turn: left[turn][0].time)
     turned = [*left[first:], *left[:first]]
     found = []
     for place in range(sum(map(len, left))):
@@ -43,11 +43,7 @@ def in_turn(of: Sequence[Sequence[MessageSeen]]) -> tuple[list[MessageSeen] | No
         if nth >= len(turned[turn]):
             break
         found.append(turned[turn][nth])
-    untimely = sum(_time(later) < _time(earlier) for earlier, later in pairwise(found))
+    untimely = sum(later.time < earlier.time for earlier, later in pairwise(found))
     if untimely > MOST_UNTIMELY * len(found):
         return None, TURNS
     return found, BY_TIMES
-
-
-def _time(message: MessageSeen) -> tuple[int, int]:
-    return message.first_ns, message.order
