@@ -11,7 +11,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.optimizer import OptimizerConfig, check_optimizer
-from flowcheck.several import OwnConfig, check_clip, check_several, check_told_apart
+from flowcheck.several import OwnConfig, addresses, check_clip, check_several, check_told_apart
 from flowcheck.sharded import ShardedConfig
 from flowcheck.strict import Section, at_least, convert
 from flowcheck.wire.logged import RingOrder
@@ -172,6 +172,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
             )
         check_optimizer(self.optimizer)
         check_several(self.jobs, self.job)
+        msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
         if self.several and self.sharded is not None and self.sharded.style is Style.FSDP:
             raise ConfigError("sharded", "", "of FSDP is of one job: leave jobs and [[job]] out")
         try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from itertools import combinations
+
+import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ModelConfig
@@ -27,6 +30,20 @@ class OwnConfig(Section, frozen=True, kw_only=True):
     """Addresses it uses, as `flowcheck analyze` prints them, all of which no other job uses."""
     optimizer: OptimizerConfig | None = None
     model: ModelConfig | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "hosts", addresses("job.hosts", self.hosts))
+
+
+def addresses(key: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """As frames are read. Raises ConfigError for what is no address."""
+    for host in hosts:
+        try:
+            ip_address(host)
+        except ValueError as error:
+            right = "is no address: state those that analyze prints, such as 10.0.0.1"
+            raise ConfigError(key, host, right) from error
+    return tuple(str(ip_address(host)) for host in hosts)
 
 
 def check_several(jobs: int, own: tuple[OwnConfig, ...]) -> None:

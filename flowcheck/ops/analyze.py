@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flowcheck.config import ModelConfig, SourceConfig
 from flowcheck.errors import naming
 from flowcheck.ops import parts, unchecked
+from flowcheck.ops.asked import by_job, by_options
 from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.report import print_report
-from flowcheck.ops.stated import log_at, sharded_model, with_factory
 from flowcheck.plane.tape import Tape, read_tape
-from flowcheck.stages.model import unlike_stated
 from flowcheck.wire.foreign import foreign
-from flowcheck.wire.learn import Collective, FlowReading, Reading, read_stream
-from flowcheck.wire.logged import Logged, of_another_job
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import is_linear, rule_of
+from flowcheck.wire.learn import Collective, FlowReading, Reading
 
 
 def run(
@@ -41,25 +36,17 @@ def run(
     a factory, for trainers that do not tell theirs; nccl_log: what NCCL said of its rings; job: a
     job file, of which all that it states is taken in their place; svg: a picture of the
     communicators is written there."""
-    stated = with_factory(ModelConfig(factory=model)).stated if model is not None else None
-    logged = log_at("--nccl-log", nccl_log) if nccl_log is not None else None
-    read = _read if job is None else _as_stated(job, files)
+    asked = by_options(model, nccl_log) if job is None else by_job(job, files)
     tape = read_tape(files)
     if rewritten := unchecked.is_rewritten(tape):
         tape = read_tape(files, icrc_every=0)
-    reading = read(tape, stated, logged)
+    reading = asked.read(tape)
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *foreign(tape.frames)))
     if rewritten:
         reading = unchecked.told(reading)
-    notes = [*([unchecked.REWRITTEN] if rewritten else []), *_notes(tape)]
-    if stated is not None and reading.job is not None:
-        unlike = unlike_stated(reading.job, stated.parameters)
-        notes += [f"{model}: {unlike}"] if unlike else []
-    if logged is not None:
-        ranks = [collective.ranks for collective in reading.collectives if collective.ring]
-        other = of_another_job(logged.orders, ranks)
-        notes += [other] if other else []
+    rewriting = [unchecked.REWRITTEN] if rewritten else []
+    notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
     for note in notes:
         print(note, file=sys.stderr)
     if svg is not None:
@@ -72,38 +59,6 @@ def run(
     else:
         print_report(tape.frames, reading)
     return 0
-
-
-def _read(tape: Tape, stated: Stated | None, logged: Logged | None) -> Reading:
-    if logged is None:
-        return read_stream(tape.flows, tape.messages, stated=stated)
-    release = rule_of(logged.version) if logged.version is not None else None
-    linear = is_linear(logged.version) if logged.version is not None else None
-    told = msgspec.structs.replace(stated or Stated(), rings=logged.orders, linear=linear)
-    return read_stream(tape.flows, tape.messages, stated=told, release=release)
-
-
-def _as_stated(
-    job: Path, files: Sequence[Path]
-) -> Callable[[Tape, Stated | None, Logged | None], Reading]:
-    """How a tape is read by all that a job file states. Raises ConfigError."""
-    from flowcheck.ops.chain import job_to_run
-
-    sources = tuple(SourceConfig(file=str(file)) for file in files)
-    config = job_to_run(job, sources=sources)
-    sharded = sharded_model(config)
-
-    def read(tape: Tape, *_: object) -> Reading:
-        return read_stream(
-            tape.flows,
-            tape.messages,
-            stated=config.stated,
-            release=config.release,
-            blocks=() if sharded is None else tuple(u.block_bytes for u in sharded.units),
-            parted=None if sharded is None else sharded.parted,
-        )
-
-    return read
 
 
 def _notes(tape: Tape) -> list[str]:

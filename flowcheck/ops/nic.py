@@ -28,13 +28,18 @@ class Use:
 def use_of(root: Path, address: str) -> Use:
     """How the device at PCI `address` is used. root: stands for the file system."""
     up, taken = [], []
-    device = root / "sys/bus/pci/devices" / address
-    # virtio has its own bus between the device and the interface.
-    for name in sorted(path.name for path in [*device.glob("net/*"), *device.glob("*/net/*")]):
+    for name in interfaces_of(root, address):
         if _flags(root, name) & IFF_UP:
             up.append(name)
         taken += [f"{name} {what}" for what in _roles(root, name)]
     return Use(tuple(up), tuple(taken))
+
+
+def interfaces_of(root: Path, address: str) -> list[str]:
+    """The kernel's names of the device at PCI `address`."""
+    device = root / "sys/bus/pci/devices" / address
+    # virtio has its own bus between the device and the interface.
+    return sorted(path.name for path in [*device.glob("net/*"), *device.glob("*/net/*")])
 
 
 def _flags(root: Path, interface: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowcheck.wire.job import Job
+from flowcheck.stages.fitting import addresses_of
 from flowcheck.wire.learn import Part, Reading
 
 
@@ -45,9 +45,3 @@ def _sentence(number: int, part: Part) -> str:
         f"{named}: {part.job.communicators[0].ranks} ranks, {len(part.job.parameters)} parameters "
         f"in {len(part.job.buckets)} buckets, {told}, on {', '.join(addresses_of(part.job))}"
     )
-
-
-def addresses_of(job: Job) -> list[str]:
-    """Of the ports that its connections were seen at."""
-    keys = [key for edge in job.edges for key in edge.every_flow]
-    return sorted({address for key in keys for address in (key.source, key.destination)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.replica.user_code import callable_at
+from flowcheck.replica.user_code import callable_at, in_words
 from flowcheck.wire.job import Parameter
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **n
     try:
         return function(*given, **named)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
+        raise ConfigError(key, where, in_words(error)) from error
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -15,6 +15,8 @@ from flowcheck.ops.communicators import communicators_of
 from flowcheck.ops.explain import explain
 from flowcheck.wire.learn import Collective, FlowReading, Reading
 from flowcheck.wire.learn.verdict.collect import short
+from flowcheck.wire.learn.verdict.ends import END_OPEN
+from flowcheck.wire.terms import GRAIN_BYTES
 
 BAR_CELLS = 8
 HASH_DIGITS = 8
@@ -161,12 +163,26 @@ def _numbers(indices: Sequence[int]) -> str:
 def _lost(reading: Reading) -> list[str]:
     sentences: list[str] = []
     for c in reading.collectives:
-        if c.missing:
-            ranges = ", ".join(f"[{a}, {b})" for a, b in c.missing[:MOST_RANGES])
-            more = (
-                f" and {len(c.missing) - MOST_RANGES} more" if len(c.missing) > MOST_RANGES else ""
+        missing = c.missing
+        if _ends_somewhere(c):
+            start, stop = missing[-1]
+            missing = missing[:-1]
+            sentences.append(
+                f"#{c.index} {c.kind} ends somewhere in [{start}, {stop}), its last line, and "
+                "nothing tells where: no byte of that is given"
             )
+        if missing:
+            ranges = ", ".join(f"[{a}, {b})" for a, b in missing[:MOST_RANGES])
+            more = f" and {len(missing) - MOST_RANGES} more" if len(missing) > MOST_RANGES else ""
             sentences.append(f"#{c.index} {c.kind} lacks bytes {ranges}{more}")
         if c.conflicts:
             sentences.append(f"#{c.index} {c.kind}: {c.conflicts} bytes differ between two copies")
     return sentences
+
+
+def _ends_somewhere(collective: Collective) -> bool:
+    """The last bytes it lacks are those of which nothing tells how many there are."""
+    if not collective.missing or END_OPEN not in collective.assumed:
+        return False
+    start, stop = collective.missing[-1]
+    return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]

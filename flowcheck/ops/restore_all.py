@@ -53,8 +53,8 @@ def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_jso
         raise ConfigError("--out", str(out), "must be a new or empty folder, or --force")
     runs = every(RunDir(root))
     if len(templates) != len(runs):
-        right = f"{len(runs)} jobs were followed: give a checkpoint of each (--template, each once)"
-        raise ConfigError("--template", len(templates), right)
+        named = ", ".join(map(str, templates))
+        raise ConfigError("--template", named, right_number(len(templates), len(runs)))
     found = _found(runs)
     layouts = [one.snapshot.layout for one in found]
     of = _told_apart(runs, layouts, templates)
@@ -69,6 +69,14 @@ def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_jso
     write_index(out, runs[0], [one.file for one in given], same.pop() if len(same) == 1 else None)
     _print(given, out, as_json=as_json)
     return 0
+
+
+def right_number(given: int, jobs: int) -> str:
+    """What to give where there are `jobs` replicas and as many templates as `given`."""
+    checkpoints = f"{given} checkpoint{'s' * (given > 1)}"
+    if jobs == 1:
+        return f"{checkpoints}, and one job was followed: give one of it"
+    return f"{checkpoints}, and {jobs} jobs were followed: give one of each (--template, each once)"
 
 
 def _found(runs: Sequence[RunDir]) -> list[steps.Found]:

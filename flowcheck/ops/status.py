@@ -18,12 +18,12 @@ from flowcheck.ops import leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
-from flowcheck.ops.parts import addresses_of
 from flowcheck.ops.several import every
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.child import stage_arguments
+from flowcheck.stages.fitting import addresses_of
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir

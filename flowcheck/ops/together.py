@@ -11,9 +11,9 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
-from flowcheck.ops.parts import addresses_of
 from flowcheck.ops.several import every
 from flowcheck.replica.header import peek_versions
+from flowcheck.stages.fitting import addresses_of
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import decode_job

@@ -15,6 +15,7 @@ from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep_all, rescue
 from flowcheck.ops.several import every
+from flowcheck.ops.sources import check_sources
 from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
@@ -31,6 +32,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
     """
     config = job_to_run(job)
+    check_sources(config.source)
     expected = expected_of(config)
     where = root or Path(config.run)
     # To the end: a signal while a checkpoint is being written must not be the end of both.

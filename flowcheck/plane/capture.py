@@ -13,6 +13,7 @@ from flowcheck.plane.ring import Ring
 WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
 """Files and test devices have no such mode; everything else is a mirror port and needs it."""
 
+SAYS_MORE = "flowcheck doctor tells which driver and which binding the device needs"
 RX_DESCRIPTORS = 1024
 ENGINE_DESCRIPTORS = 1024
 """Per copy engine: a power of two; what it may have under way."""
@@ -43,7 +44,8 @@ class Port:
         self.queues = queues
         self._found_promiscuous = bool(device.interface) and is_promiscuous(device.interface or "")
         self.handle: Any = ffi.new("struct fc_port *")
-        check(lib.fc_port_open(request, self.handle), f"open {device.argument}")
+        more = f" ({SAYS_MORE})" if device.is_pci else ""
+        check(lib.fc_port_open(request, self.handle), f"open {device.argument}{more}")
         self.driver = ffi.string(self.handle.driver).decode()
         self.promiscuous = bool(self.handle.promiscuous)
         self.link_up = bool(self.handle.link_up)

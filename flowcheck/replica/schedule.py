@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.user_code import callable_at
+from flowcheck.replica.user_code import callable_at, in_words
 
 Rate = Callable[[int], float]
 """Learning rate of the step that follows so many steps."""
@@ -44,7 +44,7 @@ def _factor_of(
     try:
         factor: object = factory(**arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(KEY, where, f"{type(error).__name__}: {error}") from error
+        raise ConfigError(KEY, where, in_words(error)) from error
     if not callable(factor):
         raise ConfigError(KEY, where, f"returned {factor!r}, not a function")
     return factor

@@ -13,18 +13,21 @@ from typing import Any
 from flowcheck.errors import ConfigError
 
 FORM = 'write "file.py:function" or "package.module:function"'
+MODULE = "_user_"
+"""Put before a file's own name, so that a script called random.py hides no module of Python's."""
+MOST_NAMES = 8
 
 
 def callable_at(key: str, where: str) -> Callable[..., Any]:
     """The function at "file.py:function" or "package.module:function", both as seen from where the
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
     and for a file that ends the program while it is imported."""
-    place, colon, name = where.rpartition(":")
+    place, colon, _ = where.rpartition(":")
     if not colon:
         raise ConfigError(key, where, FORM)
     try:
         if place.endswith(".py"):
-            found = getattr(file_module(Path(place)), name)
+            found = _named(key, where, file_module(Path(place)))
         else:
             sys.path.insert(0, "")  # as `python -m` has it
             try:
@@ -34,12 +37,29 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
     except SystemExit as error:
         why = f"ended with {error.code} when it was imported: put what it runs as a program behind "
         raise ConfigError(key, where, why + 'if __name__ == "__main__"') from error
+    except ConfigError:
+        raise
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(key, where, f"{type(error).__name__}: {error}") from error
+        raise ConfigError(key, where, in_words(error)) from error
     if not callable(found):
         raise ConfigError(key, where, "is no function")
     result: Callable[..., Any] = found
     return result
+
+
+def in_words(error: BaseException) -> str:
+    """What the user's code raised, with the user's own names of files."""
+    return f"{type(error).__name__}: {error}".replace(MODULE, "")
+
+
+def _named(key: str, where: str, module: ModuleType) -> Any:
+    """Raises ConfigError with what there is instead."""
+    place, _, name = where.rpartition(":")
+    if hasattr(module, name):
+        return getattr(module, name)
+    own = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
+    there = ", ".join(own[:MOST_NAMES]) + ", ..." * (len(own) > MOST_NAMES)
+    raise ConfigError(key, where, f"{place} has no {name}; it has {there or 'no function'}")
 
 
 def file_module(path: Path) -> ModuleType:
@@ -48,7 +68,7 @@ def file_module(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    name = f"_user_{path.stem}"
+    name = f"{MODULE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

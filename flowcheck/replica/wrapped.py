@@ -20,7 +20,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.replica.parted import Laying, Named, laid
 from flowcheck.replica.units import Piece, Unit, Wrapped
-from flowcheck.replica.user_code import callable_at
+from flowcheck.replica.user_code import callable_at, in_words
 
 KEY = "sharded.factory"
 LIMIT_S = 300.0
@@ -58,6 +58,7 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     _stay_on_meta()
     with torch.device("meta"), torch.no_grad():
         model = made()
+    check_made(factory, model[0] if how and isinstance(model, tuple) else model)
     if how:
         laying = msgspec.json.decode(how[0], type=Laying)
         groups, every = _groups_of(model)
@@ -79,6 +80,15 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     flat = [p.name for unit in units for p in unit.pieces if p.name not in registered]
     names = tuple(registered if not flat else flat + registered)
     print(msgspec.json.encode(Wrapped(ranks=found[0][0], units=tuple(units), names=names)).decode())
+
+
+def check_made(factory: str, made: object) -> None:
+    """Raises ConfigError for what is no module of torch's."""
+    import torch
+
+    if not isinstance(made, torch.nn.Module):
+        right = "gave {}: it must return the torch module that the script trains"
+        raise ConfigError(KEY, factory, right.format(type(made).__name__))
 
 
 def _groups_of(made: Any) -> tuple[list[list[Named]], list[Named]]:
@@ -197,4 +207,4 @@ if __name__ == "__main__":
         sys.exit(wrong.right)
     except Exception as wrong:  # the user's code may raise anything
         traceback.print_exc()
-        sys.exit(f"{type(wrong).__name__}: {wrong}")
+        sys.exit(in_words(wrong))

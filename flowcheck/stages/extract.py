@@ -194,7 +194,9 @@ class ExtractService:
         for extractor in self._extractors:
             frames.update(by_verdict(extractor.ring.parse_commit().counters))
         reasons = tuple(NO_OTHER if r == NO_WRITES else r for r in self._learner.why_not)
-        return (*(reasons if self._run.reader else self._learner.why_not), *foreign(frames))
+        reasons = reasons if self._run.reader else self._learner.why_not
+        goes_on = not all(extractor.ring.drained for extractor in self._extractors)
+        return (*reasons, *foreign(frames, goes_on=goes_on))
 
     def _hand_over(self, followed: Followed) -> int:
         """The updater's word on the later incarnation, once it is there, is obeyed."""

@@ -17,6 +17,7 @@ from flowcheck.config import JobConfig, OwnConfig
 from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor, place_staged
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
+from flowcheck.stages.fitting import fits, misfit, same
 from flowcheck.stages.past import Past, past_of, was_at
 from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
@@ -24,7 +25,6 @@ from flowcheck.wire.job import Job
 from flowcheck.wire.learn import FlowReading, Part, Reading
 from flowcheck.wire.seen import FlowKey
 
-NOT_WANTED = "no job that fits what is stated for this one was read so far"
 NOT_BACK = "a job that appeared began with nothing that the replica ever held"
 ANOTHERS = "a job that appeared began with what the replica of another one held"
 SEVERAL_FIT = "a job fits what is stated for several of the jobs: state hosts that only one uses"
@@ -45,8 +45,8 @@ class Wanted:
         """Empty: it is this one."""
         job, weights = part.job, part.weights
         assert job is not None and weights is not None
-        if not fits(self.own, job):
-            return NOT_WANTED
+        if other := misfit(self.own, job):
+            return other
         if any(fits(other, job) for other in self.others):
             return SEVERAL_FIT
         if self.back is not None and not was_at(self.back, job, weights.result):
@@ -64,28 +64,11 @@ def wanted_of(config: JobConfig, reader: int) -> Wanted | None:
     return Wanted(own, tuple(alike))
 
 
-def same(one: OwnConfig, two: OwnConfig) -> bool:
-    """Nothing that is stated tells them apart."""
-    return one.hosts == two.hosts and _sizes(one) == _sizes(two)
-
-
-def fits(own: OwnConfig, job: Job) -> bool:
-    """Nothing that is stated of a job contradicts that this is it."""
-    keys = [key for edge in job.edges for key in edge.every_flow]
-    used = {address for key in keys for address in (key.source, key.destination)}
-    sizes = _sizes(own)
-    return used.issuperset(own.hosts) and sizes in ((), tuple(p.sizes for p in job.parameters))
-
-
-def _sizes(own: OwnConfig) -> tuple[tuple[int, ...], ...]:
-    return tuple(p.sizes for p in own.model.parameters) if own.model is not None else ()
-
-
 def of_wanted(reading: Reading, wanted: Wanted | None) -> Reading:
     """The reading with the job that is wanted for its job."""
     if wanted is None:
         return reading
-    why_not = reading.why_not
+    found: list[str] = []
     for part in reading.parts:
         if part.job is None or part.weights is None or not part.weights.complete:
             continue
@@ -94,11 +77,12 @@ def of_wanted(reading: Reading, wanted: Wanted | None) -> Reading:
             return replace(
                 reading, job=part.job, weights=part.weights, why_not=part.why_not, gathered=None
             )
-        why_not = (why,)
+        found.append(why)
     if reading.gathered is not None and reading.job is not None:
-        why = NOT_BACK if wanted.back is not None else ""  # whose units these are is not told
-        why = why if fits(wanted.own, reading.job) else NOT_WANTED
+        # Whose units these are is not told.
+        why = NOT_BACK if wanted.back is not None else misfit(wanted.own, reading.job)
         return replace(reading, job=None, why_not=(why,)) if why else reading
+    why_not = tuple(dict.fromkeys(found)) or reading.why_not
     return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)
 
 

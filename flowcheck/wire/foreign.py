@@ -10,6 +10,11 @@ ENCRYPTED = (
     "{:,} frames are encrypted (MACsec, IPsec ESP or PSP): what is inside cannot be followed; "
     "mirror a port where they are in clear"
 )
+TCP_LEAST = 10_000
+"""Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred."""
+TCP_SO_FAR = (
+    "{:,} frames are TCP, as a launcher and a store send them before NCCL's first connection"
+)
 _WITHOUT_WRITES = {
     "tcp": "{:,} frames are TCP: NCCL over sockets (NCCL_NET=Socket, NCCL_IB_DISABLE=1, or no "
     "device that it could use), gloo, or a store",
@@ -26,15 +31,17 @@ _WITHOUT_WRITES = {
 """By verdict."""
 
 
-def foreign(frames: Mapping[str, int]) -> tuple[str, ...]:
+def foreign(frames: Mapping[str, int], *, goes_on: bool = False) -> tuple[str, ...]:
     """A sentence for each kind of frame that may be why nothing is followed; most frames first.
 
-    frames: {verdict: frames}, as counted.
+    frames: {verdict: frames}, as counted; goes_on: more come, and NCCL may just not have begun.
     """
     total = sum(frames.values())
     encrypted = frames.get("encrypted", 0)
     told = [(encrypted, ENCRYPTED)] if encrypted and encrypted >= ENOUGH * total else []
     if not frames.get("write"):
         told += [(frames.get(name, 0), sentence) for name, sentence in _WITHOUT_WRITES.items()]
+        if goes_on and frames.get("tcp", 0) < TCP_LEAST:
+            told = [(n, TCP_SO_FAR if s == _WITHOUT_WRITES["tcp"] else s) for n, s in told]
     told.sort(key=lambda pair: -pair[0])
     return tuple(sentence.format(count) for count, sentence in told if count)

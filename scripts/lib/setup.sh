@@ -22,9 +22,10 @@ setup() {
 	# What tests need includes what running needs.
 	if [ "$have" != "$wanted" ] && [ "$have" != "${wanted%-*}-dev" ]; then
 		say "Installing Python packages"
-		# The CPU build is enough: the replica lives on the CPU.
-		run .venv/bin/pip install -q "torch==2.13.0" "cffi>=1.16" "setuptools>=68" "hatchling>=1.21" editables
-		run .venv/bin/pip install -q --no-build-isolation -e ".${1:+[$1]}"
+		# The CPU build is enough: the replica lives on the CPU. -qq: what an index of the machine's
+		# own lacks is no word worth here; errors are still said.
+		run .venv/bin/pip install -qq "torch==2.13.0" "cffi>=1.16" "setuptools>=68" "hatchling>=1.21" editables
+		run .venv/bin/pip install -qq --no-build-isolation -e ".${1:+[$1]}"
 		echo "$wanted" >.venv/flowcheck-setup
 	fi
 	newest=$(find dpdk_ext -name '*.[ch]' -newer .venv/flowcheck-built 2>/dev/null | head -1)

@@ -68,8 +68,8 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
             "nothing tells on the wire which of the jobs it is",
         ),
         (
-            f'{SOURCE}[[job]]\nhosts = ["a"]\n[job.optimizer]\n{SGD}'
-            f'[[job]]\nhosts = ["a", "b"]\n[job.optimizer]\n{ADAM}',
+            f'{SOURCE}[[job]]\nhosts = ["10.0.0.1"]\n[job.optimizer]\n{SGD}'
+            f'[[job]]\nhosts = ["10.0.0.1", "10.0.0.2"]\n[job.optimizer]\n{ADAM}',
             "nothing tells on the wire which of the jobs it is",
         ),
         (f'{SOURCE}[optimizer]\n{SGD}[[job]]\nname = "a/b"\n[[job]]\n', "letters"),

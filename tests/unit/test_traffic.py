@@ -40,6 +40,13 @@ def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:
     ]
 
 
+def test_a_launchers_few_frames_are_no_sockets_of_nccl_while_more_may_come() -> None:
+    [told] = foreign({"tcp": 300, "arp": 3}, goes_on=True)
+    assert told.startswith("300 frames are TCP, as a launcher") and "NCCL over" not in told
+    [told] = foreign({"tcp": 60_000, "arp": 3}, goes_on=True)
+    assert "NCCL over sockets" in told
+
+
 def test_beside_writes_only_many_encrypted_frames_are_worth_a_word() -> None:
     assert not foreign({"write": 100_000, "tcp": 9000, "encrypted": 10})
     assert foreign({"write": 100_000, "encrypted": 9000})

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.units import Piece, Unit, Wrapped, flat_units, model_units
-from flowcheck.replica.wrapped import wrapped
+from flowcheck.replica.wrapped import check_made, wrapped
 
 
 def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Unit, bytes]:
@@ -101,3 +102,9 @@ def test_torch_itself_says_how_a_model_is_cut(tmp_path: Path) -> None:
     assert (weight.cut, weight.dtype, weight.dim) == ((3, 5), "bfloat16", 0)
     with pytest.raises(ConfigError, match="Linear that is not sharded: call fully_shard"):
         wrapped(f"{tmp_path / 'net.py'}:bare", 3)
+
+
+@pytest.mark.parametrize("made", [None, [1], nn.Linear])
+def test_a_factory_that_gives_no_module_is_told_what_it_gave(made: object) -> None:
+    with pytest.raises(ConfigError, match=rf"net.py:make': gave {type(made).__name__}: it must"):
+        check_made("net.py:make", made)

@@ -54,6 +54,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
         return SimpleNamespace(progress=life(config, run), beside=[])
 
     monkeypatch.setattr(up, "supervise", supervise)
+    monkeypatch.setattr(up, "check_sources", lambda sources: None)
     monkeypatch.setattr(up, "keep_all", lambda config, run: ([remains.Kept(KEPT, "")], ""))
     return up.up(job, None, as_json=as_json)
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.plan_model import load_model
-from flowcheck.replica.user_code import callable_at, file_module
+from flowcheck.replica.user_code import MODULE, callable_at, file_module
 
 SCRIPT = """
 from __future__ import annotations
@@ -59,7 +59,9 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         ("train.py", 'write "file.py:function"'),
         ("gone.py:make", "there is no file"),
         ("train.py:WIDTH", "is no function"),
-        ("train.py:no_such", "has no attribute 'no_such'"),
+        ("train.py:no_such", "train.py has no no_such; it has make, other"),
+        ("alone.py:make", "alone.py has no make; it has no function"),
+        ("lost.py:make", "cannot import name 'gone' from 'lost'"),
         ("program.py:make", "ended with 3 when it was imported"),
         ("no_such_package.module:make", "No module named 'no_such_package'"),
     ],
@@ -67,7 +69,10 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_is_named_and_is_no_function_is_said_with_its_key(
     where: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "train.py").write_text("WIDTH = 5\n")
+    made = "WIDTH = 5\ndef make(): pass\ndef other(): pass\n"
+    (tmp_path / "train.py").write_text(made)
+    (tmp_path / "alone.py").write_text("from os.path import join\n")
+    (tmp_path / "lost.py").write_text(f"import sys\nfrom {MODULE}lost import gone\n")
     (tmp_path / "program.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(why)) as raised:

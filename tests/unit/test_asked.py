@@ -1,0 +1,96 @@
+"""What is stated of a capture and is of another job, said beside what the capture holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flowcheck.config import OwnConfig
+from flowcheck.errors import ConfigError
+from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.ops.asked import by_job, by_options
+from flowcheck.ops.chain import job_to_run
+from flowcheck.ops.report import _lost
+from flowcheck.ops.restore_all import right_number
+from flowcheck.plane.tape import read_tape
+from flowcheck.stages.wanted import Wanted, of_wanted
+from flowcheck.wire.learn import Reading
+from flowcheck.wire.learn.verdict.ends import END_OPEN
+
+SGD = '[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+RINGS = "n [0] NCCL INFO Channel 00/01 : 0 1 2 3\n"
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("asked") / "job.pcap"
+    write_pcap(path, make(SyntheticJob(steps=2)).seen_at(0))
+    return path
+
+
+@pytest.fixture(scope="module")
+def reading(capture: Path) -> Reading:
+    return by_options(None, None).read(read_tape([capture]))
+
+
+def test_a_log_of_another_job_is_told_wherever_it_is_named(
+    capture: Path, reading: Reading, tmp_path: Path
+) -> None:
+    log, job = tmp_path / "rank0.log", tmp_path / "job.toml"
+    log.write_text(RINGS)
+    job.write_text(f'nccl_log = "{log}"\n{SGD}')
+    [by_file] = by_job(job, [capture]).unlike(reading)
+    assert "tells rings of 4 ranks, and those seen have 2" in by_file
+    assert by_options(None, log).unlike(reading) == [by_file]
+
+
+def test_hosts_that_no_job_uses_are_told_with_those_seen(
+    capture: Path, reading: Reading, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(f'hosts = ["10.9.9.9"]\n{SGD}')
+    [told] = by_job(job, [capture]).unlike(reading)
+    assert told.startswith("hosts = ['10.9.9.9'] are stated, and the data-parallel job seen uses ")
+    assert "fe80::a00:1, fe80::a00:2: it has no connection to 10.9.9.9, as far" in told
+    job.write_text(f'{SGD}[[job]]\nhosts = ["FE80:0::A00:1"]\n')
+    assert not by_job(job, [capture]).unlike(reading)
+
+
+def test_a_job_with_other_hosts_than_stated_is_not_followed_and_both_are_named(
+    reading: Reading,
+) -> None:
+    asked = Wanted(OwnConfig(hosts=("fe80::a00:1", "10.9.9.9")))
+    found = of_wanted(reading, asked)
+    [why] = found.why_not
+    assert found.job is None and "hosts = ['fe80::a00:1', '10.9.9.9'] are stated" in why
+    assert "fe80::a00:1, fe80::a00:2: it has no connection to 10.9.9.9, as" in why
+    assert of_wanted(reading, Wanted(OwnConfig(hosts=("fe80::a00:1",)))).job == reading.job
+
+
+def test_hosts_are_addresses(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(f'[[source]]\ninterface = "m0"\n{SGD}[[job]]\nhosts = ["node1"]\n')
+    with pytest.raises(ConfigError, match=r"job.hosts = 'node1': is no address"):
+        job_to_run(job)
+
+
+def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
+    whole = reading.collectives[-1]
+    short = replace(whole, bytes=8, missing=((0, 8),), assumed=(END_OPEN,))
+    [told] = _lost(replace(reading, collectives=(short,)))
+    assert "ends somewhere in [0, 8), its last line, and nothing tells where" in told
+    [told] = _lost(replace(reading, collectives=(replace(short, assumed=()),)))
+    assert told.endswith("lacks bytes [0, 8)")
+
+
+@pytest.mark.parametrize(
+    ("given", "jobs", "told"),
+    [
+        (2, 1, "2 checkpoints, and one job was followed: give one of it"),
+        (1, 2, "1 checkpoint, and 2 jobs were followed: give one of each (--template, each once)"),
+    ],
+)
+def test_templates_are_counted_in_words(given: int, jobs: int, told: str) -> None:
+    assert right_number(given, jobs) == told
