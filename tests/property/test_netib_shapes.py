@@ -17,10 +17,7 @@ from flowcheck import cli
 MIDSTREAM = "a ring joined amid the job is not recognized from its messages alone"
 LL_TAIL = "LL: weights with buffers that end within a line are not told"
 LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
-KNOWN: dict[str, str] = {
-    "r2-ll-219-from-inside-step-2": MIDSTREAM,
-    "r4-ll128-223-from-inside-step-2": MIDSTREAM,
-}
+KNOWN: dict[str, str] = {}
 """Shapes that are not decoded yet: why."""
 SLOW = {
     "r4-ll128-223-buffers-metric",
@@ -31,7 +28,6 @@ SLOW = {
     "r3-ll-221-metrics-group",
     "r16-simple-230",
     "r4-ll128-230-early",
-    "r4-ll128-223-from-inside-step-2",
 }
 """Shapes that take seconds each."""
 

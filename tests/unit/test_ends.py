@@ -13,7 +13,8 @@ from support.netib import Options, generate
 
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.learn.verdict.ends import END_OPEN, _is_one_of
+from flowcheck.wire.learn.search.exponents import is_one_of as looks_alike
+from flowcheck.wire.learn.verdict.ends import END_OPEN
 
 TINY_LAST = Options(
     shapes=((98,), (96, 100), (64,)),
@@ -58,4 +59,4 @@ def test_what_fills_a_line_up_does_not_pass_for_its_end(kind: type) -> None:
 
 
 def is_one_of(last: NDArray[Any], values: NDArray[Any]) -> bool:
-    return _is_one_of(last.view(np.uint8), values.view(np.uint8).reshape(-1, 4)[:-1])
+    return looks_alike(last.view(np.uint8), values.view(np.uint8).reshape(-1, 4)[:-1])

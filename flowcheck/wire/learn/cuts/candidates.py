@@ -50,6 +50,8 @@ class Op:
     """Ring index; broadcasts only."""
     tree: bool = False
     """An all-reduce by NCCL's trees."""
+    end: str = ""
+    """What tells where it ends inside its last line, if content does."""
 
     @property
     def element_bytes(self) -> int:

@@ -1,5 +1,5 @@
-"""What could have contradicted a reading and did not: the added ring step, and where collectives
-begin."""
+"""What could have contradicted a reading and did not: the added ring step, and how many collectives
+are counted from the start."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import partial_of
 from flowcheck.wire.learn.cuts.place import Canvas, is_added, paint, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.alike import is_multiple
-from flowcheck.wire.learn.search.causal import at_once, in_causal_order
 from flowcheck.wire.learn.search.pairs import counted_until
 from flowcheck.wire.terms import Kind
 
@@ -137,64 +135,6 @@ def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
         first -= 1
     after = i + 1 < len(cuts) and mixes(cuts[i + 1])
     return first if after or first < i else None
-
-
-def begins_here(cut: Cut, ring: Ring, canvas: Canvas) -> bool:
-    """Content bears out where the collective begins: a reading shifted by some sends would take
-    partial sums for results, which differ from one hop to the next."""
-    if not at_once(cut, ring):
-        return False
-    if adds_up(cut, ring, canvas):
-        return True
-    if not cut.lost and _senders_named(ring) and _sizes_tell(cut, ring):
-        return in_causal_order(cut, ring)
-    return ring.ranks > 2 and len(ring.edges) > 1 and not cut.lost and _copies_agree(cut, ring)
-
-
-def _senders_named(ring: Ring) -> bool:
-    """Clear-to-send messages name who sends on every connection, and the ring agrees."""
-    tags = [stream.tag for edge in ring.edges for stream in edge.streams]
-    return None not in tags and not ring.penalty
-
-
-def _sizes_tell(cut: Cut, ring: Ring) -> bool:
-    """On every connection it fits at no later send of its own: a short chunk, or a last loop of
-    shorter ones, stands where this start puts it. Who sends is a question of its own."""
-    rows: dict[int, tuple[Stream, list[tuple[int, int]]]] = {}
-    for stream, number, send in cut.sends(ring):
-        rows.setdefault(id(stream), (stream, []))[1].append((number, send.wire_bytes))
-    return not any(
-        _fits_at(stream, row, shift)
-        for stream, row in rows.values()
-        for shift in range(1, len(row))
-    )
-
-
-def _fits_at(stream: Stream, row: Sequence[tuple[int, int]], shift: int) -> bool:
-    """Sends that were not seen fit anything."""
-    found = ((stream.sends.get(number + shift), size) for number, size in row)
-    return all(send is None or send.wire_bytes == size for send, size in found)
-
-
-def _copies_agree(cut: Cut, ring: Ring) -> bool:
-    """Every chunk that both directions carry was seen whole twice, equal and not zero."""
-    canvas = Canvas(cut.op.work_bytes)
-    twice = False
-    for stream, number, send in cut.sends(ring):
-        seen = stream.sends.get(number)
-        if not send.final or not send.data_bytes:
-            continue
-        if seen is None or seen.message.missing:
-            return False
-        data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
-        part = slice(send.start_byte, send.start_byte + send.data_bytes)
-        if canvas.covered[part].any():
-            if np.count_nonzero(data) * 2 < min(len(data), 2 * ENOUGH_BYTES):
-                return False
-            twice = True
-        if canvas.put(send.start_byte, data, mask):
-            return False
-    return twice
 
 
 def lost_beside(ring: Ring, other: Ring) -> bool:

@@ -5,34 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search import quiet
+from flowcheck.wire.learn.search.causal import at_once, in_causal_order
+from flowcheck.wire.learn.search.fills import ended
+from flowcheck.wire.learn.search.heads import headed
 from flowcheck.wire.learn.search.resume import resumed
-from flowcheck.wire.learn.search.scores import explains_all
+from flowcheck.wire.learn.search.scores import explains_all, score_of
 from flowcheck.wire.learn.trainer.grammar import Trainer
+from flowcheck.wire.terms import Kind
 
 FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
+DISORDER_COST = 10.0
+"""For an all-reduce whose sends were seen in an order that no ring makes."""
 SKIPPED_COST = 0.5
 """For a send before the place from which on all is read."""
 
 
 def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
-    """Read from the first send seen of each connection, as if nothing had been lost before it, or
-    from the first place where a collective surely begins; none where a connection was seen
-    from its start. If one explains all it is the last."""
+    """Read from the first send seen of each connection, as if nothing had been lost before it, and
+    from places where a collective likely begins; none where a connection was seen from its start.
+    The likeliest is the last one, with what lies before its first place as far as that is told."""
     streams = [stream for edge in guesses[0].edges for stream in edge.streams] if guesses else []
     if not streams or any(stream.from_start and not stream.first for stream in streams):
         return []
-    found = []
+    found: list[Cuts] = []
     for ring in (
         _by_loops(guesses) or [ring for ring in guesses if not ring.extra_sends][:FINALISTS]
     ):
         found += _from_places(ring, purse)
-        if explains_all(found[-1]):
+        if any(explains_all(cuts) and not _disordered(cuts) for cuts in found):
             break
-    return found
+    found.sort(key=_score, reverse=True)
+    return [*found[:-1], headed(found[-1])] if explains_all(found[-1]) else found
+
+
+def _score(cuts: Cuts) -> float:
+    return score_of(cuts) + DISORDER_COST * _disordered(cuts)
+
+
+def _disordered(cuts: Cuts) -> int:
+    """Collectives whose connections carried sends of different ones, by their times."""
+    return sum(
+        not (at_once(cut, cuts.ring) and in_causal_order(cut, cuts.ring))
+        for cut in cuts.found
+        if cut.op.kind is Kind.ALL_REDUCE and not cut.lost
+    )
 
 
 def _by_loops(guesses: Sequence[Ring]) -> list[Ring]:
@@ -47,16 +67,21 @@ def _by_loops(guesses: Sequence[Ring]) -> list[Ring]:
 
 
 def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
-    """Readings from every place where a collective may begin, until one explains all behind it."""
+    """Readings from every place where a collective may begin, until one of all-reduces alone leaves
+    nothing to ask."""
     streams = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
     found = []
     for start in dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]):
-        cuts = cut_stream(ring, Trainer(), effort=HASTY, start=start, purse=purse)
+        cuts = ended(cut_stream(ring, Trainer(), effort=HASTY, start=start, purse=purse))
         left = quiet.skipped(ring, start)
         cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
         found.append(cuts)
-        if explains_all(cuts):
+        if explains_all(cuts) and not _disordered(cuts) and all(map(_whole_sum, cuts.found)):
             return found
     state = State(streams, tuple(tuple(None for _ in e.streams) for e in ring.edges), ring.rules)
     left = sum(len(stream.sends) for edge in ring.edges for stream in edge.streams)
     return [*found, resumed(Cuts(ring, (), state, left, 0.0), purse)]
+
+
+def _whole_sum(cut: Cut) -> bool:
+    return cut.op.kind is Kind.ALL_REDUCE and not cut.lost

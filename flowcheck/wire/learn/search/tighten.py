@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
-from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
+from flowcheck.wire.learn.search.exponents import last_sends, odd_ends
 from flowcheck.wire.terms import Kind, Protocol
 
 WORD_BYTES = 4
 """Half of an LL line's data; the size of the common element types."""
 HALF_BYTES = 2
+BY_CONTENT = "the tensor ends in its last line before what is none of its numbers"
 _COMMON = 0.5
 """Share of words whose upper half is zero from which on these are small integers of 4 bytes."""
 
 
 def tightened(cuts: Cuts) -> Cuts:
     """All-reduces read from sizes alone lose their last word, or half of it, where every copy,
-    partial sums included, has zero there each time: rather padding than data. The sizes on the
-    wire fit both ways."""
+    partial sums included, has zero there each time: rather padding than data; and their last word
+    where most have no number there that is like the others. The sizes on the wire fit both ways."""
     ring = cuts.ring
     by_op: dict[Op, list[Cut]] = {}
     for cut in cuts.found:
-        if cut.op.slack_is_open and cut.op.kind is Kind.ALL_REDUCE and not cut.op.work_bytes % 8:
+        op = cut.op
+        if op.slack_is_open and op.kind is Kind.ALL_REDUCE and not op.work_bytes % 8 and not op.end:
             by_op.setdefault(cut.op, []).append(cut)
     better: dict[int, Cut] = {}
     for op, alike in by_op.items():
@@ -37,28 +37,22 @@ def tightened(cuts: Cuts) -> Cuts:
         less = WORD_BYTES if zero >= WORD_BYTES else 0
         if zero - less >= HALF_BYTES and not any(_small_integers(cut, ring) for cut in alike):
             less += HALF_BYTES
-        if op.protocol is not Protocol.LL or not 0 < less < op.work_bytes:
+        if op.protocol is not Protocol.LL:
             continue
-        for cut in alike:
-            shorter = _resized(cut, ring, replace(op, work_bytes=op.work_bytes - less))
-            if shorter is not None:
-                better[id(cut)] = shorter
+        ends = (
+            [(less, "")] * len(alike) if less else [(n, BY_CONTENT) for n in odd_ends(alike, ring)]
+        )
+        for cut, (less, end) in zip(alike, ends, strict=True):
+            if 0 < less < op.work_bytes:
+                shorter = replace(op, work_bytes=op.work_bytes - less, end=end)
+                better[id(cut)] = _resized(cut, ring, shorter) or cut
     return replace(cuts, found=tuple(better.get(id(cut), cut) for cut in cuts.found))
-
-
-def _ends(cut: Cut, ring: Ring) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
-    """(data, seen) of every send that carries the end of the tensor."""
-    for stream, number, send in cut.sends(ring):
-        seen = stream.sends.get(number)
-        last = send.data_bytes and send.start_byte + send.data_bytes == cut.op.work_bytes
-        if last and seen is not None:
-            yield unpacked(seen, cut.op.protocol, send.data_bytes)
 
 
 def _zeros_at_end(cut: Cut, ring: Ring) -> int | None:
     """Zero bytes the end of the tensor has in every copy; None if no copy of it was seen."""
     counts = []
-    for data, seen in _ends(cut, ring):
+    for data, seen in last_sends(cut, ring):
         if seen[-2 * WORD_BYTES :].all():
             nonzero = np.flatnonzero(data)
             counts.append(len(data) - 1 - int(nonzero[-1]) if len(nonzero) else len(data))
@@ -67,7 +61,7 @@ def _zeros_at_end(cut: Cut, ring: Ring) -> int | None:
 
 def _small_integers(cut: Cut, ring: Ring) -> bool:
     """Most words near the end have nothing in their upper half."""
-    for data, seen in _ends(cut, ring):
+    for data, seen in last_sends(cut, ring):
         whole = len(data) // WORD_BYTES * WORD_BYTES
         words = data[:whole].reshape(-1, WORD_BYTES)[seen[:whole].reshape(-1, WORD_BYTES).all(1)]
         if len(words) and (words[:, HALF_BYTES:] == 0).all(axis=1).mean() > _COMMON:

@@ -13,8 +13,9 @@ from flowcheck.wire.learn.cuts.place import Canvas, paint, placements, ranges_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.reading import Collective, LinkSeen, Placement, RingSeen
+from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.evidence import added_step_told, begins_here, counted
+from flowcheck.wire.learn.search.evidence import added_step_told, counted
 from flowcheck.wire.learn.search.pairs import completions
 from flowcheck.wire.learn.trainer.iteration import BY_ORDER, disputed
 from flowcheck.wire.learn.verdict.doubt import (
@@ -70,6 +71,7 @@ def collect(
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
     known, ends, unread_ns = counted(ring, cuts), Ends(communicator), unread_since(communicator)
+    begun = beginnings(ring, cuts, [canvas for canvas, _, _ in painted], known)
     either = disputed(cuts, communicator.habits.reduces)
     collectives = []
     since = 0
@@ -83,13 +85,14 @@ def collect(
             proposed[i].put(canvas)
             sources += [SOURCE] if proposed[i].ranges else []
         doubts = doubts_about(cut, communicator)
-        if cut.op.kind is Kind.ALL_REDUCE and i >= known and not begins_here(cut, ring, canvas):
+        if cut.op.kind is Kind.ALL_REDUCE and i not in begun:
             doubts.append(UNCOUNTED)
         if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed:
             doubts += [APART] * apart + [NOT_ALL_TRIED] * broken_off
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
+        assumed += begun.get(i, ())
         if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
             assumed.append(UNREAD_BESIDE)
         if ends.open(i, canvas) and places_open(cut, ring):

@@ -138,6 +138,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     reduces = cut.op.kind is Kind.ALL_REDUCE
     if cut.op.from_wire and cut.op.protocol is Protocol.LL:
         assumed.append(END_OPEN)
+    assumed += [cut.op.end] if cut.op.end else []
     if not cut.op.licensed and not reduces and not cut.op.meaning:
         assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
     unsized = not cut.op.licensed and cut.op.protocol is not Protocol.SIMPLE

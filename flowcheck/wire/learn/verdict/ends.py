@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.match import beyond_end
 from flowcheck.wire.learn.cuts.place import Canvas
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.copies import same_sizes
+from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
@@ -38,9 +36,6 @@ CHUNK_GRAIN_BYTES = 16
 """Chunks of the last loop are a multiple of it, since 2.22."""
 PLACES_OPEN = "its size: another one has as many groups of lines, and its chunks at other places"
 
-ANY_EXPONENT = 96
-"""Numbers whose upper bytes differ by more are no exponents, or tell nothing."""
-
 
 class Ends:
     """Which all-reduces of one communicator end nobody knows where."""
@@ -51,7 +46,8 @@ class Ends:
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
         # Where nothing was lost but what comes after the capture, and nothing as large came
         # between, order tells which bucket it is.
-        ring = communicator.ring
+        ring = self._ring = communicator.ring
+        self._odd: dict[Op, bool] = {}
         lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
         told = all(cut.lost == beyond_end(ring, cut) for cut in self._cuts[lost:])
         told = told and not disputed(self._cuts, habits.reduces)
@@ -71,7 +67,12 @@ class Ends:
 
     def _by_content(self, i: int, canvas: Canvas) -> bool:
         # What fills up a group may be anything: of another tensor, even of the same kind.
-        return self._cuts[i].op.protocol is not Protocol.LL128 and _fills_last_line(canvas)
+        op = self._cuts[i].op
+        if op.protocol is Protocol.LL128 or not _fills_last_line(canvas):
+            return False
+        if op not in self._odd:
+            self._odd[op] = any(odd_end(cut, self._ring) for cut in self._cuts if cut.op == op)
+        return not self._odd[op]
 
     def _placed(self, i: int) -> bool:
         """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
@@ -81,7 +82,7 @@ class Ends:
         op = self._cuts[i].op
         if op.kind is not Kind.ALL_REDUCE:
             return True
-        told = not op.slack_is_open
+        told = not op.slack_is_open or bool(op.end)
         grain = GRAIN_BYTES[op.protocol]
         if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line or group.
@@ -165,18 +166,4 @@ def _fills_last_line(canvas: Canvas) -> bool:
     small_integers = bool((words[:, 2:] == 0).all(axis=1).mean() > 0.5)
     if small_integers:
         return bool(words[-1].any())
-    return bool(words[-1, 2:].any()) and _is_one_of(words[-1], words[:-1])
-
-
-def _is_one_of(word: NDArray[np.uint8], words: NDArray[np.uint8]) -> bool:
-    """Its exponent is one that the others have: of four bytes the last one, and of two numbers the
-    second one too, leaving signs aside. What fills a line up is anything."""
-    others = words[words.any(axis=1)]
-    for place in (1, 3):
-        exponents = others[:, place] & 0x7F
-        if not len(exponents):
-            return False
-        least, most = int(exponents.min()), int(exponents.max())
-        if most - least < ANY_EXPONENT and not least <= word[place] & 0x7F <= most:
-            return False
-    return True
+    return bool(words[-1, 2:].any()) and is_one_of(words[-1], words[:-1])

@@ -1,0 +1,84 @@
+"""Captures that begin inside a message or a step of a running job: every sum that is whole in one
+is told, and none that is not."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from support.netib import Options, generate
+from support.netib.shapes import SMALL
+
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.search.begins import BY_PAUSES, FROM_BEFORE
+from flowcheck.wire.learn.search.exponents import _odd_bytes
+from flowcheck.wire.learn.search.fills import BY_COPIES
+
+TWO = (3000, 16000)
+"""Buckets of an iteration."""
+CASES = {
+    "two ranks, two channels": Options(shapes=SMALL, channels=2),
+    "two ranks, LL, two buckets": Options(shapes=SMALL, channels=2, caps_bytes=TWO),
+    "two ranks, LL ends in a line": Options(shapes=((64, 99), (64,), (11, 63), (11,))),
+    "two ranks, bf16": Options(shapes=((64, 199), (63,)), dtype="bfloat16", version=(2, 23)),
+    "three ranks": Options(ranks=3, protocol="Simple", shapes=SMALL, channels=2, caps_bytes=TWO),
+    "four ranks, LL128": Options(ranks=4, protocol="LL128", shapes=SMALL, version=(2, 26)),
+}
+"""All of them seen from inside the third step on."""
+
+
+@cache
+def amid(name: str) -> tuple[Reading, set[str], set[str]]:
+    """(what is told, sums that are whole, all sums)."""
+    options = CASES[name]
+    options = Options(**{**vars(options), "steps": 7, "start_step": 2, "start_inside": True})
+    with TemporaryDirectory() as folder:
+        made = generate(options, Path(folder))
+        tape = read_tape(made.files)
+    gradients = made.truth.gradients
+    whole = {each.sha256 for each in gradients if each.complete and each.visible == 1.0}
+    assert whole
+    return read_stream(tape.flows, tape.messages), whole, {each.sha256 for each in gradients}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_sum_that_is_whole_is_told(name: str) -> None:
+    reading, whole, known = amid(name)
+    told = {each.sha256 for each in reading.collectives if each.sha256 is not None}
+    assert whole <= told <= known
+
+
+def test_what_came_before_is_what_came_there_each_time() -> None:
+    reading, _, _ = amid("three ranks")
+    first, *rest = reading.collectives
+    assert FROM_BEFORE in first.assumed
+    assert all(FROM_BEFORE not in each.assumed for each in rest)
+
+
+def test_pauses_alone_are_assumed() -> None:
+    """One of the two channels has chunks of one size, and nothing is forwarded."""
+    reading, _, _ = amid("two ranks, two channels")
+    assert any(BY_PAUSES in each.assumed for each in reading.collectives)
+
+
+def test_copies_tell_where_a_group_ends() -> None:
+    reading, _, _ = amid("four ranks, LL128")
+    assert all(BY_COPIES in each.assumed for each in reading.collectives)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_what_fills_a_line_up_is_told_from_numbers(kind: type) -> None:
+    draw = np.random.default_rng(7)
+    right = 0
+    for _ in range(200):
+        values = (draw.standard_normal(400) * 1e-3).astype(kind)
+        filler = int(draw.integers(1, 8 // values.itemsize)) * values.itemsize
+        whole = values.view(np.uint8).copy()
+        assert _odd_bytes(whole.reshape(-1, 4)) <= values.itemsize
+        whole[-filler:] = np.frombuffer(draw.bytes(filler), np.uint8)
+        right += _odd_bytes(whole.reshape(-1, 4)) == filler
+    assert right > 120
