@@ -48,7 +48,14 @@ DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_captu
 LAB_HEADERS = ("fcl_net.h", "fcl_comm.h")
 """What Python calls of the lab; the wire structs are the only thing it shares with the rest."""
 
-DPDK_CORE_SOURCES = ("fc_error.c", "fc_shm.c", "fc_ring.c", "fc_copy.c", "fc_pcap.c")
+DPDK_CORE_SOURCES = (
+    "fc_error.c",
+    "fc_shm.c",
+    "fc_ring.c",
+    "fc_copy.c",
+    "fc_pcap.c",
+    "fc_pcapng.c",
+)
 """What the capture shares with the plain module; the two are loaded independently."""
 
 DPDK_VERSIONS = ((22, 11), (25, 0))

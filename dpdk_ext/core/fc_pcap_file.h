@@ -1,0 +1,63 @@
+/* An open capture file, as its two formats share it. Everything read from the
+ * file is checked against its end. */
+#ifndef FC_PCAP_FILE_H
+#define FC_PCAP_FILE_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "fc_pcap.h"
+
+enum {
+	FC_PCAP_ETHERNET = 1, /* the link type */
+	FC_PCAP_INTERFACES_MAX = 64,
+	FC_PCAP_FRAME_BYTES_MAX = 262144,
+	FC_PCAPNG_SECTION = 0x0a0d0d0a, /* the first block of a pcapng file */
+};
+
+struct fc_pcap_interface {
+	uint32_t snaplen;
+	uint64_t ticks_per_second;
+};
+
+struct fc_pcap {
+	struct fc_map map;
+	char path[256];
+	uint64_t at, start;
+	uint64_t delivered;
+	struct fc_pcap_interface interfaces[FC_PCAP_INTERFACES_MAX];
+	uint32_t interfaces_used;
+	uint32_t snaplen_least;
+	bool swapped, next_generation, nanoseconds, ended;
+	const char *torn; /* what is wrong with the file, once it was met */
+};
+
+static inline uint32_t fc_pcap_word32(const struct fc_pcap *pcap, uint64_t at)
+{
+	uint32_t value;
+
+	memcpy(&value, pcap->map.base + at, sizeof value);
+	return pcap->swapped ? __builtin_bswap32(value) : value;
+}
+
+static inline uint16_t fc_pcap_word16(const struct fc_pcap *pcap, uint64_t at)
+{
+	uint16_t value;
+
+	memcpy(&value, pcap->map.base + at, sizeof value);
+	return pcap->swapped ? __builtin_bswap16(value) : value;
+}
+
+static inline bool fc_pcap_has(const struct fc_pcap *pcap, uint64_t at, uint64_t bytes)
+{
+	return bytes <= pcap->map.bytes && at <= pcap->map.bytes - bytes;
+}
+
+/* -EBADMSG with a sentence, now and at every later call; the file ends here. */
+int fc_pcap_torn(struct fc_pcap *pcap, const char *what);
+void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen);
+
+/* fc_pcap_next of a pcapng file. */
+int fc_pcapng_next(struct fc_pcap *pcap, struct fc_pcap_frame *out);
+
+#endif
