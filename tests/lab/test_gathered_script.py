@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.chain import wait_until
 from support.live import greetings
+from support.standing import standing
 from test_unseen_scripts import ADAMW, SCRIPTS, launch, replay
 
 from flowcheck.lab import cluster
@@ -34,10 +35,10 @@ STEPS, SAVED = 6, 3
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[cluster.Cluster]:
-    made = cluster.Cluster(name=f"g{os.getpid()}", network=205, hosts=getattr(request, "param", 2))
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(
+        cluster.Cluster(name=f"g{os.getpid()}", network=205, hosts=getattr(request, "param", 2))
+    ) as made:
+        yield made
 
 
 FLAT = (1076, 6305, 9506, 9506)

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.standing import standing
 from test_unseen_scripts import ADAMW, Outcome, launch, replay
 
 from flowcheck.lab import cluster
@@ -50,12 +51,8 @@ def test_a_job_on_nodes_of_several_gpus_is_followed_bit_for_bit(
 ) -> None:
     made = mirrored(ranks, gpus, node)
     capture, digests = tmp_path / "job.pcapng", tmp_path / "digests.jsonl"
-    cluster.up(made)
-    try:
-        with Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="nodes"):
-            launch(made, "variants.py", str(digests), "view", f"NCCL_PROTO={protocol}")
-    finally:
-        cluster.down(made.name)
+    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="nodes"):
+        launch(made, "variants.py", str(digests), "view", f"NCCL_PROTO={protocol}")
     told = replay(without_nvlink(made, capture, tmp_path / "node.pcap"), ADAMW)
     replica = {
         line["step"]: {"parameters": line["parameters_sha256"], **line.get("states_sha256", {})}

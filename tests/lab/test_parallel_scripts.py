@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.standing import standing
 from test_unseen_scripts import ADAMW, run
 
 from flowcheck.lab import cluster
@@ -21,10 +22,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[cluster.Cluster]:
-    made = cluster.Cluster(name=f"v{os.getpid()}", network=202, hosts=4)
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(cluster.Cluster(name=f"v{os.getpid()}", network=202, hosts=4)) as made:
+        yield made
 
 
 @pytest.mark.nightly

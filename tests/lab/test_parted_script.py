@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.chain import wait_until
 from support.live import greetings
+from support.standing import standing
 from test_rings import node
 from test_unseen_scripts import SCRIPTS, launch, replay
 
@@ -37,10 +38,10 @@ BUCKETS = "bucket_elements = 12000\n"
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[cluster.Cluster]:
-    made = cluster.Cluster(name=f"p{os.getpid()}", network=207, hosts=getattr(request, "param", 2))
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(
+        cluster.Cluster(name=f"p{os.getpid()}", network=207, hosts=getattr(request, "param", 2))
+    ) as made:
+        yield made
 
 
 def model(style: str, factory: str, ranks: int, more: str = "") -> str:
@@ -96,12 +97,8 @@ def test_each_ring_of_a_tensor_parallel_job_is_followed(
 ) -> None:
     made = node(4, 2)
     capture, digests, job = tmp_path / "job.pcapng", tmp_path / "digests", tmp_path / "job.toml"
-    cluster.up(made)
-    try:
-        with Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
-            launch(made, "parted.py", str(digests), style, "rings", *words)
-    finally:
-        cluster.down(made.name)
+    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+        launch(made, "parted.py", str(digests), style, "rings", *words)
     job.write_text(model(style, factory, 2))
     command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
     command += ["--jobs", "2", "--digests", "--json", "--source", "file"]

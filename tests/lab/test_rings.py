@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from support.chain import wait_until
+from support.standing import standing
 from test_unseen_scripts import ADAMW, launch
 
 from flowcheck.lab import cluster
@@ -44,10 +45,8 @@ def node(hosts: int, gpus: int) -> cluster.Cluster:
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[cluster.Cluster]:
-    made = node(4, 2)
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(node(4, 2)) as made:
+        yield made
 
 
 def digests(line: dict[str, Any]) -> dict[str, str]:
@@ -116,12 +115,8 @@ def test_rings_summed_as_megatron_sums_them_are_followed(
 def test_tensor_pipeline_and_data_parallel_rings_are_followed(tmp_path: Path) -> None:
     made = node(8, 4)
     capture = tmp_path / "job.pcapng"
-    cluster.up(made)
-    try:
-        with Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
-            launch(made, "rings.py", str(tmp_path / "digests"), "dp2,pp2,tp2", "NCCL_PROTO=LL")
-    finally:
-        cluster.down(made.name)
+    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+        launch(made, "rings.py", str(tmp_path / "digests"), "dp2,pp2,tp2", "NCCL_PROTO=LL")
     each_is_one_of(replayed(capture, 4), of_trainers(tmp_path, 4))
 
 

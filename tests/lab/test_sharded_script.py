@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.standing import standing
 from test_unseen_scripts import SGD, launch, replay
 
 from flowcheck.lab import cluster
@@ -27,10 +28,8 @@ STEPS, LAYERS = 4, 3
 
 @pytest.fixture
 def hosts() -> Iterator[cluster.Cluster]:
-    made = cluster.Cluster(name=f"s{os.getpid()}", network=204)
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(cluster.Cluster(name=f"s{os.getpid()}", network=204)) as made:
+        yield made
 
 
 def parameters(kept: Path, kind: torch.dtype) -> dict[tuple[int, int], bytes]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.standing import standing
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import Digests, trainer_digests
@@ -48,10 +49,8 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[cluster.Cluster]:
-    made = cluster.Cluster(name=f"u{os.getpid()}", network=201)
-    cluster.up(made)
-    yield made
-    cluster.down(made.name)
+    with standing(cluster.Cluster(name=f"u{os.getpid()}", network=201)) as made:
+        yield made
 
 
 def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> None:

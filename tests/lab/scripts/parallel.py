@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from account import account, noise
+from shared import Shared
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,45 +20,6 @@ way = sys.argv[2]
 dist.init_process_group()
 rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(3)
-
-
-class Forth(torch.autograd.Function):
-    """All-reduced on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        made = gradient.contiguous().clone()
-        dist.all_reduce(made, group=beside)
-        return made
-
-
-class Back(torch.autograd.Function):
-    """All-reduced on the way there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        made = x.contiguous().clone()
-        dist.all_reduce(made, group=beside)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-class Shared(nn.Module):
-    """Two linear layers of which each rank of a pair holds a half."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows, self.columns = nn.Linear(WIDE, WIDE // 2), nn.Linear(WIDE // 2, WIDE, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + Back.apply(self.columns(self.rows(Forth.apply(x)).relu()))
 
 
 class Swap(torch.autograd.Function):
@@ -87,7 +49,7 @@ else:
     data = groups([0, 2], [1, 3])
 layers = [nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, 7)]
 if way == "tensor":
-    layers = [Shared() for _ in range(LAYERS)] + [nn.Linear(WIDE, 7)]
+    layers = [Shared(WIDE, WIDE // 2, beside) for _ in range(LAYERS)] + [nn.Linear(WIDE, 7)]
 expert = nn.Linear(WIDE, WIDE)
 model = nn.Sequential(*layers)
 wrapped = DistributedDataParallel(model, process_group=data, bucket_cap_mb=0.01)

@@ -10,11 +10,11 @@ group wraps its part with DistributedDataParallel.
 """
 
 import sys
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from account import account, noise
+from shared import Shared
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -33,49 +33,9 @@ ring = part + stage * ways.get("tp", 1)
 torch.manual_seed(3 if "seed" in words else 3 + ring)
 
 
-class Forth(torch.autograd.Function):
-    """All-reduced over the tensor-parallel ranks on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        made = gradient.contiguous().clone()
-        if tensor is not None:
-            dist.all_reduce(made, group=tensor)
-        return made
-
-
-class Back(torch.autograd.Function):
-    """All-reduced over them on the way there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        made = x.contiguous().clone()
-        if tensor is not None:
-            dist.all_reduce(made, group=tensor)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-class Shared(nn.Module):
-    """Two linear layers of which each tensor-parallel rank holds some rows and columns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        own = WIDE // 2 if "alike" in words else WIDE // 2 + 8 * part
-        self.rows, self.columns = nn.Linear(WIDE, own), nn.Linear(own, WIDE, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + Back.apply(self.columns(self.rows(Forth.apply(x)).relu()))
-
-
-layers = [Shared() for _ in range(LAYERS if "alike" in words else LAYERS + stage)]
+own = WIDE // 2 if "alike" in words else WIDE // 2 + 8 * part
+deep = LAYERS if "alike" in words else LAYERS + stage
+layers: list[nn.Module] = [Shared(WIDE, own, tensor) for _ in range(deep)]
 if "own" in words:
     layers.append(nn.Linear(WIDE, 10))
 model = nn.Sequential(*layers)
