@@ -147,15 +147,16 @@ class Chain:
     def life(
         self, turns: int, *, limit_s: float = 0, prepare: Callable[[], None] = lambda: None
     ) -> None:
-        """The stage in a process of its own, killed after so many turns, or so many seconds if not
-        0. prepare: called there once the stage has started."""
+        """The stage in a process of its own, killed after so many turns, or so many seconds of its
+        own processor time if not 0: how busy the machine is moves no kill. prepare: called there
+        once the stage has started."""
         child = os.fork()
         if child == 0:
             try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.signal(signal.SIGPROF, signal.SIG_DFL)
                 service = self.service()
                 prepare()
-                signal.setitimer(signal.ITIMER_REAL, limit_s)
+                signal.setitimer(signal.ITIMER_PROF, limit_s)
                 for _ in range(turns):
                     service.work()
             finally:

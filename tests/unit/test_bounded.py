@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.ops import chain
 from flowcheck.replica import trace
 from flowcheck.replica.trace import Trace, digests_at
-from flowcheck.stages import supervisor
+from flowcheck.stages import bounded, supervisor
 from flowcheck.stages.bounded import append_line, last_line, shorten
 from flowcheck.stages.rundir import RunDir
 
@@ -67,16 +68,23 @@ def test_a_log_is_shortened_under_the_hands_of_the_process_that_writes_it(tmp_pa
         "import sys\n"
         "for number in range(20_000):\n"
         "    print(f'line {number} of many', flush=True)\n"
+        "print('written', file=sys.stderr, flush=True)\n"
+        "sys.stdin.read()\n"
+        "print('line after the last look')\n"
     )
+    pipe = subprocess.PIPE
     with path.open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=log)
-    while process.poll() is None:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=pipe, stdout=log, stderr=pipe
+        )
+    while not select.select([process.stderr], [], [], 0)[0]:
         shorten(path, MOST)
+    process.communicate()
     assert process.returncode == 0
     shorten(path, MOST)
     lines = path.read_bytes().splitlines()
     assert path.stat().st_size <= MOST
-    assert b"line 19999 of many" in lines
+    assert b"line after the last look" in lines and len(lines) > 1
     assert not any(b"\0" in line for line in lines), "it was truncated, and went on at its old end"
 
 
@@ -86,10 +94,10 @@ def test_the_supervisor_bounds_its_stages_logs(tmp_path: Path, shm: Path) -> Non
         optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
     )
     run = RunDir.create(tmp_path / "run", shm)
-    run.log("extract").write_bytes(b"word\n" * (supervisor.LOG_BYTES // 4))
+    run.log("extract").write_bytes(b"word\n" * (bounded.LOG_BYTES // 4))
     one = supervisor.Supervisor(run, config)
     one.work()  # no stage was started
-    assert supervisor.LOG_BYTES // 4 < run.log("extract").stat().st_size < supervisor.LOG_BYTES
+    assert bounded.LOG_BYTES // 4 < run.log("extract").stat().st_size < bounded.LOG_BYTES
     run.remove()
 
 
