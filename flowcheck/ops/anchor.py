@@ -20,7 +20,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import Map
 from flowcheck.vault import audit
 from flowcheck.vault.template import Template
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job_file import decode_job
 
 Sections = Mapping[str, np.ndarray]
 

@@ -24,7 +24,7 @@ from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.template import Template, load_template
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job_file import decode_job
 
 TAKEN_LIMIT_S = 60.0
 LOOK_S = 0.05

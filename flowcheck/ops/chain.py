@@ -24,12 +24,13 @@ from flowcheck.plane.staging import Staging
 from flowcheck.replica.gradients import forget_log
 from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.bounded import last_line
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
-from flowcheck.stages.supervisor import Progress, Supervisor
-from flowcheck.wire.job import decode_job
+from flowcheck.stages.supervisor import Supervisor
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20

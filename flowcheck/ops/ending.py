@@ -12,11 +12,12 @@ from flowcheck.ops.progress import lost_sentence
 from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import verdict_of
-from flowcheck.stages.supervisor import Progress
-from flowcheck.wire.job import Follows, decode_job
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import StepLost
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.heard import Progress as ChainProgress
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import Progress as ChainProgress
 
 STALL_LIMIT_S = 120.0
 """No position moved for so long: the chain is stuck, and says where. A pause between two frames

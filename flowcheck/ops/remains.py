@@ -24,7 +24,7 @@ from flowcheck.ops.together import steps_to_keep, write_index
 from flowcheck.replica.header import peek_versions
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job_file import decode_job
 
 DOWN_LIMIT_S = 10.0
 LOOK_S = 0.05

@@ -17,8 +17,9 @@ from flowcheck.ops.several import folder_of
 from flowcheck.ops.together import steps_to_keep, write_index
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.assumed import assumed
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import Progress, Supervisor
+from flowcheck.stages.supervisor import Supervisor
 
 INTERRUPTED = "stopped by a signal before the end of the capture"
 

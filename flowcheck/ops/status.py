@@ -28,7 +28,8 @@ from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
-from flowcheck.wire.job import Follows, decode_job
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
 
 
 def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:

@@ -14,9 +14,9 @@ from flowcheck.errors import RingError
 from flowcheck.ops.several import every
 from flowcheck.replica.header import peek_versions
 from flowcheck.stages.fitting import addresses_of
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import decode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job_file import decode_job
 
 INDEX = "jobs.json"
 """Beside the folders of all jobs: which step, and whose each folder is."""

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.wire.seen import FlowKey
 

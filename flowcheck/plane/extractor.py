@@ -13,26 +13,22 @@ from flowcheck.errors import RingError, check
 from flowcheck.plane.flows import FlowTable, flow_key
 from flowcheck.plane.handle import Closing
 from flowcheck.plane.owners import Name
+from flowcheck.plane.plans import (
+    NO_FRONTIER,
+    PLAN_IGNORE,
+    PLAN_UNKNOWN,
+    fields_of,
+    install,
+    number_in_plan,
+)
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.plane.staging import NUMBER_UNKNOWN, Staging
 from flowcheck.wire.plan import FlowPlan
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
-PLAN_UNKNOWN = int(lib.FC_PLAN_UNKNOWN)
-PLAN_IGNORE = int(lib.FC_PLAN_IGNORE)
-PLAN_ACTIVE = int(lib.FC_PLAN_ACTIVE)
-PLAN_SUSPENDED = int(lib.FC_PLAN_SUSPENDED)
-
-NO_FRONTIER = 2**64 - 1
-"""FC_NO_FRONTIER: messages get homes in any order."""
-ONE_STEP = 2**64 - 1
-"""Of struct fc_flow_plan's second_at."""
-FLAG_UNKNOWN = (1 << 64) - 1
 NO_RUN = 2**64 - 1
 """No message is of it."""
-FIRST_FLAG = 1
-"""LL's line flag of a connection's message 0: step + 1 (NCCL src/device/prims_ll.h)."""
 
 
 class Extractor(Closing):
@@ -146,37 +142,13 @@ class Extractor(Closing):
         keys = self.keys()
         if plan.flow not in keys:
             return False
-        sends = np.concatenate([plan.first.sends, plan.each.sends])
-        sends["first_segment"][len(plan.first.sends) :] += len(plan.first.segments)
-        segments = np.concatenate([plan.first.segments, plan.each.segments])
-        fields = {
-            "state": PLAN_ACTIVE,
-            "first_number": plan.first_number,
-            "first_step": first_step,
-            "first_sends": len(plan.first.sends),
-            "each_sends": len(plan.each.sends),
-            "first_at": 0,
-            "each_at": len(plan.first.sends),
-            "flag_offset": FIRST_FLAG if plan.flags_count else FLAG_UNKNOWN,
-            "frontier": frontier,
-            "stride": plan.stride,
-            "phase": plan.phase,
-            "second_at": ONE_STEP if plan.second_at is None else plan.second_at,
-        }
+        fields = fields_of(plan, first_step=first_step, frontier=frontier)
         if plan.first_psn is not None:
             index = keys.index(plan.flow)
             run_psn, nth = self._run_at(index, plan.first_psn - self.psn_shift(index))
             own = plan.first_number // plan.stride
             fields |= {"run_psn": run_psn, "run_shift": (own - nth) % 2**64}
-        code = lib.fc_plan_install(
-            self.handle,
-            keys.index(plan.flow),
-            ffi.new("struct fc_flow_plan *", fields),
-            ffi.from_buffer("struct fc_send[]", sends) if len(sends) else ffi.NULL,
-            len(sends),
-            ffi.from_buffer("struct fc_segment[]", segments) if len(segments) else ffi.NULL,
-            len(segments),
-        )
+        code = install(self.handle, keys.index(plan.flow), plan, fields)
         check(code, f"install the plan of {plan.flow}", RingError)
         return True
 
@@ -255,14 +227,6 @@ class Extractor(Closing):
         if self.handle:
             lib.fc_extractor_close(self.handle)
             self.handle = None
-
-
-def number_in_plan(plan: np.void, number: int) -> int:
-    """What the plan of a flow calls its message `number`: queue pairs of one connection share one
-    plan (fc_plan.h)."""
-    if number == NUMBER_UNKNOWN:
-        return number
-    return number * int(plan["stride"]) + int(plan["phase"])
 
 
 def place_staged(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,11 +30,14 @@ from flowcheck.replica.digest import sha256_file
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.placed import older
 from flowcheck.replica.replica import Replica
+from flowcheck.whole import growing_apart, sync
 
 FORMAT = 1
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"
+LEFTOVERS = ".step-*.tmp"
+"""What a killed writer left: the step that comes next is another one."""
 FULL = "parameters and optimizer state"
 PARAMETERS_ONLY = "parameters, no optimizer state"
 
@@ -108,19 +110,9 @@ def save(
             f"{final}: a checkpoint of another run is already here; name another --out"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    growing = directory / f".step-{replica.step}.{os.getpid()}.tmp"
-    shutil.rmtree(growing, ignore_errors=True)
-    growing.mkdir()
-    try:
-        with naming(final):
-            _write(replica, growing, tuple(evidence), tuple(assumed))
-            _check_back(replica, growing)
-            _sync(growing)
-            growing.rename(final)
-    except BaseException:
-        shutil.rmtree(growing, ignore_errors=True)
-        raise
-    _sync(directory)
+    with naming(final), growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
+        _write(replica, place, tuple(evidence), tuple(assumed))
+        _check_back(replica, place)
     return final
 
 
@@ -174,7 +166,7 @@ def _write(
     for path, held in ((folder / MODEL, values), (folder / OPTIMIZER, states)):
         with writing(path):
             save_file(held, path, metadata={"format": "pt"})
-        _sync(path)
+        sync(path)
     manifest = Manifest(
         format=FORMAT,
         step=replica.step,
@@ -190,7 +182,7 @@ def _write(
     )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     (folder / MANIFEST).write_bytes(text + b"\n")
-    _sync(folder / MANIFEST)
+    sync(folder / MANIFEST)
 
 
 @contextmanager
@@ -226,12 +218,3 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """The same values with these strides, which torch's fused kernels take for granted."""
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
-
-
-def _sync(path: Path) -> None:
-    """fsync of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica import optimizers
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.tensors import Tensors, flat_tensor, views
 
 
 class Placed:
@@ -18,14 +19,12 @@ class Placed:
     def __init__(self, layout: Layout, sections: Mapping[str, np.ndarray]) -> None:
         """sections: `parameters`, and `stepped`: the step that each is of."""
         self._layout, self._sections = layout, sections
-        self.parameters = optimizers.views(
-            optimizers.flat_tensor(sections[optimizers.PARAMETERS], layout), layout
-        )
-        self.states: dict[str, optimizers.Tensors] = {}
+        self.parameters = views(flat_tensor(sections[optimizers.PARAMETERS], layout), layout)
+        self.states: dict[str, Tensors] = {}
 
     def place(self, step: int, values: torch.Tensor, used: optimizers.Used = None) -> None:
         """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
-        new = optimizers.views(values, self._layout)
+        new = views(values, self._layout)
         for index, (own, value) in enumerate(zip(self.parameters, new, strict=True)):
             if used is None or used[index]:
                 own.copy_(value)

@@ -21,6 +21,7 @@ from flowcheck.replica.placed import Placed, bound
 from flowcheck.replica.schedule import Rate, rate_of
 from flowcheck.replica.sections import sections_of
 from flowcheck.replica.state import StateFile, place_sections
+from flowcheck.replica.tensors import flat_gradient
 
 
 class Replica:
@@ -166,7 +167,7 @@ class Replica:
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        values = optimizers.flat_gradient(gradient, self.layout)
+        values = flat_gradient(gradient, self.layout)
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))

@@ -18,8 +18,9 @@ from flowcheck.replica import checkpoint, optimizers
 from flowcheck.replica.digest import state_digest, tensor_digests
 from flowcheck.replica.header import Commit
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.peek import read_copy
 from flowcheck.replica.placed import older
-from flowcheck.replica.state import read_copy
+from flowcheck.replica.tensors import flat_tensor, views
 
 ATTEMPTS = 16
 """Reads before giving up: each may be overtaken by two steps of the updater."""
@@ -85,7 +86,7 @@ def _assembled(
     commit: Commit, layout: Layout, optimizer: OptimizerConfig, sections: dict[str, np.ndarray]
 ) -> Snapshot:
     def tensors(name: str) -> list[torch.Tensor]:
-        return optimizers.views(optimizers.flat_tensor(sections[name], layout), layout)
+        return views(flat_tensor(sections[name], layout), layout)
 
     held = optimizers.have_state(
         optimizer, sections, len(layout.parameters), stepped=commit.has_optimizer_state

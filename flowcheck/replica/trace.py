@@ -15,6 +15,7 @@ import xxhash
 
 from flowcheck.errors import StateError
 from flowcheck.replica.digest import DIGEST_BYTES
+from flowcheck.whole import growing
 
 MAGIC = b"FCTRACE\n"
 VERSION = 1
@@ -58,10 +59,9 @@ class Trace:
         record = _record_bytes(self._tensors)
         kept_bytes = max(1, (self._end - _HEADER.size) // record // 2) * record
         newest = os.pread(self._descriptor, kept_bytes, self._end - kept_bytes)
-        growing = self._path.with_suffix(".tmp")
-        growing.write_bytes(_HEADER.pack(MAGIC, VERSION, self._tensors) + newest)
-        growing.chmod(0o600)
-        growing.replace(self._path)
+        with growing(self._path, durable=False) as place:
+            place.write_bytes(_HEADER.pack(MAGIC, VERSION, self._tensors) + newest)
+            place.chmod(0o600)
         os.close(self._descriptor)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._end = _HEADER.size + len(newest)

@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.plane import carrying
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import NUMBER_UNKNOWN
+from flowcheck.whole import write_whole
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
 ENDS_KEPT = 4096
@@ -127,9 +129,7 @@ class Apart:
             for flow, ends in self._ends.items()
             for psn in sorted(ends)[-UNKNOWN_MAX:]
         ]
-        staging = self._file.with_suffix(".tmp")
-        staging.write_bytes(msgspec.msgpack.encode((numbers, ends)))
-        staging.replace(self._file)
+        write_whole(self._file, msgspec.msgpack.encode((numbers, ends)), durable=False)
 
 
 _Numbers = list[tuple[FlowKey, int, int]]

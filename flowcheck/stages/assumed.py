@@ -6,10 +6,11 @@ import msgspec
 
 from flowcheck.messages import AuditLine
 from flowcheck.stages.incarnation import incarnation_of
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import KEEPS_NONE, first_left_out
-from flowcheck.wire.job import UNSHOWN, Follows, decode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import UNSHOWN, Follows
+from flowcheck.wire.job_file import decode_job
 
 EMPTY_STATE = (
     "the trainer's optimizer had no state when its start-up was seen (no audit has shown it yet)"

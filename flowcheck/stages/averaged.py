@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flowcheck.errors import RingError, StateError
 from flowcheck.replica.layout import Layout, numbers, size_of
-from flowcheck.replica.state import newest_parameters
+from flowcheck.replica.peek import newest_parameters
 from flowcheck.wire.job import Job
 
 LOOKED_AT = 1 << 16

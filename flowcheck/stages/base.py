@@ -20,8 +20,8 @@ from flowcheck.replica.checkpoint import writing
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.gradients import open_log
 from flowcheck.stages.incarnation import Incarnation, incarnation_of
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import growing, write_whole
 
 ANEW = (
     "the gradient log was full after {} steps and no base was given: they are given up, and it "
@@ -38,15 +38,9 @@ def write_base(
 ) -> None:
     """Puts a base where the updater finds it; it appears whole. source: for people; after: steps
     the job took since it was joined until this one, its own included."""
-    growing = run.base.with_suffix(".tmp")
-    try:
-        with writing(run.base):
-            save_file(
-                sections, growing, metadata={STEP: str(step), SOURCE: source, AFTER: str(after)}
-            )
-        growing.rename(run.base)
-    finally:
-        growing.unlink(missing_ok=True)
+    told = {STEP: str(step), SOURCE: source, AFTER: str(after)}
+    with writing(run.base), growing(run.base, durable=False) as place:
+        save_file(sections, place, metadata=told)
 
 
 def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str, int]:

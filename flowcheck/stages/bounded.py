@@ -8,11 +8,15 @@ three; what is left then is the newer half at least.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from flowcheck.errors import naming
+from flowcheck.whole import write_whole
 
 LOG_BYTES = 8 << 20
+LOGS_EVERY_S = 10.0
 EVENTS_BYTES = 32 << 20
 STEPS_BYTES = 64 << 20
 TAIL_BYTES = 1 << 16
@@ -24,9 +28,7 @@ def append_line(path: Path, line: bytes, most_bytes: int) -> None:
         file.write(line + b"\n")
         size = file.tell()
     if size > most_bytes:
-        staging = path.with_suffix(".tmp")
-        staging.write_bytes(_newest(path, most_bytes // 2))
-        staging.replace(path)
+        write_whole(path, _newest(path, most_bytes // 2), durable=False)
 
 
 def shorten(path: Path, most_bytes: int) -> None:
@@ -44,6 +46,19 @@ def shorten(path: Path, most_bytes: int) -> None:
         os.write(descriptor, tail)
     finally:
         os.close(descriptor)
+
+
+class Logs:
+    """What stages append to: how long each may get is looked at now and then."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files, self._at_s = files, 0.0
+
+    def look(self) -> None:
+        if time.monotonic() >= self._at_s:
+            self._at_s = time.monotonic() + LOGS_EVERY_S
+            for file in self._files:
+                shorten(file, LOG_BYTES)
 
 
 def _newest(path: Path, most_bytes: int) -> bytes:

@@ -5,12 +5,10 @@ Everything it needs after a kill lies in shared memory and in the learned job's 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import Drained, JobLearned, Message, Note
-from flowcheck.plane.counters import by_verdict
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
@@ -23,19 +21,14 @@ from flowcheck.stages.joining import JOINED, NO_ROOM, full, known_of, let_go, ma
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
-from flowcheck.stages.readings import UNKNOWN
+from flowcheck.stages.outcomes import UNKNOWN
+from flowcheck.stages.room import drained, slots, stalled
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Succession, promote, verdict_of
-from flowcheck.stages.unlearned import Unlearned
+from flowcheck.stages.unlearned import Unlearned, told_of
 from flowcheck.stages.wanted import Claims, Wanted, wanted_of
-from flowcheck.wire.foreign import foreign
 from flowcheck.wire.job import Follows, Job
-from flowcheck.wire.learn.verdict.formats import NO_WRITES
 
-SPAN_SLOTS = 4096
-"""Slots per ring and turn: a few hundred microseconds."""
-SPAN_SLOTS_LEAST = 256
-"""Where little room is left for packets whose message another ring may know."""
 READING_TURN_S = 0.02
 """How long a turn with no slot to extract waits for a reading."""
 LOOK_EVERY = 16
@@ -45,11 +38,6 @@ LOOK_EVERY = 16
 NOT_ALONE = (
     "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
     "(replay --jobs) keeps a replica for each"
-)
-
-NO_OTHER = (
-    "no other data-parallel job was seen on these ports beside those before it: state as many jobs "
-    "as there are (jobs in the job file, replay --jobs)"
 )
 
 
@@ -111,7 +99,8 @@ class ExtractService:
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:
-        done = sum(extractor.extract(self._slots(extractor)) for extractor in self._extractors)
+        rings = len(self._extractors)
+        done = sum(extractor.extract(slots(extractor, rings)) for extractor in self._extractors)
         self._turn += 1
         if self._followed is None:
             done += self._learn(wait_s=0.0 if done else READING_TURN_S)
@@ -122,19 +111,19 @@ class ExtractService:
         else:
             looks = not done or self._turn % LOOK_EVERY == 0
             done += self._followed.fill(self._succession, idle=not done, looks=looks)
-        if not done and not self._over and all(x.ring.drained for x in self._extractors):
+        if not done and not self._over and drained(self._extractors):
             done += self._end()
         return done
 
     def _learn(self, *, wait_s: float) -> int:
         if not self._claims.turn(self._extractors):
             return self._wait_for_turn()
-        stalled = [extractor for extractor in self._extractors if extractor.stalled]
-        ended = all(extractor.ring.drained for extractor in self._extractors)
+        waiting = stalled(self._extractors)
+        ended = drained(self._extractors)
         crowded = bool(self._known) and full(self._extractors)
         proof = self._learner.learn(
             self._extractors,
-            at_once=bool(stalled) or ended,
+            at_once=bool(waiting) or ended,
             hurry=crowded,
             known=self._known,
             wait_s=wait_s,
@@ -163,13 +152,13 @@ class ExtractService:
             self._unlearned.look((*why_not, NO_ROOM))
             self._learner.forget()
             return let_go(self._extractors)
-        for extractor in stalled:
+        for extractor in waiting:
             extractor.unblock()
             self._unlearned.keep(why_not)
             self._note(f"staging is full and no job is proved: {'; '.join(why_not)}")
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
             self._unlearned.look(why_not)
-        return len(stalled)
+        return len(waiting)
 
     def _wants(self) -> Wanted | None:
         """Which of several jobs; once one is followed here, a later life of it."""
@@ -180,23 +169,17 @@ class ExtractService:
 
     def _wait_for_turn(self) -> int:
         """Extractors of other jobs have still to say which flows are theirs."""
-        stalled = [extractor for extractor in self._extractors if extractor.stalled]
-        if not stalled or not self._claims.given_up():
+        waiting = stalled(self._extractors)
+        if not waiting or not self._claims.given_up():
             return 0
-        for extractor in stalled:
+        for extractor in waiting:
             extractor.unblock()
         self._note("staging is full, and no job before this one is proved")
-        return len(stalled)
+        return len(waiting)
 
     def _why_not(self) -> tuple[str, ...]:
         """Why no job is learned, with what the ports carry instead."""
-        frames = Counter[str]()
-        for extractor in self._extractors:
-            frames.update(by_verdict(extractor.ring.parse_commit().counters))
-        reasons = tuple(NO_OTHER if r == NO_WRITES else r for r in self._learner.why_not)
-        reasons = reasons if self._run.reader else self._learner.why_not
-        goes_on = not all(extractor.ring.drained for extractor in self._extractors)
-        return (*reasons, *foreign(frames, goes_on=goes_on))
+        return told_of(self._learner.why_not, self._extractors, first=not self._run.reader)
 
     def _hand_over(self, followed: Followed) -> int:
         """The updater's word on the later incarnation, once it is there, is obeyed."""
@@ -214,12 +197,6 @@ class ExtractService:
         assert job is not None
         self._adopt(job, shard, fresh=True)
         return 1
-
-    def _slots(self, extractor: Extractor) -> int:
-        """How much to take at once: what a ring holds for another one must find room."""
-        if len(self._extractors) == 1:
-            return SPAN_SLOTS
-        return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.held_free))
 
     def _end(self) -> int:
         """The sources ended and every frame is extracted: the last word on every step."""

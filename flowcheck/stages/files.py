@@ -6,6 +6,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.shard import Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import growing
 from flowcheck.wire.job import Job
 
 
@@ -14,18 +15,12 @@ def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) ->
     path = run.staging(number)
     if path.exists():
         return Staging.open(path)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.unlink(missing_ok=True)
-    staging = Staging.create(unfinished, messages=flows.pool_records, data_bytes=size_bytes)
-    unfinished.replace(path)
-    return staging
+    with growing(path, durable=False) as place:
+        return Staging.create(place, messages=flows.pool_records, data_bytes=size_bytes)
 
 
 def create_shard(run: RunDir, job: Job) -> Shard:
     """A new shard for a job's gradients."""
-    unfinished = run.shard.with_suffix(".tmp")
-    unfinished.unlink(missing_ok=True)
     unit = min(parameter.element_bytes for parameter in job.reduced)
-    shard = Shard.create(unfinished, gradient_bytes=job.gradient_bytes, unit_bytes=unit)
-    unfinished.replace(run.shard)
-    return shard
+    with growing(run.shard, durable=False) as place:
+        return Shard.create(place, gradient_bytes=job.gradient_bytes, unit_bytes=unit)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flowcheck.messages import JobLearned, Note, ShardReady, StepLost
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.apart import Apart
-from flowcheck.stages.averaged import averaged
 from flowcheck.stages.gathered import ENDED, NOT_CAME
 from flowcheck.stages.generations import Generations, Short
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.joining import GOES_ON
 from flowcheck.stages.links import Links
 from flowcheck.stages.planned import Planned
+from flowcheck.stages.room import crowded, drained, staged, stalled
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.steady import Steady
+from flowcheck.stages.scrutiny import Scrutiny
 from flowcheck.stages.succession import Succession
-from flowcheck.stages.used import Map
 from flowcheck.wire.job import Follows, Job
 
 
@@ -55,8 +51,8 @@ class Followed:
         self._alone = job.kind is Follows.PARAMETERS
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
-        self._job, self._map, self._steady = job, Map(job, each), Steady(job)
-        self.generations = Generations(shard, self._problem, takes_lost=self._alone)
+        scrutiny = Scrutiny(job, each, run.replica)
+        self.generations = Generations(shard, scrutiny.problem, takes_lost=self._alone)
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = Planned(
@@ -77,20 +73,9 @@ class Followed:
         one, where several jobs pass the same ports."""
         return self._several and self.generations.waiting
 
-    def _problem(self, whole: NDArray[np.uint8]) -> str:
-        """Why the bytes of an iteration must not be taken; empty: they may."""
-        if self._alone:
-            return self._steady.problem(whole)
-        gradient, _ = self._map.split(whole)
-        return self._map.problem(whole) or averaged(self._run.replica, gradient, self._job)
-
     def _name(self, iteration: int) -> int:
         """The trainer's step that one of the shard's belongs to."""
         return incarnation_of(self._run).step_within(iteration, self._each)
-
-    @property
-    def _drained(self) -> bool:
-        return all(x.ring.drained for x in self._extractors)
 
     def fill(self, succession: Succession, *, idle: bool, looks: bool) -> int:
         """Homes for what is staged, whole steps to the updater, short ones given up.
@@ -104,15 +89,13 @@ class Followed:
             done += succession.look(self._extractors, self.planned, at_once=False)
             if succession.proved:
                 return done
-        crowded = any(2 * x.staging.held_free < x.staging.held_packets for x in self._extractors)
-        if generations.open_free() or idle or crowded or looks:
+        if generations.open_free() or idle or crowded(self._extractors) or looks:
             done += self.place()
-        for step, generation in generations.finished():
-            self._links.send("update", ShardReady(step=step, generation=generation))
+        self._hand_on()
         short = generations.short()
         if short is None or self.lost or done:
             return done
-        if looks and (done := self._recut(short, ended=self._drained)):
+        if looks and (done := self._recut(short, ended=drained(self._extractors))):
             return done
         if short.step in self.generations.refused:
             why = self.generations.refused[short.step]
@@ -121,32 +104,41 @@ class Followed:
             return self._lose(short, why)
         if short.conflict_bytes:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
-        over = self._alone and self._drained and not short.covered_bytes
+        over = self._alone and drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.step >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
-        if any(x.stalled for x in self._extractors) and any(self.planned.late):
+        if stalled(self._extractors) and any(self.planned.late):
             succession.drop(self.planned)
             return self.place()
-        if any(x.stalled for x in self._extractors) and not generations.waiting:
+        if stalled(self._extractors) and not generations.waiting:
             return self.give_up(short, "staging is full and it is not whole")
         # A whole step before it frees a generation first: then what waits is read again.
         if looks and not generations.waiting and (why := self.planned.passage.passed(short.step)):
             return self.give_up(short, why)
         return 0
 
+    def _hand_on(self) -> None:
+        """Whole iterations to the updater."""
+        for step, generation in self.generations.finished():
+            self._links.send("update", ShardReady(step=step, generation=generation))
+
     def give_up(self, short: Short, why: str) -> int:
         """Nothing more comes of this step; what waits behind a loss may still complete it."""
         if short.step in self.generations.refused:
             return self._lose(short, self.generations.refused[short.step])
+        return self._explain() or self._lose(short, why)
+
+    def _explain(self) -> int:
+        """What is missing in front of what came is as planned, where that can be told; what was
+        done."""
         passed = self.planned.explain(self._apart.numbers)
         for sentence in passed:
             self._note(sentence)
-        return len(passed) + self.place() if passed else self._lose(short, why)
+        return len(passed) + self.place() if passed else 0
 
     def _recut(self, short: Short, *, ended: bool) -> int:
         """Flows that left their plan: what lies between the steps is told and left out."""
-        full = any(x.stalled for x in self._extractors)
-        self._read_out = (ended or full) and not self.generations.waiting
+        self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
         if self._broken is not None:
             return 0
         outcome = self.planned.recuts.look(
@@ -165,8 +157,7 @@ class Followed:
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = generations.open_free() + self.place()
-        for step, generation in generations.finished():
-            self._links.send("update", ShardReady(step=step, generation=generation))
+        self._hand_on()
         short = generations.short()
         if short is not None and not short.lost:
             done = done or self._recut(short, ended=True)
@@ -211,7 +202,8 @@ class Followed:
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
-        in_flight = why.startswith(ENDED) and self._staged < self.planned.messages_of_iteration
+        begun = staged(self._extractors)
+        in_flight = why.startswith(ENDED) and begun < self.planned.messages_of_iteration
         if not in_flight and self.planned.join_again():
             self._note(GOES_ON.format(named))
         else:
@@ -222,7 +214,7 @@ class Followed:
     def end(self) -> tuple[int, int | None]:
         """The last word on every step, every frame being extracted: (what was done, the whole
         steps once nothing more can be)."""
-        held = self._staged
+        held = staged(self._extractors)
         short = self.generations.short()
         if short is None:
             return 0, None
@@ -242,20 +234,13 @@ class Followed:
         taken as far as it came."""
         if self._stopped or not (short.covered_bytes or short.conflict_bytes):
             return 0, short.step - 1
-        if passed := self.planned.explain(self._apart.numbers):
-            for sentence in passed:
-                self._note(sentence)
-            return len(passed) + self.place(), None
+        if done := self._explain():
+            return done, None
         later = self.generations.shard.generation_of(short.step + 1)
         if later is not None and self.generations.shard.covered_bytes(later):
             return self._lose(short, ENDED), None
         self.why = f"step {self._name(short.step)} was not gathered whole when the capture ended"
         return 0, short.step - 1
-
-    @property
-    def _staged(self) -> int:
-        """Messages without a home."""
-        return sum(int(x.staging.handle.header.records_held) for x in self._extractors)
 
     def _note(self, sentence: str) -> None:
         self._links.report(Note(stage="extract", sentence=sentence))

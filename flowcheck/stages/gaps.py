@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck._core import lib
-from flowcheck.plane.extractor import PLAN_ACTIVE, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.wire.plan import FlowPlan
 from flowcheck.wire.seen import FlowKey

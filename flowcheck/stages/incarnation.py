@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import write_whole
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,11 +15,14 @@ import msgspec
 from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
-from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor
-from flowcheck.stages.proof import write_whole
-from flowcheck.stages.readings import Known
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_UNKNOWN
+from flowcheck.stages.outcomes import Known
+from flowcheck.stages.room import fuller
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Follows, Job, decode_job, encode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import Follows, Job
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
 REMEMBERED = "learned.json"
@@ -90,13 +93,7 @@ def newest_known(config: JobConfig, root: Path) -> bytes | None:
 
 def full(extractors: Sequence[Extractor]) -> bool:
     """Little room is left for what comes."""
-    for x in extractors:
-        h = x.staging.handle.header
-        if x.staging.data_free_bytes < (1 - FULL) * int(h.data_bytes):
-            return True
-        if int(h.records_held) > FULL * int(h.records_max):
-            return True
-    return False
+    return any(fuller(extractor, FULL) for extractor in extractors)
 
 
 def let_go(extractors: Sequence[Extractor]) -> int:

@@ -18,11 +18,12 @@ from flowcheck.replica.replica import Replica
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import layout_of
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Verdict
-from flowcheck.wire.job import Follows, decode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
 
 OTHERWISE_USED = (
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcheck._core import lib
-from flowcheck.plane.extractor import Extractor, number_in_plan
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import number_in_plan
 from flowcheck.plane.staging import NUMBER_UNKNOWN
+from flowcheck.wire.edge_messages import SendKind
 from flowcheck.wire.extras import ABSENT
 from flowcheck.wire.layers import At, Stream
-from flowcheck.wire.plan import FlowPlan, SendKind
+from flowcheck.wire.plan import FlowPlan
 from flowcheck.wire.recut import Reader
 from flowcheck.wire.seen import FlowKey
 

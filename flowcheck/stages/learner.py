@@ -15,11 +15,13 @@ from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
 from flowcheck.stages.gathered import blocks_of, parted_of
 from flowcheck.stages.left import leave_out
+from flowcheck.stages.outcomes import UNKNOWN, Known, Terms
 from flowcheck.stages.proof import Proof
-from flowcheck.stages.readings import UNKNOWN, Known, ReadingProcess, Terms
+from flowcheck.stages.readings import ReadingProcess
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import Wanted
-from flowcheck.wire.job import Job, decode_job
+from flowcheck.wire.job import Job
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.seen import FlowKey, FlowSeen
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule

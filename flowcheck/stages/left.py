@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor
+from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
+from flowcheck.plane.plans import PLAN_UNKNOWN
 from flowcheck.wire.seen import FlowKey
 
 

@@ -8,7 +8,8 @@ from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerCon
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Follows, Job, Parameter, decode_job
+from flowcheck.wire.job import Follows, Job, Parameter
+from flowcheck.wire.job_file import decode_job
 
 NO_OPTIMIZER = (
     "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flowcheck.plane.carrying import staged_unnumbered
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import NUMBER_UNKNOWN
+from flowcheck.stages.room import drained
 from flowcheck.wire.seen import FlowKey
 
 PASSED_STEPS = 2
@@ -76,7 +78,7 @@ class Passage:
 
     def _undecided(self) -> bool:
         """What is staged on one of several rings may be of any step until all went by it."""
-        if len(self._extractors) < 2 or all(x.ring.drained for x in self._extractors):
+        if len(self._extractors) < 2 or drained(self._extractors):
             return False
         suspended = any(
             int(extractor.staging.plans()["state"][index]) == PLAN_SUSPENDED

@@ -7,18 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from flowcheck.plane.extractor import (
-    PLAN_ACTIVE,
-    PLAN_IGNORE,
-    PLAN_SUSPENDED,
-    PLAN_UNKNOWN,
-    Extractor,
-)
+from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_IGNORE, PLAN_SUSPENDED, PLAN_UNKNOWN
 from flowcheck.stages.gaps import explain
 from flowcheck.stages.passage import Passage
 from flowcheck.stages.recut import Recuts
+from flowcheck.stages.room import fuller
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows, Job
 from flowcheck.wire.plan import compile_flow_plans
@@ -122,16 +118,8 @@ class Planned:
 
     def crowded(self, share: float) -> bool:
         """Later flows fill more than a share of what a ring may stage."""
-        left = 1 - share
-        return any(
-            late
-            and (
-                x.staging.data_free_bytes < left * int(x.staging.handle.header.data_bytes)
-                or int(x.staging.handle.header.records_held)
-                > share * int(x.staging.handle.header.records_max)
-            )
-            for x, late in zip(self._extractors, self.late, strict=True)
-        )
+        rings = zip(self._extractors, self.late, strict=True)
+        return any(late and fuller(extractor, share) for extractor, late in rings)
 
     def ignore_late(self) -> None:
         """Nothing of the later flows is kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,9 @@ from numpy.typing import NDArray
 from flowcheck.plane.owners import Name
 from flowcheck.stages.apart import Apart, Named
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Follows, Job, Role, encode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import Follows, Job, Role
+from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.seen import FlowKey, MessageSeen
 from flowcheck.wire.terms import Kind
 
@@ -72,18 +73,3 @@ def consistent(job: Job) -> bool:
         if told != dict(enumerate(sizes)):
             return False
     return True
-
-
-def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """A file that exists whole or not at all, and is on disk when this returns."""
-    staging = path.with_suffix(".tmp")
-    with staging.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

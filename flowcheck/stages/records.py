@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,8 +18,8 @@ from flowcheck.replica.placed import older
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.trace import Trace
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import growing, write_whole
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +79,7 @@ class Records:
         whole = [line for line in text.split("\n") if line.endswith("}")]
         kept = "".join(f"{line}\n" for line in whole)
         if kept != text:
-            _replace(self._run.steps, kept)
+            write_whole(self._run.steps, kept.encode(), durable=False)
         return msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
 
     def forget_after(self, step: int, number: int) -> None:
@@ -93,9 +92,8 @@ class Records:
             return
         before = file.with_name(f"steps-{number}.jsonl")
         if not before.exists():
-            growing = before.with_suffix(".tmp")
-            shutil.copy2(file, growing)
-            growing.replace(before)
+            with growing(before) as place:
+                shutil.copy2(file, place)
         write_whole(file, b"".join(line + b"\n" for line in kept))
 
     def audited(self, step: int, number: int) -> None:
@@ -130,9 +128,3 @@ def _states(replica: Replica) -> dict[str, str]:
             own = np.concatenate([own[p.start : p.stop] for p in kept])
         found[name] = sha256(np.ascontiguousarray(own))
     return found
-
-
-def _replace(path: Path, text: str) -> None:
-    staging = path.with_suffix(".tmp")
-    staging.write_text(text)
-    staging.replace(path)

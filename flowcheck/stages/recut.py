@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.lanes import Instance, LaneView
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
 from flowcheck.wire.plan import FlowPlan
 from flowcheck.wire.recut import Answer, Bucket, Found, Reader
@@ -208,9 +210,7 @@ class Recuts:
     def _keep(self, recut: Recut) -> None:
         """On file, whole or not at all; it need not outlive the machine, as little as the plans."""
         self._made = [*self._made, recut][-KEPT:]
-        staging = self._file.with_suffix(".tmp")
-        staging.write_bytes(msgspec.msgpack.encode(self._made))
-        staging.replace(self._file)
+        write_whole(self._file, msgspec.msgpack.encode(self._made), durable=False)
 
     def _apply(self, view: LaneView, recut: Recut) -> int:
         for instance in view.instances:

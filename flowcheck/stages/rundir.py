@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, naming
+from flowcheck.stages.learned_files import LearnedFiles
 from flowcheck.stages.living import PREFIX, identity, lead_to, living, locked
 
 _RUNS = itertools.count()
@@ -16,7 +17,7 @@ _LOCKS: dict[Path, int] = {}
 """Of this process's folders of shared memory, open until they are removed or it ends."""
 
 
-class RunDir:
+class RunDir(LearnedFiles):
     """Paths of one run. Small files and sockets under `root`, shared memory under `memory`."""
 
     def __init__(self, root: Path) -> None:
@@ -81,55 +82,9 @@ class RunDir:
         return decode_config(self.config.read_bytes())
 
     @property
-    def learned_folder(self) -> Path:
-        return self.root / "learned"
-
-    @property
-    def learned_job(self) -> Path:
-        """JSON of wire.job.Job; appears whole, after the weights and the shard."""
-        return self.learned_folder / "job.json"
-
-    @property
     def units(self) -> Path:
         """The sharded model that the job file names, as torch cuts it."""
         return self.root / "units.json"
-
-    @property
-    def weights(self) -> Path:
-        """Initial parameters off the wire, bytes in index order."""
-        return self.learned_folder / "weights.bin"
-
-    @property
-    def successor(self) -> Path:
-        """A later incarnation of the job: a folder like `learned_folder`, which appears whole,
-        after the first one's last step; it goes into `history` when that one is followed."""
-        return self.learned_folder / "next"
-
-    @property
-    def verdict(self) -> Path:
-        """What the updater makes of the successor; appears whole."""
-        return self.successor / "verdict.json"
-
-    @property
-    def incarnation(self) -> Path:
-        """Which incarnation of the job is followed, and from where on."""
-        return self.learned_folder / "incarnation.json"
-
-    @property
-    def assumed(self) -> Path:
-        """What steps were taken on without evidence since the job was learned: a list of
-        sentences."""
-        return self.learned_folder / "assumed.json"
-
-    @property
-    def claimed(self) -> Path:
-        """Indices of the job's flows, where several jobs pass the same ports."""
-        return self.learned_folder / "claimed.json"
-
-    @property
-    def unfound(self) -> Path:
-        """Is there once everything was read and no job was learned."""
-        return self.learned_folder / "none"
 
     @property
     def left_out(self) -> Path:
@@ -137,19 +92,9 @@ class RunDir:
         return self.root / "left-out.json"
 
     @property
-    def base(self) -> Path:
-        """The state a job began with that the replica did not hold, as it is given by an operator;
-        appears whole, and is gone once it was taken."""
-        return self.learned_folder / "base.safetensors"
-
-    @property
     def gradients(self) -> Path:
         """Gradients that wait for a base, the part in memory."""
         return self.memory / "gradients"
-
-    def history(self, number: int) -> Path:
-        """What was learned of incarnation `number`, from 1, which is over."""
-        return self.learned_folder / str(number)
 
     @property
     def steps(self) -> Path:

@@ -18,11 +18,12 @@ from flowcheck.plane.shard import Shard
 from flowcheck.stages.incarnation import Incarnation
 from flowcheck.stages.joining import let_go
 from flowcheck.stages.learner import Learner
+from flowcheck.stages.outcomes import UNKNOWN, Known
 from flowcheck.stages.planned import Planned
-from flowcheck.stages.proof import Proof, write_whole
-from flowcheck.stages.readings import UNKNOWN, Known
+from flowcheck.stages.proof import Proof
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import Wanted
+from flowcheck.whole import growing, write_whole
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
 """Shares of staging that flows of no known job may take: from the first one on they are read again
@@ -59,12 +60,10 @@ def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
     """The successor is the job that is followed; whatever was done of it before is done again."""
     history = run.history(verdict.number)
     if not history.exists():
-        growing = history.with_suffix(".tmp")
-        shutil.rmtree(growing, ignore_errors=True)
-        growing.mkdir(mode=0o700)
-        for file in (path for path in run.learned_folder.iterdir() if path.is_file()):
-            shutil.copy2(file, growing)
-        growing.rename(history)
+        with growing(history, durable=False) as place:
+            place.mkdir(mode=0o700)
+            for file in (path for path in run.learned_folder.iterdir() if path.is_file()):
+                shutil.copy2(file, place)
     (run.learned_folder / "recuts").unlink(missing_ok=True)
     (run.learned_folder / "numbers").unlink(missing_ok=True)
     run.assumed.unlink(missing_ok=True)
@@ -154,9 +153,7 @@ class Succession:
     def commit(self) -> None:
         """The old job is over: the updater may look at the new one."""
         assert self._proof is not None
-        growing = self._run.successor.with_suffix(".tmp")
-        shutil.rmtree(growing, ignore_errors=True)
-        growing.mkdir(mode=0o700)
-        self._proof.write(growing)
-        growing.rename(self._run.successor)
+        with growing(self._run.successor, durable=False) as place:
+            place.mkdir(mode=0o700)
+            self._proof.write(place)
         self._proof = None

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.messages import (
-    Drained,
-    Fault,
-    Hello,
-    Message,
-    Note,
-    SourceEnded,
-    StepApplied,
-    StepLost,
-)
+from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.bounded import EVENTS_BYTES, LOG_BYTES, append_line, shorten
+from flowcheck.stages.bounded import EVENTS_BYTES, Logs, append_line
 from flowcheck.stages.child import Child, stage_arguments
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 
@@ -32,30 +23,8 @@ HELLO_LIMIT_S = 60.0
 """Loading torch on a busy machine takes seconds."""
 GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
-LOGS_EVERY_S = 10.0
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
-
-
-@dataclass
-class Progress:
-    """What the chain has done so far, as its events told."""
-
-    steps: int = 0
-    digest: str = ""
-    lost: StepLost | None = None
-    in_flight: StepLost | None = None
-    """A step that was not whole when the chain was told to end: no loss."""
-    ended: set[str] = field(default_factory=set)
-    """Capture stages whose source has ended."""
-    complete_steps: int | None = None
-    """Steps the whole stream held, once it is extracted to its end."""
-    why: str = ""
-    """What kept the extractor from more."""
-    notes: list[str] = field(default_factory=list)
-    up: set[str] = field(default_factory=set)
-    """Stages that have come up."""
-    restarts: int = 0
 
 
 class Supervisor:
@@ -85,7 +54,8 @@ class Supervisor:
         ]
         self._rings: list[Ring] = []
         self._healthy = True
-        self._ending, self._logs_at_s = False, 0.0
+        self._logs = Logs([run.log(child.stage) for child in self._children])
+        self._ending = False
         self._passed_on, self._lost_told = 0, False
 
     def start(self, links: Links) -> None:
@@ -113,7 +83,7 @@ class Supervisor:
                 self._hear()
             for child in self._children:
                 self._look_after(child)
-            self._bound_logs()
+            self._logs.look()
             for own in self.beside:
                 own.work()
                 self._pass_on(own)
@@ -135,13 +105,6 @@ class Supervisor:
             own._lost_told = True
             notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
         self.progress.notes += [f"job {own.run.root.name}: {note}" for note in notes]
-
-    def _bound_logs(self) -> None:
-        """Stages only append; how long a log may be is looked at now and then."""
-        if time.monotonic() >= self._logs_at_s:
-            self._logs_at_s = time.monotonic() + LOGS_EVERY_S
-            for child in self._children:
-                shorten(self.run.log(child.stage), LOG_BYTES)
 
     def _look_after(self, child: Child) -> None:
         if child.process is None:
@@ -184,35 +147,22 @@ class Supervisor:
         assert self._links.broadcast is not None
         self._links.broadcast.send(message)
         self._record(msgspec.to_builtins(message))
-        progress = self.progress
-        match message:
-            case Hello(stage=stage, layout_version=version):
-                if version != lib.FC_LAYOUT_VERSION:
-                    self._healthy = False
-                    raise StateError(
-                        f"stage {stage} speaks layout version {version}, this supervisor "
-                        f"{lib.FC_LAYOUT_VERSION}: two installations are mixed"
-                    )
-                progress.up.add(stage)
-                for child in self._children:
-                    child.greeted |= child.stage == stage
-            case StepApplied(step=step, digest=digest):
-                progress.steps, progress.digest = max(progress.steps, step), digest
-            case StepLost() if self._ending:
-                progress.in_flight = progress.in_flight or message
-            case StepLost():
-                progress.lost = progress.lost or message
-            case SourceEnded(ring=ring):
-                source = self.config.rings[ring][0]
-                progress.ended.add(f"capture-{source}")
-            case Drained(stage="extract", steps=steps, why=why):
-                progress.complete_steps, progress.why = steps, why
-            case Note(stage=stage, sentence=sentence):
-                progress.notes.append(f"{stage}: {sentence}")
-            case Fault():
-                self.fault = message
-            case _:
-                pass
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif isinstance(message, Fault):
+            self.fault = message
+        captures = [f"capture-{sources[0]}" for sources in self.config.rings]
+        self.progress.hear(message, ending=self._ending, captures=captures)
+
+    def _greet(self, hello: Hello) -> None:
+        if hello.layout_version != lib.FC_LAYOUT_VERSION:
+            self._healthy = False
+            raise StateError(
+                f"stage {hello.stage} speaks layout version {hello.layout_version}, this "
+                f"supervisor {lib.FC_LAYOUT_VERSION}: two installations are mixed"
+            )
+        for child in self._children:
+            child.greeted |= child.stage == hello.stage
 
     def _record(self, event: object) -> None:
         line = {"time": round(time.time(), 3)} | dict(event)  # type: ignore[call-overload]

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from flowcheck.plane.counters import by_verdict
+from flowcheck.plane.extractor import Extractor
+from flowcheck.stages.room import drained
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import write_whole
+from flowcheck.wire.foreign import foreign
+from flowcheck.wire.learn.verdict.formats import NO_WRITES
 
+NO_OTHER = (
+    "no other data-parallel job was seen on these ports beside those before it: state as many jobs "
+    "as there are (jobs in the job file, replay --jobs)"
+)
 STOOD_S = 10.0
 """A reason that stood so long is told: a stream that grows may change it with every reading."""
 EVERY_S = 30.0
@@ -44,14 +55,25 @@ class Unlearned:
 
     def keep(self, reason: tuple[str, ...]) -> None:
         """For `reasons`. A full disk is none to end a stage that waits for a job."""
-        growing = self._run.unlearned.with_suffix(".tmp")
         with suppress(OSError):
-            growing.write_bytes(msgspec.json.encode(reason))
-            growing.replace(self._run.unlearned)
+            write_whole(self._run.unlearned, msgspec.json.encode(reason), durable=False)
 
     def over(self) -> None:
         """A job is learned."""
         self._run.unlearned.unlink(missing_ok=True)
+
+
+def told_of(
+    why_not: tuple[str, ...], extractors: Sequence[Extractor], *, first: bool
+) -> tuple[str, ...]:
+    """Why no job is learned, with what the ports carry instead. first: no other job is followed
+    there."""
+    frames = Counter[str]()
+    for extractor in extractors:
+        frames.update(by_verdict(extractor.ring.parse_commit().counters))
+    if not first:
+        why_not = tuple(NO_OTHER if reason == NO_WRITES else reason for reason in why_not)
+    return (*why_not, *foreign(frames, goes_on=not drained(extractors)))
 
 
 def reasons(run: RunDir) -> list[str]:

@@ -26,12 +26,12 @@ from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnat
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.records import Records
 from flowcheck.stages.replicas import open_replica
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import Map, Used, note_left_out
-from flowcheck.wire.job import decode_job
+from flowcheck.whole import write_whole
+from flowcheck.wire.job_file import decode_job
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.stages.proof import write_whole
+from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
 
 Used = NDArray[np.bool_] | None

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from flowcheck.config import JobConfig, OwnConfig
-from flowcheck.plane.extractor import PLAN_UNKNOWN, Extractor, place_staged
+from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
+from flowcheck.plane.plans import PLAN_UNKNOWN
 from flowcheck.stages.fitting import fits, misfit, same
 from flowcheck.stages.past import Past, past_of, was_at
-from flowcheck.stages.proof import write_whole
 from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import FlowReading, Part, Reading
 from flowcheck.wire.seen import FlowKey

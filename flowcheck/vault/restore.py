@@ -6,7 +6,7 @@ does not depend on the step stay as the trainer wrote them.
 
 from __future__ import annotations
 
-import os
+import glob
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from flowcheck.errors import StateError, naming
 from flowcheck.replica import optimizers
 from flowcheck.replica.snapshot import Snapshot
 from flowcheck.vault.template import Template
+from flowcheck.whole import growing_apart
 
 Rate = Callable[[int], float]
 """Learning rate of the step after so many were taken."""
@@ -103,16 +104,9 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
 
 def write(tree: Any, path: Path) -> None:
     """torch.save, whole or not at all. Raises OSError where there is no room."""
-    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with naming(path):
-            with growing.open("wb") as file:
-                _save(tree, file)
-                file.flush()
-                os.fsync(file.fileno())
-            growing.replace(path)
-    finally:
-        growing.unlink(missing_ok=True)
+    leftovers = f".{glob.escape(path.name)}.*.tmp"
+    with naming(path), growing_apart(path, leftovers=leftovers) as place, place.open("wb") as file:
+        _save(tree, file)
 
 
 def _save(tree: Any, file: BinaryIO) -> None:

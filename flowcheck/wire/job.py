@@ -11,16 +11,13 @@ from math import prod
 
 import msgspec
 
-from flowcheck.errors import LearnError
 from flowcheck.wire.seen import FlowKey
 from flowcheck.wire.terms import Kind, Protocol, Rule, Written
 
 MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
 FORMAT = 2
-FIRST_AMID = 1 << 32
-"""What the first message of a job that was met amid its run is called on every flow."""
-"""Of the file; another one is refused."""
+"""Of the file (wire/job_file.py); another one is refused."""
 UNSHOWN = "(no audit has shown it yet)"
 """Ends what of a joined job is assumed until an audit of a step taken since passes."""
 
@@ -249,19 +246,3 @@ def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[P
         Parameter(sizes=parameter.sizes, strides=parameter.strides, element_bytes=element_bytes)
         for parameter in parameters
     )
-
-
-def encode_job(job: Job) -> bytes:
-    """JSON, readable as it is."""
-    return msgspec.json.format(msgspec.json.encode(job), indent=1)
-
-
-def decode_job(text: bytes) -> Job:
-    """Raises LearnError for anything `encode_job` did not write."""
-    try:
-        job = msgspec.json.decode(text, type=Job)
-    except msgspec.DecodeError as error:
-        raise LearnError(f"not a learned job: {error}") from error
-    if job.format != FORMAT:
-        raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")
-    return job

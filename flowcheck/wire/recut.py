@@ -12,10 +12,10 @@ from enum import IntEnum
 
 import msgspec
 
+from flowcheck.wire.edge_messages import op_sizes
 from flowcheck.wire.extras import Extras, LaneSizes
 from flowcheck.wire.job import MAP_BYTES, Follows, Job, Op, Role
 from flowcheck.wire.layers import At, Fit, Search, State, Stream, after, fits, run_fits
-from flowcheck.wire.plan import op_sizes
 from flowcheck.wire.seen import FlowKey
 from flowcheck.wire.terms import Kind
 

@@ -27,7 +27,8 @@ from flowcheck.plane.parser import Parser
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.plane.staging import Staging
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, SendKind, Table
+from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
 from flowcheck.wire.seen import FlowKey
 
 TARGETS = {"LL": 1.0, "Simple": 0.85}

@@ -42,7 +42,8 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import run as run_stage
 from flowcheck.stages.update import UpdateService
-from flowcheck.wire.job import Job, Parameter, encode_job
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule
 
 torch.set_num_threads(1)  # a forked child has no OpenMP workers

@@ -14,7 +14,7 @@ from support.staged import Chain, played
 
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn import read_stream
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))

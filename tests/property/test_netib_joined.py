@@ -23,7 +23,8 @@ from flowcheck.plane.shard import Shard
 from flowcheck.stages.gradients import open_log
 from flowcheck.stages.joining import EXPECTED as EXPECTED_FILE
 from flowcheck.stages.joining import KNOWN_JOB
-from flowcheck.wire.job import Job, Parameter, decode_job, encode_job
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
 SHAPES = {

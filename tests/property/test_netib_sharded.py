@@ -12,7 +12,8 @@ from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
 from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import Follows, decode_job
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn import read_stream
 
 

@@ -21,7 +21,8 @@ from flowcheck.plane.parser import Parser
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.plane.staging import Staging
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, SendKind, Table
+from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
 from flowcheck.wire.seen import FlowKey
 
 LL, SIMPLE = 0, 2

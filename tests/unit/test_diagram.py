@@ -19,7 +19,7 @@ from flowcheck.ops.learned import communicators_of_job
 from flowcheck.ops.status import _draw
 from flowcheck.plane.tape import read_tape
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import encode_job
+from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.terms import Protocol, Rule
 

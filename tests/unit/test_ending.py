@@ -14,10 +14,10 @@ from flowcheck.messages import StepLost
 from flowcheck.ops.ending import ending
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.incarnation import Incarnation
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.succession import Verdict
-from flowcheck.stages.supervisor import Progress
 
 CONFIG = JobConfig(
     source=(SourceConfig(interface="mirror0"),),

@@ -20,9 +20,10 @@ from support.extraction import (
 )
 
 from flowcheck.errors import RingError
-from flowcheck.plane.extractor import PLAN_ACTIVE, PLAN_SUSPENDED, Extractor
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import Staging
-from flowcheck.wire.plan import SendKind
+from flowcheck.wire.edge_messages import SendKind
 
 SIZE = 4096
 

@@ -12,7 +12,7 @@ import numpy as np
 from support.extraction import LL, SIMPLE, Bench, Send, bench, packets_of, plan_of
 
 from flowcheck.plane.extractor import Extractor
-from flowcheck.wire.plan import SendKind
+from flowcheck.wire.edge_messages import SendKind
 
 GRADIENT_BYTES = 1 << 17
 MESSAGE_BYTES = 2048

@@ -10,7 +10,7 @@ import pytest
 from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.messages import Drained, ShardReady, StepLost
-from flowcheck.stages import readings
+from flowcheck.stages import outcomes
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.learn import Reading, Weights
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
@@ -77,7 +77,7 @@ def play(
     shm: Path, tmp_path: Path, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[int], bool]], Chain]]:
     """A chain that is fed the frames that a predicate on their number keeps."""
-    monkeypatch.setattr(readings, "read_stream", reading)
+    monkeypatch.setattr(outcomes, "read_stream", reading)
     chains: list[Chain] = []
 
     def make_chain(keep: Callable[[int], bool]) -> Chain:

@@ -16,7 +16,7 @@ from flowcheck.plane.tape import read_tape
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.model import layout_of
-from flowcheck.wire.job import decode_job, encode_job
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))

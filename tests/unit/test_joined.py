@@ -26,7 +26,8 @@ from flowcheck.plane.shard import Shard
 from flowcheck.stages.assumed import BASE_FITS, assumed
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.joining import KNOWN_JOB
-from flowcheck.wire.job import UNSHOWN, Job, decode_job, encode_job
+from flowcheck.wire.job import UNSHOWN, Job
+from flowcheck.wire.job_file import decode_job, encode_job
 
 SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}
 

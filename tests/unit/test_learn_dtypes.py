@@ -13,7 +13,8 @@ from support.netib import Options, Truth, generate
 from flowcheck.plane.tape import read_tape
 from flowcheck.stages.proof import consistent
 from flowcheck.wire import ddp
-from flowcheck.wire.job import Job, Parameter, decode_job, encode_job
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut

@@ -17,7 +17,7 @@ from support.chain import wait_until
 from flowcheck._core import ffi
 from flowcheck.config import job_from
 from flowcheck.plane.merge import Joined
-from flowcheck.stages import learner, readings, unlearned
+from flowcheck.stages import learner, outcomes, unlearned
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.living import identity
@@ -66,7 +66,7 @@ class Slow:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     nothing = Joined(flows=[], messages=[], conflicts=0, homeless=0, names=[])
-    monkeypatch.setattr(readings, "read_stream", made)
+    monkeypatch.setattr(outcomes, "read_stream", made)
     monkeypatch.setattr(learner, "view_of", lambda extractor, copy: None)
     monkeypatch.setattr(learner, "join", lambda views: nothing)
     yield made
@@ -111,7 +111,7 @@ def test_a_reading_that_raises_is_a_fault_of_the_stage(
     def raising(*_: object, **__: object) -> Reading:
         raise ZeroDivisionError("of the reading")
 
-    monkeypatch.setattr(readings, "read_stream", raising)
+    monkeypatch.setattr(outcomes, "read_stream", raising)
     mine = Learner(RunDir(tmp_path))
     with pytest.raises(RuntimeError, match="ZeroDivisionError: of the reading"):
         mine.learn(staged(8), at_once=False, wait_s=LIMIT_S)

@@ -14,7 +14,7 @@ from support.staged import Chain, played
 
 from flowcheck.config import job_from
 from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import decode_job, encode_job
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import is_linear

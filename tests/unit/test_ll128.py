@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from support.extraction import FLOW, RECEIVER, SENDER, bench
 
 from flowcheck.lab.frames import frame, write_packets
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, SendKind, Table
+from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
 
 ORDERS = {"since 2.10": 1, "before 2.10": 3}
 LL128, LINEAR = ORDERS.values()

@@ -15,7 +15,8 @@ from flowcheck.replica.layout import Layout
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.update import UpdateService
-from flowcheck.wire.job import Communicator, Job, Parameter, encode_job
+from flowcheck.wire.job import Communicator, Job, Parameter
+from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule
 
 

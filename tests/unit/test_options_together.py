@@ -16,7 +16,8 @@ from flowcheck.errors import ConfigError
 from flowcheck.plane.tape import read_tape
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.proof import consistent
-from flowcheck.wire.job import Parameter, decode_job, encode_job
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.stated import Stated
 

@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import LearnError
-from flowcheck.wire.job import (
-    Communicator,
-    Edge,
-    Job,
-    Op,
-    Parameter,
-    PointToPoint,
-    Role,
-    decode_job,
-    encode_job,
-)
-from flowcheck.wire.plan import SEGMENT, SEND, SendKind, Table, compile_flow_plans
+from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
+from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.wire.plan import SEGMENT, SEND, Table, compile_flow_plans
 from flowcheck.wire.schedule import Kind, Protocol, Rule, all_reduce
 from flowcheck.wire.seen import FlowKey
 

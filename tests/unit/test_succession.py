@@ -21,7 +21,7 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages import extract, learner
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.learner import Learner
-from flowcheck.wire.job import decode_job
+from flowcheck.wire.job_file import decode_job
 
 STEPS = 5
 """Whole ones of the first life."""

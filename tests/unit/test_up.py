@@ -23,10 +23,11 @@ from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.heard import Progress
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import Progress
 from flowcheck.stages.unlearned import Unlearned
-from flowcheck.wire.job import Job, Parameter, encode_job
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule
 
 Life = Callable[[JobConfig, RunDir], Progress]

@@ -22,7 +22,8 @@ from flowcheck.plane.tape import read_tape
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import Map, note_left_out
-from flowcheck.wire.job import Job, decode_job, encode_job
+from flowcheck.wire.job import Job
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))

@@ -16,6 +16,7 @@ import msgspec
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab.cluster.processes import Process
 from flowcheck.lab.cluster.spec import Cluster
+from flowcheck.whole import place_of, write_whole
 
 FOLDER = Path("/run/flowcheck/lab")
 LOCK_LIMIT_S = 60.0
@@ -43,7 +44,7 @@ def folder_of(name: str) -> Path:
 
 
 def save(state: State) -> None:
-    write(path_of(state.cluster.name), msgspec.json.encode(state))
+    write_whole(path_of(state.cluster.name), msgspec.json.encode(state), durable=False)
 
 
 def load(name: str) -> State | None:
@@ -63,19 +64,12 @@ def names() -> list[str]:
 
 def forget(name: str) -> bool:
     """Removes every file of cluster `name`; True if there was one."""
-    there = [path_of(name), _draft(path_of(name)), folder_of(name)]
+    there = [path_of(name), place_of(path_of(name)), folder_of(name)]
     found = any(path.exists() for path in there)
     shutil.rmtree(folder_of(name), ignore_errors=True)
     for path in there[:2]:
         path.unlink(missing_ok=True)
     return found
-
-
-def write(path: Path, data: bytes) -> None:
-    """The old content or the new one, at every instant."""
-    draft = _draft(path)
-    draft.write_bytes(data)
-    draft.replace(path)
 
 
 @contextmanager
@@ -117,7 +111,3 @@ def _try_lock(descriptor: int) -> bool:
         return os.fstat(descriptor).st_ino == FOLDER.stat().st_ino
     except OSError:
         return False
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")

@@ -8,6 +8,7 @@ import msgspec
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab.cluster import state
+from flowcheck.whole import write_whole
 
 WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
 """Bytes. Open vSwitch reads its ports through sockets of the default size, which overflow at a few
@@ -27,7 +28,7 @@ def raise_for(name: str) -> list[str]:
     record = _load() or Raised({key: _read(key) for key in WANTED}, [])
     if name not in record.users:
         record.users.append(name)
-    state.write(RECORD, msgspec.json.encode(record))
+    write_whole(RECORD, msgspec.json.encode(record), durable=False)
     said = []
     for key, wanted in WANTED.items():
         if _read(key) < wanted:
@@ -44,7 +45,7 @@ def put_back(name: str) -> list[str]:
         return []
     record.users.remove(name)
     if record.users:
-        state.write(RECORD, msgspec.json.encode(record))
+        write_whole(RECORD, msgspec.json.encode(record), durable=False)
         return []
     said = []
     for key, before in record.before.items():

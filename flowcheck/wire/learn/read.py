@@ -20,7 +20,8 @@ from flowcheck.wire.learn.jobs.parts import (
     unless_mixed,
 )
 from flowcheck.wire.learn.jobs.sharding.basis import SHARDED
-from flowcheck.wire.learn.jobs.sharding.job import Learned, gathers, learn_sharded, with_sums
+from flowcheck.wire.learn.jobs.sharding.hybrid import with_sums
+from flowcheck.wire.learn.jobs.sharding.job import Learned, gathers, learn_sharded
 from flowcheck.wire.learn.jobs.sharding.parted import learn_parted
 from flowcheck.wire.learn.jobs.sharding.parted_basis import STATES
 from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero

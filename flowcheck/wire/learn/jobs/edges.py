@@ -12,6 +12,9 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.terms import Protocol
 
+FIRST_AMID = 1 << 32
+"""What the first message of a job that was met amid its run is called on every flow."""
+
 
 def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
     """All of them; their first messages are those of `start`."""
@@ -50,7 +53,7 @@ def edges_amid(communicator: Communicator, start: Cut) -> list[job.Edge] | None:
         edges.append(
             msgspec.structs.replace(
                 edge,
-                first_numbers=(job.FIRST_AMID,) * len(edge.flows),
+                first_numbers=(FIRST_AMID,) * len(edge.flows),
                 first_psns=psns,
                 flags_count=False,
             )

@@ -20,7 +20,7 @@ from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.learn.verdict.doubt import writers_open
+from flowcheck.wire.learn.verdict.writers import writers_open
 from flowcheck.wire.terms import Kind, Protocol
 
 NO_START = (

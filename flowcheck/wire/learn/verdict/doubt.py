@@ -11,25 +11,14 @@ from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import WEIGHTS
 from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
 from flowcheck.wire.learn.verdict.ends import END_OPEN
+from flowcheck.wire.learn.verdict.writers import channels_open, writers_open
 from flowcheck.wire.schedule import Send
 from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
 from flowcheck.wire.terms import Kind, Protocol
-from flowcheck.wire.trees import tree_of
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
-WRITERS_OPEN = (
-    "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
-    "large on the wire as each other; NCCL's log of rank 0 tells (nccl_log in the job file, or "
-    "analyze --nccl-log)"
-)
-SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
 MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the same sizes"
-TREES_OPEN = (
-    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
-)
-
-
 UNREAD_BESIDE = "how large it is: sends of the same time fit no collective, and may be parts of it"
 
 
@@ -39,7 +28,7 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
         return [cut.doubt]
     if told := writers_open(cut, communicator):
         return [told]
-    if communicator.ring.order == OPEN and _channels_open(cut, communicator):
+    if communicator.ring.order == OPEN and channels_open(cut, communicator):
         return [OPEN]
     if releases_open(cut, communicator):
         return ["the NCCL release: another one's partition has the same sizes at other places"]
@@ -74,34 +63,6 @@ def unread_since(communicator: Communicator) -> int | None:
     return min(left, default=None)
 
 
-def writers_open(cut: Cut, communicator: Communicator) -> str:
-    """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
-    if cut.op.kind is not Kind.ALL_REDUCE:
-        return ""
-    if cut.op.tree and (told := _trees_open(cut, communicator)):
-        return told
-    if _senders_open(communicator):
-        return SENDERS_OPEN
-    turns = _turns(cut, communicator)
-    return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
-
-
-def _trees_open(cut: Cut, communicator: Communicator) -> str:
-    """Why the channels of a tree may be each other; empty: they are told."""
-    ring = communicator.ring
-    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
-    for rival in communicator.rivals:
-        other = rival.ring
-        ways = {
-            tuple(tree_of(c, of.ranks, of.found) for c in range(used))
-            for of in (ring, other)
-            if of.found and of.ranks == ring.ranks
-        }
-        if len(ways) > 1:
-            return TREES_OPEN.format(ring.found, other.found)
-    return ""
-
-
 def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
     """A connection that has no part in it lost sends, or holds some that fit nowhere."""
     for edge, at, names, schedule in zip(
@@ -114,22 +75,6 @@ def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
             if idle and later and (gaps or communicator.cuts.unread):
                 return True
     return False
-
-
-def _senders_open(communicator: Communicator) -> bool:
-    """Another ring index explains every size as well: chunks may be each other."""
-    ring = communicator.ring
-    return any(
-        rival.ring.ranks == ring.ranks
-        and [e.writers for e in rival.ring.edges] != [e.writers for e in ring.edges]
-        for rival in communicator.rivals
-    )
-
-
-def _turns(cut: Cut, communicator: Communicator) -> list[int]:
-    """Channels on which it carries something and nothing tells who writes."""
-    turns = communicator.ring.turns
-    return sorted(c for c in turns if any(schedule[c] for schedule in cut.schedules))
 
 
 def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
@@ -159,7 +104,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
             assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
         elif other.extra_sends != ring.extra_sends:
             assumed.append("how many ring steps the trainer's NCCL makes")
-    if _channels_open(cut, communicator):
+    if channels_open(cut, communicator):
         assumed.append(ring.order)
     return list(dict.fromkeys(assumed))
 
@@ -239,19 +184,3 @@ def _only_total(cut: Cut, communicator: Communicator) -> bool:
         return False
     slack = LINE_BYTES if cut.op.protocol is Protocol.LL else 1
     return bool(fits) and all(abs(f.total_bytes - cut.op.work_bytes) < slack for f in fits)
-
-
-def _channels_open(cut: Cut, communicator: Communicator) -> bool:
-    """Two connections of an edge that carry something here had the same sizes all along, so
-    that nothing tells which channel is which."""
-    for edge, names, schedule in zip(
-        communicator.ring.edges, cut.channels, cut.schedules, strict=True
-    ):
-        histories = [
-            tuple((n, s.wire_bytes) for n, s in sorted(stream.sends.items()))
-            for stream, name in zip(edge.streams, names, strict=True)
-            if name is not None and schedule[name]
-        ]
-        if len(set(histories)) < len(histories):
-            return True
-    return False

@@ -102,11 +102,7 @@ def _cuts(
 
 def _instants(lanes: Sequence[Lane]) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """([lane] index of the next message, time since the one before) before every message."""
-    merged = sorted(
-        (message.first_ns, message.order, lane)
-        for lane, one in enumerate(lanes)
-        for message in one.seen
-    )
+    merged = sorted((*message.time, lane) for lane, one in enumerate(lanes) for message in one.seen)
     at = [0] * len(lanes)
     last: int | None = None
     for time_ns, _, lane in merged:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire import job
+from flowcheck.wire.edge_messages import iteration_sizes
+from flowcheck.wire.learn.jobs.edges import FIRST_AMID
 from flowcheck.wire.learn.jobs.late.instants import SHORT, Lane, first_iteration
 from flowcheck.wire.learn.jobs.late.turns import in_turn
-from flowcheck.wire.plan import iteration_sizes
 from flowcheck.wire.seen import FlowKey, MessageSeen
 
 START_PSN = 1 << 32
@@ -156,7 +157,7 @@ def _from(
         flows = tuple(of[0].flow if of else None for of in next_ones)
         pairs = tuple(tuple(message.flow for message in of) for of in next_ones)
         # Divisible, so that the first message of the first flow has it.
-        numbers = tuple(job.FIRST_AMID * (1 if edge.split else max(len(of), 1)) for of in next_ones)
+        numbers = tuple(FIRST_AMID * (1 if edge.split else max(len(of), 1)) for of in next_ones)
         # What a flag counts from is told by each message's own.
         edges.append(
             msgspec.structs.replace(

@@ -24,14 +24,14 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharding import basis
 from flowcheck.wire.learn.jobs.sharding.exact import exact
+from flowcheck.wire.learn.jobs.sharding.hybrid import reduced_beside
 from flowcheck.wire.learn.jobs.sharding.periods import Period, Token, period_of
-from flowcheck.wire.learn.reading import Collective, Weights
+from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
-SUMMED_PARTS = "gradients of one rank's parts, summed over all copies of the model"
 ENOUGH_BYTES = 32
 """Of a rank's part, before it is no chance that another gather holds the same."""
 
@@ -77,33 +77,10 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     if learned.job is not None and by_order:
         more = (*learned.job.assumed, basis.SIZES_OPEN)
         learned = replace(learned, job=msgspec.structs.replace(learned.job, assumed=more))
-    if learned.job is None or not _reduced_beside(learned.job, communicators):
+    if learned.job is None or not reduced_beside(learned.job, communicators):
         return learned
     told = msgspec.structs.replace(learned.job, evidence=(*learned.job.evidence, basis.HYBRID))
     return replace(learned, job=told)
-
-
-def _reduced_beside(learned: job.Job, communicators: Sequence[Communicator]) -> bool:
-    """Another communicator sums what has the sizes of one rank's parts."""
-    sums = (cut.op for c in communicators for cut in c.cuts.found)
-    return _parts(learned) <= {op.work_bytes for op in sums if op.kind is Kind.ALL_REDUCE}
-
-
-def _parts(learned: job.Job) -> set[int]:
-    """Bytes of one rank's part of each unit's gradient, as they are scattered."""
-    scatters = (op for op in learned.each if op.kind is Kind.REDUCE_SCATTER)
-    return {op.work_bytes for op in scatters}
-
-
-def with_sums(collectives: Sequence[Collective], learned: job.Job) -> tuple[Collective, ...]:
-    """All of them, and of HSDP what is summed over the copies of the model called so."""
-    if basis.HYBRID not in learned.evidence:
-        return tuple(collectives)
-    parts = _parts(learned)
-    return tuple(
-        replace(c, meaning=SUMMED_PARTS) if c.kind == "all_reduce" and c.bytes in parts else c
-        for c in collectives
-    )
 
 
 def _canvas(cut: Cut, ring: Ring) -> Canvas | None:

@@ -1,0 +1,57 @@
+"""What a chain has done so far, as its events told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flowcheck.messages import (
+    Drained,
+    Hello,
+    Message,
+    Note,
+    SourceEnded,
+    StepApplied,
+    StepLost,
+)
+
+
+@dataclass
+class Progress:
+    """What the chain has done so far, as its events told."""
+
+    steps: int = 0
+    digest: str = ""
+    lost: StepLost | None = None
+    in_flight: StepLost | None = None
+    """A step that was not whole when the chain was told to end: no loss."""
+    ended: set[str] = field(default_factory=set)
+    """Capture stages whose source has ended."""
+    complete_steps: int | None = None
+    """Steps the whole stream held, once it is extracted to its end."""
+    why: str = ""
+    """What kept the extractor from more."""
+    notes: list[str] = field(default_factory=list)
+    up: set[str] = field(default_factory=set)
+    """Stages that have come up."""
+    restarts: int = 0
+
+    def hear(self, message: Message, *, ending: bool, captures: Sequence[str]) -> None:
+        """ending: the chain was told to end; captures: the capture stage of each ring."""
+        match message:
+            case Hello(stage=stage):
+                self.up.add(stage)
+            case StepApplied(step=step, digest=digest):
+                self.steps, self.digest = max(self.steps, step), digest
+            case StepLost() if ending:
+                self.in_flight = self.in_flight or message
+            case StepLost():
+                self.lost = self.lost or message
+            case SourceEnded(ring=ring):
+                self.ended.add(captures[ring])
+            case Drained(stage="extract", steps=steps, why=why):
+                self.complete_steps, self.why = steps, why
+            case Note(stage=stage, sentence=sentence):
+                self.notes.append(f"{stage}: {sentence}")
+            case _:
+                pass

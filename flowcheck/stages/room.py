@@ -1,0 +1,47 @@
+"""How far the rings of a chain are read, and what their staging files still have room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.plane.extractor import Extractor
+
+SPAN_SLOTS = 4096
+"""Slots per ring and turn: a few hundred microseconds."""
+SPAN_SLOTS_LEAST = 256
+"""Where little room is left for packets whose message another ring may know."""
+
+
+def slots(extractor: Extractor, rings: int) -> int:
+    """How much to take at once: what one of several rings holds for another must find room."""
+    if rings == 1:
+        return SPAN_SLOTS
+    return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.held_free))
+
+
+def drained(extractors: Sequence[Extractor]) -> bool:
+    """Every source has ended and every frame of it is extracted."""
+    return all(extractor.ring.drained for extractor in extractors)
+
+
+def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
+    """Those whose source waits until staging has room again."""
+    return [extractor for extractor in extractors if extractor.stalled]
+
+
+def staged(extractors: Sequence[Extractor]) -> int:
+    """Messages without a home."""
+    return sum(int(x.staging.handle.header.records_held) for x in extractors)
+
+
+def crowded(extractors: Sequence[Extractor]) -> bool:
+    """Packets whose message is not known yet fill two thirds of what any ring may hold of them."""
+    return any(2 * x.staging.held_free < x.staging.held_packets for x in extractors)
+
+
+def fuller(extractor: Extractor, share: float) -> bool:
+    """Messages fill more than `share` of what one ring may stage, in bytes or in records."""
+    header = extractor.staging.handle.header
+    if extractor.staging.data_free_bytes < (1 - share) * int(header.data_bytes):
+        return True
+    return int(header.records_held) > share * int(header.records_max)

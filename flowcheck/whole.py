@@ -1,0 +1,111 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = True) -> None:
+    """The old content or the new one, at every instant. durable: it is on disk when this returns;
+    else it need not outlive the machine."""
+    with growing(path, durable=durable) as place:
+        place.write_bytes(data)
+
+
+@contextmanager
+def growing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Where to write a file or a folder that gets its name when it is whole; nothing of it stays
+    after an error. One process writes `path` at a time: what a killed one left goes first."""
+    place = place_of(path)
+    _remove(place)
+    with _taking_its_name(place, path, durable=durable):
+        yield place
+
+
+def place_of(path: Path) -> Path:
+    """Where `growing` has `path` written."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextmanager
+def growing_apart(path: Path, *, leftovers: str, folder: bool = False) -> Iterator[Path]:
+    """`growing` where several processes may write at once, each at a place of its own, made here
+    as a file or a folder. leftovers: a pattern of names beside `path`; what a killed process left
+    under one of them goes first."""
+    for left in path.parent.glob(leftovers):
+        _sweep(left)
+    place = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    held = _made(place, folder=folder)
+    try:
+        with _taking_its_name(place, path, durable=True):
+            yield place
+    finally:
+        os.close(held)
+
+
+def sync(path: Path) -> None:
+    """fsync of a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None]:
+    try:
+        yield
+        if durable:
+            sync(place)
+        place.replace(path)
+    except BaseException:
+        _remove(place)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def _made(place: Path, *, folder: bool) -> int:
+    """A descriptor that locks `place` as long as this process lives, made anew."""
+    while True:
+        _remove(place)  # of a process that had this number
+        if folder:
+            place.mkdir()
+        else:
+            place.touch(exist_ok=False)
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # NFS locks no folder: nobody else's is taken away there
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), place.stat()):
+                return descriptor
+        os.close(descriptor)  # swept before it was locked
+
+
+def _sweep(left: Path) -> None:
+    """Takes away what no living process is writing."""
+    try:
+        descriptor = os.open(left, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        _remove(left)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)

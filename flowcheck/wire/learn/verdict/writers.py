@@ -1,0 +1,78 @@
+"""Who wrote the sends of a collective, where the sizes of several ranks or channels are alike."""
+
+from __future__ import annotations
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.terms import Kind
+from flowcheck.wire.trees import tree_of
+
+WRITERS_OPEN = (
+    "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
+    "large on the wire as each other; NCCL's log of rank 0 tells (nccl_log in the job file, or "
+    "analyze --nccl-log)"
+)
+SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
+TREES_OPEN = (
+    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
+)
+
+
+def writers_open(cut: Cut, communicator: Communicator) -> str:
+    """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
+    if cut.op.kind is not Kind.ALL_REDUCE:
+        return ""
+    if cut.op.tree and (told := _trees_open(cut, communicator)):
+        return told
+    if _senders_open(communicator):
+        return SENDERS_OPEN
+    turns = _turns(cut, communicator)
+    return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
+
+
+def _trees_open(cut: Cut, communicator: Communicator) -> str:
+    """Why the channels of a tree may be each other; empty: they are told."""
+    ring = communicator.ring
+    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
+    for rival in communicator.rivals:
+        other = rival.ring
+        ways = {
+            tuple(tree_of(c, of.ranks, of.found) for c in range(used))
+            for of in (ring, other)
+            if of.found and of.ranks == ring.ranks
+        }
+        if len(ways) > 1:
+            return TREES_OPEN.format(ring.found, other.found)
+    return ""
+
+
+def _senders_open(communicator: Communicator) -> bool:
+    """Another ring index explains every size as well: chunks may be each other."""
+    ring = communicator.ring
+    return any(
+        rival.ring.ranks == ring.ranks
+        and [e.writers for e in rival.ring.edges] != [e.writers for e in ring.edges]
+        for rival in communicator.rivals
+    )
+
+
+def _turns(cut: Cut, communicator: Communicator) -> list[int]:
+    """Channels on which it carries something and nothing tells who writes."""
+    turns = communicator.ring.turns
+    return sorted(c for c in turns if any(schedule[c] for schedule in cut.schedules))
+
+
+def channels_open(cut: Cut, communicator: Communicator) -> bool:
+    """Two connections of an edge that carry something here had the same sizes all along, so
+    that nothing tells which channel is which."""
+    for edge, names, schedule in zip(
+        communicator.ring.edges, cut.channels, cut.schedules, strict=True
+    ):
+        histories = [
+            tuple((n, s.wire_bytes) for n, s in sorted(stream.sends.items()))
+            for stream, name in zip(edge.streams, names, strict=True)
+            if name is not None and schedule[name]
+        ]
+        if len(set(histories)) < len(histories):
+            return True
+    return False
