@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.netib import Options, generate
+from support.netib.manners import Manners
+from support.netib.nodes import log_of
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.stated import with_log
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import read_stream
 from flowcheck.wire.logged import RingOrder, of_another_job, read_log
+from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule
 
 # Two nodes of eight GPUs, NCCL_DEBUG=INFO, under torchrun (which puts its own words before).
@@ -84,3 +90,29 @@ def test_log_of_another_job_is_said() -> None:
     orders = read_log(LOG).orders
     assert of_another_job(orders, [16, 4]) is None and of_another_job(orders, []) is None
     assert "rings of 2, 16 ranks, and those seen have 4" in str(of_another_job(orders, [4, 4]))
+
+
+def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Path) -> None:
+    # Chunks of as many LL128 groups each, and a ring in another order than that of ranks.
+    options = Options(
+        seed=6,
+        ranks=5,
+        channels=3,
+        protocol="LL128",
+        version=(2, 26),
+        shapes=((60, 40), (60,), (50, 60)),
+        mirrored=(1,),
+        mtu=4096,
+        steps=2,
+        manners=Manners(ring="one"),
+    )
+    made = generate(options, tmp_path)
+    tape = read_tape(made.files)
+    open_ = read_stream(tape.flows, tape.messages)
+    assert open_.job is None
+    assert "nccl_log" in open_.why_not[0]
+    log = read_log(log_of(options))
+    told = read_stream(tape.flows, tape.messages, stated=Stated(rings=log.orders))
+    found = {one.sha256 for one in told.collectives}
+    assert told.job is not None and {one.sha256 for one in made.truth.gradients} <= found
+    assert any("NCCL's log" in sentence for sentence in told.job.assumed)

@@ -225,6 +225,10 @@ CASES: dict[str, Options] = {
         ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 30), duplicates=20,
         retransmits=8,
     ),
+    "r6-ll128-226-ring-order": Options(
+        seed=5, ranks=6, protocol="LL128", shapes=((60, 40), (60,), (50, 60)), channels=5,
+        version=(2, 26), mtu=4096, steps=2, mirrored=(5,), manners=Manners(ring="one"),
+    ),
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Rings over nodes of several GPUs as NCCL's log has them, for connections met amid a run.
+"""Rings as NCCL's log has them, with the ranks that clear-to-send messages name as writers.
 
-Where the start was seen the log only decides what sizes leave open (search/writers.py); here it is
-all that tells, with the ranks that clear-to-send messages name as writers.
+Over nodes of several GPUs they are all that tells where a run is joined; where its start was seen
+the log only decides what sizes leave open (search/writers.py).
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ BY_LOG = (
 
 
 def logged_rings(
-    group: Group, rules: tuple[Rule, ...], orders: Sequence[RingOrder]
+    group: Group,
+    rules: tuple[Rule, ...],
+    orders: Sequence[RingOrder],
+    most_gpus: int | None = None,
 ) -> Iterator[Ring]:
-    """Those rings of the log whose writers are the ranks named on every connection."""
+    """Those rings of the log whose writers are the ranks named on every connection. most_gpus: of a
+    node; None: as many as there may be."""
     path = path_of(group)
     if path is None:
         return
     for order in orders:
         ranks = order.ranks or len(order.channels[0])
-        for gpus in range(2, ranks // 2 + 1):
+        for gpus in range(1, min(most_gpus or ranks, ranks // 2) + 1):
             edges = None if ranks % gpus else _edges(group, path, order, ranks, gpus)
             if edges is not None:
                 yield Ring(

@@ -9,6 +9,7 @@ from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
+from flowcheck.wire.learn.flows.logged import logged_rings
 from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
@@ -26,6 +27,7 @@ from flowcheck.wire.learn.search.scores import (
     score_of,
 )
 from flowcheck.wire.learn.search.sounding import sounded
+from flowcheck.wire.learn.search.started import starting_up
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
@@ -116,7 +118,8 @@ def read_group(
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work. near:
     ranks of rings on the same hosts, which it rather has too; logged: as NCCL's log has rings."""
-    guesses = [] if gathers else sounded(group, rules, purse, logged)
+    guesses = [] if gathers else list(logged_rings(group, rules, logged, most_gpus=1))
+    guesses += [] if gathers else sounded(group, rules, purse, logged)
     counted = ranks_counted(s for of in group.links.values() for s in of)
     likely = {*counted[:1], *near}
     ordered = sorted(rings(group, rules), key=lambda g: (g.penalty, g.ranks not in likely))
@@ -180,8 +183,11 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
     """Readings of guesses as far as these may still be the likeliest."""
     found: list[Cuts] = []
     least = float("inf")
-    for ring in guesses:
+    begun = starting_up(guesses, purse) if in_order else []
+    for ring in (*begun, *(ring for ring in guesses if ring not in begun)):
         if PENALTY_COST * ring.penalty > least:
+            continue
+        if ring not in begun and any(map(explains_all, found)):
             break
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         found.append(

@@ -123,8 +123,11 @@ def _better(
 
 
 def _whole(found: Sequence[Communicator]) -> bool:
-    """Nothing of it is unread, and no hint of hosts or tags is left aside."""
-    return bool(found) and all(not c.cuts.unread and c.ring.penalty < 2 for c in found)
+    """Nothing of it is unread, and no hint of hosts or tags is left aside but where a trainer's
+    plan bears the ring out: ranks in it may stand in any order."""
+    return bool(found) and all(
+        not c.cuts.unread and (c.ring.penalty < 2 or c.habits.buckets) for c in found
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,11 @@ def _types(habits: Habits, grain: int) -> tuple[int, ...]:
     if len(own) != 1 or len(habits.shapes) != 1:
         return ELEMENT_BYTES
     counts = habits.shapes[0].counts
-    buckets = [sum(counts[i] for i in of) for of in habits.buckets]
+    tensors = habits.buckets
+    if habits.reduced:
+        # Iteration 0 reduced them all in one.
+        tensors = (*tensors, *habits.first_buckets)
+    buckets = [sum(counts[i] for i in of) for of in tensors]
     [told] = own
     sizes = [round_up(count * told, grain) for count in buckets]
     return tuple(

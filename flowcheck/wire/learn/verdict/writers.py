@@ -7,12 +7,12 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.terms import Kind
 from flowcheck.wire.trees import tree_of
 
+LOG_TELLS = "NCCL's log of rank 0 tells (nccl_log in the job file, or analyze --nccl-log)"
 WRITERS_OPEN = (
     "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
-    "large on the wire as each other; NCCL's log of rank 0 tells (nccl_log in the job file, or "
-    "analyze --nccl-log)"
+    f"large on the wire as each other; {LOG_TELLS}"
 )
-SENDERS_OPEN = "the ring index of the senders: sizes fit another as well"
+SENDERS_OPEN = f"the ring index of the senders: sizes fit another as well; {LOG_TELLS}"
 TREES_OPEN = (
     "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
 )
