@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -12,8 +13,9 @@ import numpy as np
 from rich.console import Console
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import StateError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import anchor
+from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica import optimizers
 from flowcheck.replica.header import peek_versions
@@ -43,6 +45,19 @@ class Place:
 NOWHERE = Place()
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A checkpoint that is proved to be a job's base, or stated to be it."""
+
+    template: Template
+    sections: dict[str, np.ndarray]
+    file: Path
+    why: str
+    """How that is known."""
+    after: int = 0
+    """Steps of the job that were logged before it, of one joined amid its run."""
+
+
 def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int:
     """Gives the base to a chain that runs, and waits until its updater took it.
 
@@ -50,19 +65,48 @@ def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int
     step the job began with, or, of a joined job, where its place in the log is not told, or where
     it was not taken in TAKEN_LIMIT_S.
     """
-    template, why = take(RunDir(root), file, place)
+    where, found = take(RunDir(root), file, place)
+    step = found.template.step
     if as_json:
-        print(json.dumps({"step": template.step, "file": str(file)}))
+        print(json.dumps({"step": step, "file": str(file), "run": str(where.root)}))
     else:
+        of = "" if where.root == root else f" of {where.root}"
         Console(highlight=False, soft_wrap=True).print(
-            f"step {template.step} of {file} is the base: {why}; what was logged since is being "
+            f"step {step} of {file} is the base{of}: {found.why}; what was logged since is being "
             "taken"
         )
     return 0
 
 
-def take(where: RunDir, file: Path, place: Place = NOWHERE) -> tuple[Template, str]:
-    """As `run`; the base, and why it is one."""
+def take(where: RunDir, file: Path, place: Place = NOWHERE) -> tuple[RunDir, Base]:
+    """As `run`; the job it is the base of, and the base."""
+    where.settings()
+    runs = every(where)
+    own, found = (where, _of_one(where, file, place)) if len(runs) < 2 else _of(runs, file, place)
+    _put(own, found)
+    _wait(own)
+    return own, found
+
+
+def _of(runs: Sequence[RunDir], file: Path, place: Place) -> tuple[RunDir, Base]:
+    """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
+    if place.then is None and place.after is not None:
+        right = "of several jobs a later checkpoint tells which it is of (--then FILE); --run "
+        raise ConfigError("--after", place.after, right + f"{runs[0].root}/jobs/N names one")
+    found: list[tuple[RunDir, Base]] = []
+    why = []
+    for number, own in enumerate(runs, 1):
+        try:
+            found.append((own, _of_one(own, file, place)))
+        except StateError as error:
+            why.append(f"job {number}: {error}")
+    if len(found) == 1:
+        return found[0]
+    told = "; ".join(why) if not found else "it is that of several of them"
+    raise StateError(f"{file}: which of the jobs it is the base of is not told ({told})")
+
+
+def _of_one(where: RunDir, file: Path, place: Place) -> Base:
     root, config = where.root, where.settings()
     if not where.replica.exists():
         raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
@@ -70,17 +114,26 @@ def take(where: RunDir, file: Path, place: Place = NOWHERE) -> tuple[Template, s
         raise StateError(f"{root}: the replica's state is known: nothing waits for a base")
     if "update" not in where.stage_pids():
         raise StateError(f"{root}: no updater runs there to take a base: flowcheck up JOB.toml")
-    found = give(where, config, file, place)
-    _wait(where)
-    return found
+    return proved(where, config, file, place)
 
 
 def give(
     where: RunDir, config: JobConfig, file: Path, place: Place = NOWHERE
 ) -> tuple[Template, str]:
-    """Puts the state of a checkpoint where the updater takes it, once its parameters are proved to
-    be those the job began with, or its place in the log is told; with it why it is the base.
-    Raises StateError where they are not."""
+    """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
+    base."""
+    found = proved(where, config, file, place)
+    _put(where, found)
+    return found.template, found.why
+
+
+def _put(where: RunDir, base: Base) -> None:
+    write_base(where, base.template.step, base.sections, str(base.file), after=base.after)
+
+
+def proved(where: RunDir, config: JobConfig, file: Path, place: Place = NOWHERE) -> Base:
+    """The state of a checkpoint, once its parameters are proved to be those the job began with, or
+    its place in the log is told. Raises StateError where they are not."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
     template = load_template(file, layout, stated_names(layout))
@@ -89,8 +142,7 @@ def give(
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
     if job.joined:
         after, why = _placed(where, config, layout, (template.step, sections), place)
-        write_base(where, template.step, sections, str(file), after=after)
-        return template, why
+        return Base(template, sections, file, why, after)
     if place != NOWHERE:
         raise StateError(f"{where.root}: the job's start was seen: it tells itself where it began")
     if not where.weights.exists():
@@ -103,8 +155,8 @@ def give(
                 f"{file}: is not what the job began with: {p.name} of step {template.step} is "
                 "another than its start-up broadcast sent"
             )
-    write_base(where, template.step, sections, str(file))
-    return template, "its parameters are those the job began with, bit for bit"
+    why = "its parameters are those the job began with, bit for bit"
+    return Base(template, sections, file, why)
 
 
 def _placed(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,17 +14,16 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
+from flowcheck.ops.foreknown import Foreknown, foreknown, put
 from flowcheck.ops.several import count, create_beside, every, own_settings, with_factories
-from flowcheck.ops.stated import sharded_model, with_factory, with_log
+from flowcheck.ops.stated import with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
-from flowcheck.replica.gradients import forget_log
 from flowcheck.replica.schedule import rate_of
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.heard import Progress
-from flowcheck.stages.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
@@ -70,25 +68,14 @@ def ordinary_bytes_free() -> int:
     return min(shm.f_bavail * shm.f_frsize, available * 1024)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Files for a job that is joined amid its run, and of a sharded model."""
-
-    job: bytes | None
-    model: bytes | None
-    units: bytes | None
-
-
-def create(config: JobConfig, root: Path, expected: Expected | None = None) -> tuple[RunDir, str]:
+def create(
+    config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
+) -> tuple[RunDir, str]:
     """The run directory with its shared memory, and a sentence about where that lies. expected:
-    what a model reduces, for a job whose start may not be seen."""
+    [job] what its model reduces, as `foreknown` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
-    model = sharded_model(config)
-    known = _Known(
-        newest_known(config, root) if may_join(own_settings(config, 1)) else None,
-        None if expected is None else msgspec.json.encode(expected),
-        None if model is None else msgspec.json.encode(model),
-    )
+    own = [own_settings(config, number) for number in range(1, count(config) + 1)]
+    known = foreknown(own, root, expected)
     need = memory_need(config)
     place = choose(need)
     if place.huge_pages:
@@ -114,21 +101,13 @@ def _create_in(
     config: JobConfig,
     root: Path,
     learned: tuple[bytes, bytes] | None,
-    known: _Known,
+    known: Sequence[Foreknown],
 ) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
     try:
         with naming(run.root):
             run.config.write_bytes(encode_config(own_settings(config, 1)))
-            if config.gradient_log.file is not None:
-                forget_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
-            if known.job is not None:
-                (run.learned_folder / KNOWN_JOB).write_bytes(known.job)
-            if known.model is not None:
-                (run.learned_folder / EXPECTED).write_bytes(known.model)
-            run.units.unlink(missing_ok=True)
-            if known.units is not None:
-                run.units.write_bytes(known.units)
+            put(run, own_settings(config, 1), known[0])
             if learned is not None:
                 run.weights.write_bytes(learned[1])
                 run.learned_job.write_bytes(learned[0])
@@ -147,7 +126,7 @@ def _create_in(
             ).close()
             flows.close()
             ring.close()
-        create_beside(config, run, place.folder)
+        create_beside(config, run, place.folder, known)
     except BaseException:
         run.remove()
         raise

@@ -5,12 +5,26 @@ from __future__ import annotations
 from flowcheck.config import JobConfig
 from flowcheck.ops.plan_model import load_model
 from flowcheck.ops.plan_traffic import REVERSE, Options, traffic_of
+from flowcheck.ops.several import count, own_settings
 from flowcheck.ops.stated import KEY
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.terms import Kind
 
 MIB = 1 << 20
+
+
+def expected_of_each(config: JobConfig) -> list[Expected | None]:
+    """[job] of each; see `expected_of`."""
+    made: dict[str, Expected | None] = {}
+    found = []
+    for number in range(1, count(config) + 1):
+        own = own_settings(config, number)
+        key = repr(own.model)
+        if key not in made:
+            made[key] = expected_of(own)
+        found.append(made[key])
+    return found
 
 
 def expected_of(config: JobConfig) -> Expected | None:

@@ -3,12 +3,14 @@ its own below the first one's, with extractor and updater of its own behind the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from flowcheck.config import JobConfig, OwnConfig, check_clip, check_told_apart, encode_config
 from flowcheck.errors import naming
+from flowcheck.ops.foreknown import Foreknown, put
 from flowcheck.ops.stated import with_factory
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.rundir import RunDir
@@ -46,9 +48,6 @@ def own_settings(config: JobConfig, number: int) -> JobConfig:
     log = config.gradient_log
     if log.file is not None and number > 1:
         log = msgspec.structs.replace(log, file=f"{log.file}.{number}")
-    replica = config.replica
-    if config.several:
-        replica = msgspec.structs.replace(replica, joins=False)
     return msgspec.structs.replace(
         config,
         optimizer=own.optimizer or config.optimizer,
@@ -57,13 +56,12 @@ def own_settings(config: JobConfig, number: int) -> JobConfig:
         together=not config.job if config.together is None else config.together,
         checkpoint=folder,
         gradient_log=log,
-        replica=replica,
     )
 
 
-def create_beside(config: JobConfig, run: RunDir, mount: Path) -> None:
+def create_beside(config: JobConfig, run: RunDir, mount: Path, known: Sequence[Foreknown]) -> None:
     """Run directories and staging of the further jobs; rings and flow tables are the first one's.
-    Raises ConfigError or RingError, leaving nothing behind."""
+    known: [job]. Raises ConfigError or RingError, leaving nothing behind."""
     made: list[RunDir] = []
     try:
         for number in range(2, count(config) + 1):
@@ -74,9 +72,9 @@ def create_beside(config: JobConfig, run: RunDir, mount: Path) -> None:
             with naming(folder):
                 (folder / "port").unlink(missing_ok=True)
                 (folder / "port").symlink_to(run.root.resolve())
-                own.config.write_bytes(encode_config(own_settings(config, number)))
-                if run.units.exists():
-                    own.units.write_bytes(run.units.read_bytes())
+                settings = own_settings(config, number)
+                own.config.write_bytes(encode_config(settings))
+                put(own, settings, known[number - 1])
             for ring in range(len(config.rings)):
                 Staging.create(
                     own.staging(ring),

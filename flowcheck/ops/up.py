@@ -10,7 +10,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.ops.chain import create, job_to_run, supervise
 from flowcheck.ops.ending import Ending, ending
-from flowcheck.ops.expected import expected_of
+from flowcheck.ops.expected import expected_of_each
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep_all, rescue
@@ -33,7 +33,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     """
     config = job_to_run(job)
     check_sources(config.source)
-    expected = expected_of(config)
+    expected = expected_of_each(config)
     where = root or Path(config.run)
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
@@ -44,7 +44,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             say(sentence)
         run, memory = create(config, where, expected)
         say(memory)
-        if (run.learned_folder / KNOWN_JOB).exists():
+        known = [own for own in every(run) if (own.learned_folder / KNOWN_JOB).exists()]
+        if known:
             say(KNOWN)
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
         supervisor = _supervised(config, run, signals)

@@ -17,7 +17,16 @@ from flowcheck.stages.apart import Apart
 from flowcheck.stages.files import create_shard, open_staging
 from flowcheck.stages.followed import Followed
 from flowcheck.stages.incarnation import await_first_base
-from flowcheck.stages.joining import JOINED, NO_ROOM, full, known_of, let_go, may_join, remember
+from flowcheck.stages.joining import (
+    JOINED,
+    NO_ROOM,
+    full,
+    known_of,
+    let_go,
+    may_join,
+    remember,
+    starts_in,
+)
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
@@ -169,6 +178,8 @@ class ExtractService:
 
     def _wait_for_turn(self) -> int:
         """Extractors of other jobs have still to say which flows are theirs."""
+        if self._known and full(self._extractors) and not starts_in(self._extractors):
+            return let_go(self._extractors)  # a job that is known is joined anywhere
         waiting = stalled(self._extractors)
         if not waiting or not self._claims.given_up():
             return 0

@@ -24,6 +24,7 @@ from flowcheck.whole import write_whole
 from flowcheck.wire.job import Follows, Job
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
+from flowcheck.wire.learn.jobs.late.joined import START_PSN
 
 REMEMBERED = "learned.json"
 """In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""
@@ -47,7 +48,7 @@ FULL = 0.75
 
 
 def may_join(config: JobConfig) -> bool:
-    """Where each step is one all-reduced backward; of several, whose turn it is nothing tells."""
+    """Where each step is one all-reduced backward; of more, which one comes nothing tells."""
     assert config.optimizer is not None
     return config.joins and config.optimizer.synced_backwards == 1
 
@@ -94,6 +95,15 @@ def newest_known(config: JobConfig, root: Path) -> bytes | None:
 def full(extractors: Sequence[Extractor]) -> bool:
     """Little room is left for what comes."""
     return any(fuller(extractor, FULL) for extractor in extractors)
+
+
+def starts_in(extractors: Sequence[Extractor]) -> bool:
+    """Of what is staged something is the first that its connection ever carried."""
+    for x in extractors:
+        records = x.staging.records()
+        if (records["message"]["first_psn"][records["state"] == 1] == START_PSN).any():
+            return True
+    return False
 
 
 def let_go(extractors: Sequence[Extractor]) -> int:

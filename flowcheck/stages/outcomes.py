@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from flowcheck.stages.proof import consistent
 from flowcheck.stages.wanted import Wanted, flows_of, of_wanted
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
-from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
+from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.lives import lives
 from flowcheck.wire.parted import Parted
 from flowcheck.wire.quiet import up_to_quiet
@@ -77,37 +76,6 @@ class Terms:
     parted: Parted | None = None
     wanted: Wanted | None = None
     """Which of several jobs; None: the one that began first."""
-
-
-def told(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
-    """A job by its start-up, or one that is known and joined amid its run."""
-    known, model = terms.known.job, terms.known.model
-    if known is None or not knows(known, seen.messages):
-        if model is not None and not any(map(from_start, seen.messages)):
-            return _stated(model, seen, flows, terms)
-        return outcome_of(read(seen, flows, terms))
-    job, why_not = join_job(known, seen.messages, ended=terms.ended)
-    if job is not None:
-        return Outcome(job=job)
-    others = [m for m in seen.messages if not of_job(known, m.flow)]
-    if any(from_start(message) for message in others):  # it may have been launched anew meanwhile
-        rest = [flow for flow in flows if not of_job(known, flow.key)]
-        outcome = outcome_of(read(replace(seen, messages=others), rest, terms))
-        if outcome.job is not None:
-            return outcome
-    return Outcome(why_not=(why_not,), joining=True)
-
-
-def _stated(model: Expected, seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Outcome:
-    job, why_not = join_expected(
-        model,
-        flows,
-        seen.messages,
-        ended=terms.ended,
-        release=terms.release,
-        logged=() if terms.stated is None else terms.stated.rings,
-    )
-    return Outcome(why_not=(why_not,), joining=True) if job is None else Outcome(job=job)
 
 
 def read(seen: Joined, flows: Sequence[FlowSeen], terms: Terms) -> Reading:

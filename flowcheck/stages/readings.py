@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from flowcheck.plane.merge import Joined
 from flowcheck.stages.living import die_with_parent
-from flowcheck.stages.outcomes import Outcome, Terms, told
+from flowcheck.stages.outcomes import Outcome, Terms
+from flowcheck.stages.telling import told
 from flowcheck.wire.seen import FlowSeen
 
 YIELDS = 5

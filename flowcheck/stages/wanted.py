@@ -42,14 +42,18 @@ class Wanted:
     pasts: tuple[Past, ...] = ()
     """Of the others that were learned."""
 
+    def unlike(self, job: Job) -> str:
+        """What is stated and says that it is not this one; empty: nothing."""
+        if other := misfit(self.own, job):
+            return other
+        return SEVERAL_FIT if any(fits(other, job) for other in self.others) else ""
+
     def why_not(self, part: Part) -> str:
         """Empty: it is this one."""
         job, weights = part.job, part.weights
         assert job is not None and weights is not None
-        if other := misfit(self.own, job):
-            return other
-        if any(fits(other, job) for other in self.others):
-            return SEVERAL_FIT
+        if why := self.unlike(job):
+            return why
         if self.back is not None and not was_at(self.back, job, weights.result):
             return NOT_BACK
         later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]

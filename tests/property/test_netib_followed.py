@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 
 import pytest
-from support.netib import Options, Truth, generate
+from support.cut import gradient_of
+from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.messages import Drained, StepLost
@@ -19,26 +19,9 @@ from flowcheck.wire.learn import read_stream
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))
 WIDE = ((300, 128), (300,), (64, 300), (64,))
-ITEM_BYTES = 4
 UNTOLD = re.compile("where the initial weights end is not told|so that nothing tells a model of it")
 """A model of a few groups of lines: its end lies anywhere in the last one, and a replica is
 refused."""
-
-
-def gradient_of(truth: Truth, step: int) -> bytes:
-    """A step's mean gradient in registration order."""
-    shapes = truth.options.shapes
-    buckets = [list(range(len(shapes)))] if step == 0 else truth.buckets
-    parts: dict[int, bytes] = {}
-    reduced = [each.result for each in truth.gradients if each.step == step]
-    for bucket, result in zip(buckets, reduced, strict=True):
-        at = 0
-        for parameter in bucket:
-            size = prod(shapes[parameter]) * ITEM_BYTES
-            parts[parameter] = result[at : at + size]
-            at += size
-        assert at == len(result)
-    return b"".join(parts[parameter] for parameter in range(len(shapes)))
 
 
 def follow(options: Options, folder: Path, shm: Path) -> Chain:

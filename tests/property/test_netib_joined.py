@@ -7,16 +7,16 @@ import json
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.cut import behind, frames_in, strides, truth_of
 from support.lives import Both
-from support.netib import Options, Truth, generate
+from support.netib import Options, generate
 from support.staged import Chain, dealt, played
-from test_netib_followed import SMALL, WIDE, gradient_of
+from test_netib_followed import SMALL, WIDE
 
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.shard import Shard
@@ -80,23 +80,6 @@ def learned(folder: Path, shm: Path, files: list[Path]) -> Job:
     return decode_job(chain.run.learned_job.read_bytes())
 
 
-def frames_in(file: Path) -> int:
-    count = 0
-
-    def deal(number: int, _: bytes) -> int | None:
-        nonlocal count
-        count = number + 1
-        return None
-
-    dealt(file, file.parent / "counted", 1, deal)
-    return count
-
-
-def behind(file: Path, frame: int, folder: Path) -> Path:
-    """What a capture that began at this frame holds of it."""
-    return dealt(file, folder, 1, lambda at, _: 0 if at >= frame else None)[0]
-
-
 def without(file: Path, first: float, last: float, folder: Path) -> Path:
     """What a capture holds that was down between these shares of it."""
     start, stop = int(first * frames_in(file)), int(last * frames_in(file))
@@ -126,10 +109,6 @@ def kept(both: Both) -> list[bytes]:
     found = [log.read(index).tobytes() for index in range(len(log.iterations))]
     log.close()
     return found
-
-
-def truth_of(truth: Truth) -> list[bytes]:
-    return [gradient_of(truth, step) for step in range(truth.options.steps)]
 
 
 @pytest.mark.parametrize("name", drawn("test_cut", SHAPES))
@@ -202,7 +181,3 @@ def test_joined_by_a_stated_model(name: str, tmp_path: Path, shm: Path) -> None:
     (tmp_path / "other").mkdir()
     found, why = joined(tmp_path / "other", shm / "other", files, other)
     assert not found and "stated model" in why
-
-
-def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))

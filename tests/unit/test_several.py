@@ -39,7 +39,7 @@ def test_rings_of_one_job_have_the_same_settings_and_folders_of_their_own(tmp_pa
     config = settings(tmp_path, text)
     own = [own_settings(config, number) for number in (1, 2, 3)]
     assert [one.checkpoint for one in own] == ["/ck/job-1", "/ck/job-2", "/ck/job-3"]
-    assert all(one.together and not one.joins and one.several for one in own)
+    assert all(one.together and one.joins and one.several for one in own)
 
 
 def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Path) -> None:

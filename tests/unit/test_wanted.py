@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+from support.cut import behind, frames_in, strides, truth_of
 from support.merged import merged
-from support.netib import Options, generate
+from support.netib import Generated, Options, generate
 from support.staged import Chain, Heard
 
 from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
+from flowcheck.messages import Drained
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages.extract import ExtractService
+from flowcheck.stages.joining import EXPECTED
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import claimed
+from flowcheck.wire.job import Parameter, decode_job
+from flowcheck.wire.learn.jobs.late.amid import Expected
+from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
 SLOTS = 1 << 12
@@ -39,19 +46,22 @@ def apply(run: RunDir, taken: dict[int, bytes]) -> None:
             shard.apply(step)
 
 
-def test_two_extractors_take_a_job_each_and_every_frame(shm: Path, tmp_path: Path) -> None:
-    made = []
-    for number, options in enumerate((ONE, replace(ONE, seed=2, ipv6=True))):
-        (tmp_path / str(number)).mkdir()
-        made.append(generate(options, tmp_path / str(number)))
-    capture = merged([m.files[0] for m in made], tmp_path / "both.pcap")
-    chain = Chain(tmp_path, shm / "memory", [capture], SLOTS, readers=2)
+def taken_of(
+    files: list[Path], folder: Path, shm: Path, *, known: Expected | None = None
+) -> tuple[list[dict[int, bytes]], list[RunDir], list[str]]:
+    """[job] the gradients that its extractor hands over, by step; its run directory; why it handed
+    over no more."""
+    chain = Chain(folder, shm / "memory", files, SLOTS, readers=2)
     second = RunDir.create(chain.run.beside(2).root, shm / "memory")
     (second.root / "port").symlink_to(chain.run.root)
-    runs = (chain.run, second)
-    services = [ExtractService(run, CONFIG) for run in runs]
-    for service in services:
-        service.start(Heard())  # type: ignore[arg-type]
+    runs = [chain.run, second]
+    for run in runs if known is not None else ():
+        (run.learned_folder / EXPECTED).write_bytes(msgspec.json.encode(known))
+    config = msgspec.structs.replace(CONFIG, replica=ReplicaConfig(joins=known is not None))
+    services = [ExtractService(run, config) for run in runs]
+    heard = [Heard(), Heard()]
+    for service, own in zip(services, heard, strict=True):
+        service.start(own)  # type: ignore[arg-type]
     taken: list[dict[int, bytes]] = [{}, {}]
     for _ in range(100_000):
         chain.feed()
@@ -60,14 +70,60 @@ def test_two_extractors_take_a_job_each_and_every_frame(shm: Path, tmp_path: Pat
             apply(run, own)
         if all(service.drained() for service in services):
             break
-    first = [m.truth.gradients[0].result for m in made]
-    assert sorted(own[1] for own in taken) == sorted(first)
-    assert [len(own) for own in taken] == [ONE.steps] * 2
-    flows = [claimed(run) for run in runs]
-    assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
     with Ring.open(chain.run.ring(0), reader=1) as ring:
         assert ring.tail == ring.least_tail == ring.head
     for service in services:
         service.stop()
     chain.close()
-    chain.run.remove()
+    return taken, runs, [one.of(Drained)[0].why for one in heard]
+
+
+def two_jobs(folder: Path, *options: Options) -> tuple[list[Generated], Path]:
+    made = []
+    for number, one in enumerate(options):
+        (folder / str(number)).mkdir()
+        made.append(generate(one, folder / str(number)))
+    return made, merged([m.files[0] for m in made], folder / "both.pcap")
+
+
+def test_two_extractors_take_a_job_each_and_every_frame(shm: Path, tmp_path: Path) -> None:
+    made, capture = two_jobs(tmp_path, ONE, replace(ONE, seed=2, ipv6=True))
+    taken, runs, _ = taken_of([capture], tmp_path, shm)
+    first = [m.truth.gradients[0].result for m in made]
+    assert sorted(own[1] for own in taken) == sorted(first)
+    assert [len(own) for own in taken] == [ONE.steps] * 2
+    flows = [claimed(run) for run in runs]
+    assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
+    runs[0].remove()
+
+
+def expected(made: Generated) -> Expected:
+    return Expected(
+        parameters=tuple(
+            Parameter(sizes=shape, strides=strides(shape), dtype="float32") for shape in ONE.shapes
+        ),
+        buckets=tuple(map(tuple, made.truth.buckets)),
+    )
+
+
+def test_rings_of_one_size_between_the_same_hosts_are_not_joined(shm: Path, tmp_path: Path) -> None:
+    long = replace(ONE, steps=8, seed=7)  # queue pairs' numbers speak for mixed ones
+    made, capture = two_jobs(tmp_path, long, replace(long, seed=107))
+    files = [behind(capture, int(0.4 * frames_in(capture)), tmp_path / "cut")]
+    taken, runs, why = taken_of(files, tmp_path, shm, known=expected(made[0]))
+    assert taken == [{}, {}] and MIXED_AMID in why[0]
+    runs[0].remove()
+
+
+def test_two_jobs_of_one_model_are_joined_amid_their_run(shm: Path, tmp_path: Path) -> None:
+    long = replace(ONE, steps=8)
+    made, capture = two_jobs(tmp_path, long, replace(long, seed=2, ipv6=True))
+    files = [behind(capture, int(0.4 * frames_in(capture)), tmp_path / "cut")]
+    taken, runs, _ = taken_of(files, tmp_path, shm, known=expected(made[0]))
+    found = sorted(list(own.values()) for own in taken)
+    right = sorted(truth_of(m.truth)[-len(own) :] for m, own in zip(made, found, strict=True))
+    assert found == right and all(len(own) >= 3 for own in found)
+    flows = [claimed(run) for run in runs]
+    assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
+    assert all(decode_job(run.learned_job.read_bytes()).joined for run in runs)
+    runs[0].remove()

@@ -6,7 +6,7 @@ every size of a whole iteration is the job's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -22,6 +22,7 @@ from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.late.instants import SHORT
 from flowcheck.wire.learn.jobs.late.joined import join_job
+from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID, mixable
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict import lines
@@ -80,9 +81,11 @@ def join_expected(
     ended: bool,
     release: Rule | None = None,
     logged: Sequence[RingOrder] = (),
+    unlike: Callable[[job.Job], str] = lambda _: "",
 ) -> tuple[job.Job | None, str]:
     """The job from the first iteration on that lies whole in the stream, or why there is none.
-    logged: rings as NCCL's log has them."""
+    logged: rings as NCCL's log has them; unlike: why one is not the job that is looked for; empty:
+    it is."""
     told = sort_flows(flows, messages)
     streams, _ = ring_and_p2p(told.streams)
     if not streams:
@@ -96,6 +99,10 @@ def join_expected(
         fits, short = _fits(stated, row, guesses, messages, ended=ended)
         if fits:
             found, why = _told(stated, fits)
+            if found is not None and (why := unlike(found)):
+                continue
+            if found is not None and mixable(found, streams, laps=LAPS):
+                return None, MIXED_AMID
             if found is not None and lines.uses_ll128(found) and lines.may_be_linear(told):
                 return None, lines.OPEN_AMID
             return found, why
