@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import torch
 from support.chain import wait_until
+from support.cut import recorded_behind
 from support.standing import standing
-from test_unseen_scripts import ADAMW, launch
+from test_unseen_scripts import ADAMW, SCRIPTS, launch
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import Digests, trainer_digests
@@ -154,6 +155,41 @@ def test_a_live_chain_follows_each_ring_and_gives_them_back(
         equal(torch.load(one["out"]), own)
     index = json.loads((tmp_path / "kept/jobs.json").read_text())
     assert index["step"] == STEPS
+
+
+def test_rings_are_joined_amid_their_run_and_each_finds_its_base(
+    four: cluster.Cluster, tmp_path: Path
+) -> None:
+    capture = tmp_path / "job.pcapng"
+    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="joined"):
+        words = ("dp2,tp2", "alike", "save", "NCCL_PROTO=LL")
+        launch(four, "rings.py", str(tmp_path / "digests"), *words)
+    late = recorded_behind(capture, 0.45, tmp_path / "late.pcapng")
+    part = SCRIPTS / "rings_part.py"
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'jobs = 2\ndigests = true\n[[source]]\nfile = "{late}"\n[ring]\nslots = 8192\n'
+        f"[staging]\nsize_bytes = 67108864\n[optimizer]\n{ADAMW}\n[replica]\njoins = true\n"
+        f'[model]\nfactory = "{part}:make_wrapped"\nloss = "{part}:loss"\nbucket_cap_mb = 0.01\n'
+    )
+    services = Services(job, tmp_path / "run", tmp_path / "log", enter=())
+    runs = [RunDir(tmp_path / "run"), RunDir(tmp_path / "run/jobs/2")]
+    try:
+        wait_until(lambda: services.said().count("was joined amid its run") == 2, 60, "both joined")
+        for ring in (1, 0):
+            base, then = (tmp_path / f"digests.{ring}.step-{step}.pt" for step in (2, STEPS))
+            said("base", base, "--then", then, "--run", tmp_path / "run", "--json")
+        wait_until(lambda: min(map(steps_taken, runs)) == STEPS - 1, 60, "the last step of each")
+    finally:
+        services.stop()
+    trainers = of_trainers(tmp_path, 2)
+    found = [
+        trainers.index(of)
+        for run in runs
+        for of in trainers
+        if taken(run) == {step: of[step] for step in range(2, STEPS + 1)}
+    ]
+    assert sorted(found) == [0, 1]
 
 
 def steps_taken(run: RunDir) -> int:

@@ -50,3 +50,17 @@ def truth_of(truth: Truth) -> list[bytes]:
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+
+
+def recorded_behind(file: Path, share: float, out: Path) -> Path:
+    """What a capture that began behind a share of its frames holds of a pcapng file."""
+    raw = file.read_bytes()
+    blocks, at = [], 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at + 4 : at + 8], "little")
+        blocks.append(raw[at : at + size])
+        at += size
+    packets = [n for n, block in enumerate(blocks) if block[:4] == b"\x06\0\0\0"]  # enhanced
+    over = set(packets[: int(share * len(packets))])
+    out.write_bytes(b"".join(block for n, block in enumerate(blocks) if n not in over))
+    return out

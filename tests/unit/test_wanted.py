@@ -19,7 +19,8 @@ from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.joining import EXPECTED
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import claimed
-from flowcheck.wire.job import Parameter, decode_job
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID
 
