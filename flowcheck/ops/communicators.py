@@ -136,7 +136,7 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[Link, ...]:
             sender=place_of(link.senders, gpus),
             receiver=(place_of(link.senders, gpus) + 1) % (last.ranks // gpus)
             if link.receiver is None
-            else link.receiver,
+            else link.receiver // gpus,
             connections=tuple(
                 _connection(channel, flows, carried) for channel, flows in link.channels
             ),

@@ -59,7 +59,9 @@ def _link(edge: Edge, ring: Ring, ops: list[Op]) -> Link:
                 )
             )
     place = place_of(edge.writers, ring.gpus)
-    after = (place + 1) % (ring.ranks // ring.gpus) if edge.receiver is None else edge.receiver
+    after = (place + 1) % (ring.ranks // ring.gpus)
+    if edge.receiver is not None:
+        after = edge.receiver // ring.gpus
     return Link(
         sender=place,
         receiver=after,

@@ -15,7 +15,7 @@ from flowcheck.wire.terms import (
     data_bytes_of,
     wire_bytes,
 )
-from flowcheck.wire.trees import down, tree_chunks, tree_of
+from flowcheck.wire.trees import tree_chunks, way
 
 CHUNKS_MAX = 8
 """Messages of a connection in one that is recognized."""
@@ -34,9 +34,7 @@ class Branched:
         self._channels: list[list[int]] = [[] for _ in range(own.channels)]
         """[channel] lanes of its tree."""
         for lane, (edge, channel) in enumerate(lanes):
-            reader = (edge.sender + 1) % own.ranks if edge.receiver is None else edge.receiver
-            tree = tree_of(channel, own.ranks, own.found)
-            if down(edge.sender, reader, tree) is not None:
+            if way(edge, channel, own) is not None:
                 self._channels[channel].append(lane)
         self._lanes = len(lanes)
 
@@ -88,6 +86,7 @@ class Branched:
                 threads=own.threads, threshold=own.threshold, buffer_bytes=own.buffer_bytes
             ),
             tree=True,
+            gpus=own.gpus,
         )
         return tuple(
             tuple(wire_bytes(protocol, size) for _, size in spans) for spans in tree_chunks(launch)

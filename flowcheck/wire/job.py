@@ -122,7 +122,10 @@ class Edge(Written, msgspec.Struct, frozen=True, kw_only=True):
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
     receiver: int | None = None
-    """Ring index of who reads, where that is not the next one: only trees pass there."""
+    """Ring index of who reads, where only trees pass: it is not the next one, or connections of
+    theirs are beside the ring's. Any of its node, where nodes have several ranks."""
+    trees: tuple[bool, bool] = (True, True)
+    """Which of the two trees pass there, where their ranks are linked."""
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""

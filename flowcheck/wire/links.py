@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Unpack
 
 from flowcheck.wire.partition import Launch
 from flowcheck.wire.schedule import RingSetting, Schedule, Send, collective, wire_bytes
 from flowcheck.wire.terms import Kind, Senders
-from flowcheck.wire.trees import down, tree_chunks, tree_of
+from flowcheck.wire.trees import Both, tree_chunks, way
 
 
 def over_link(
@@ -16,6 +17,7 @@ def over_link(
     *,
     sender: Senders,
     receiver: int | None = None,
+    trees: Both = (True, True),
     tree: bool = False,
     found: int = 0,
     element_bytes: int = 4,
@@ -23,13 +25,13 @@ def over_link(
     root: int = 0,
     **ring: Unpack[RingSetting],
 ) -> Schedule:
-    """[channel][send] of any collective. receiver: ring index of who reads, where that is not the
-    next rank, so that only trees pass there; tree: an all-reduce goes by one; found: channels
-    of NCCL's search, which tell the tree of each."""
-    if tree and isinstance(sender, int):
-        reader = (sender + 1) % ring["ranks"] if receiver is None else receiver
-        return _by_tree(kind, work_bytes, (sender, reader), found, element_bytes, ring)
-    if tree or receiver is not None:
+    """[channel][send] of any collective. receiver: ring index of who reads, where only trees pass;
+    trees: which of the two do; tree: an all-reduce goes by one; found: channels of NCCL's search,
+    which tell the tree of each."""
+    if tree:
+        edge = _Edge(sender, receiver, trees)
+        return _by_tree(kind, work_bytes, edge, found, element_bytes, ring)
+    if receiver is not None:
         return ((),) * ring["channels"]
     return collective(
         kind,
@@ -42,10 +44,24 @@ def over_link(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    writers: Senders
+    receiver: int | None
+    trees: Both
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    ranks: int
+    gpus: int
+    found: int
+
+
 def _by_tree(
     kind: Kind,
     work_bytes: int,
-    ends: tuple[int, int],
+    edge: _Edge,
     found: int,
     element_bytes: int,
     ring: RingSetting,
@@ -53,9 +69,10 @@ def _by_tree(
     launch = Launch(
         kind=kind, work_bytes=work_bytes, element_bytes=element_bytes, tree=True, **ring
     )
+    own = _Grown(launch.ranks, launch.gpus, found)
     channels: list[tuple[Send, ...]] = []
     for channel, spans in enumerate(tree_chunks(launch)):
-        final = down(*ends, tree_of(channel, launch.ranks, found))
+        final = way(edge, channel, own)
         sends = (
             Send(
                 channel=channel,

@@ -48,6 +48,8 @@ class Launch:
     tuning: Tuning = DEFAULT_TUNING
     tree: bool = False
     """By a tree: `trees.tree_chunks` cuts it."""
+    gpus: int = 1
+    """Ranks of a node."""
 
     def __post_init__(self) -> None:
         if self.ranks < 2 or self.channels < 1:

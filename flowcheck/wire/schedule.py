@@ -82,6 +82,7 @@ class RingSetting(TypedDict):
     protocol: Protocol
     rule: Rule
     tuning: NotRequired[Tuning]
+    gpus: NotRequired[int]
 
 
 def fifo_steps_per_send(kind: Kind, protocol: Protocol) -> int:

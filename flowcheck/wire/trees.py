@@ -1,16 +1,19 @@
 """NCCL's double binary tree: who stands above whom, and how a channel's part is cut for it.
 
-Of nodes with one rank each: there a rank's place in the ring is its node's in the tree. A rank
-sends its parent all it has of a chunk, and the root's sum comes down; each chunk is one message.
+It runs over nodes, in the order of their ring; inside a node its ranks form a chain, whose first
+one or two are linked with other nodes. A node sends its parent all it has of a chunk, and the
+root's sum comes down; each chunk is one message.
 
-Sources: NCCL src/graph/trees.cc (ncclGetBtree, ncclGetDtree), src/graph/connect.cc (connectTrees,
-copyChannels), src/device/all_reduce.h (runTreeSplit), src/enqueue.cc (calcCollChunking).
+Sources: NCCL src/graph/trees.cc (ncclGetBtree, ncclGetDtree), src/graph/connect.cc
+(ncclTopoPreset, connectTrees, copyChannels), src/device/all_reduce.h (runTreeSplit),
+src/enqueue.cc (calcCollChunking).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Protocol as Shape
 
 from flowcheck.wire.partition import (
     Launch,
@@ -23,40 +26,95 @@ from flowcheck.wire.partition import (
 from flowcheck.wire.terms import GRAIN_BYTES, Protocol, Rule, round_up
 
 Parents = tuple[int | None, ...]
-"""[rank] the one above it; None: it is the root."""
+"""[node] the one above it; None: it is the root."""
+Both = tuple[bool, bool]
+"""Whether the first tree's, the second tree's ... ."""
 
 _GRAIN_BYTES = {**GRAIN_BYTES, Protocol.LL: 16, Protocol.SIMPLE: 512}
 _LEAST_TURN = {Protocol.SIMPLE: 64, Protocol.LL: 8}
 """Bytes that each thread reads at least, up to 2.19."""
 
 
+class Grown(Shape):
+    """What a communicator's trees are made of."""
+
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def gpus(self) -> int:
+        """Ranks of a node."""
+        ...
+
+    @property
+    def found(self) -> int:
+        """Channels of NCCL's search."""
+        ...
+
+
+class Linked(Shape):
+    """An edge: connections from one node to another."""
+
+    @property
+    def writers(self) -> int | tuple[int, ...]:
+        """Ring index of who writes; several: [channel]."""
+        ...
+
+    @property
+    def receiver(self) -> int | None:
+        """Any ring index of the node that reads; None: it is the next one."""
+        ...
+
+    @property
+    def trees(self) -> Both:
+        """Which of the two trees pass there."""
+        ...
+
+
 @lru_cache(maxsize=256)
-def parents(ranks: int, second: bool) -> Parents:
-    """The first tree, or the second: its mirror, or of an odd number of ranks the first one shifted
-    by a rank. Each rank that has children in one of them has none in the other, but for roots."""
-    first = tuple(_above(rank, ranks) for rank in range(ranks))
+def parents(nodes: int, second: bool) -> Parents:
+    """The first tree, or the second: its mirror, or of an odd number of nodes the first one shifted
+    by a node. Each node that has children in one of them has none in the other, but for roots."""
+    first = tuple(_above(node, nodes) for node in range(nodes))
     if not second:
         return first
-    if ranks % 2:
-        own = (first[rank - 1] for rank in range(ranks))
-        return tuple(None if above is None else (above + 1) % ranks for above in own)
-    own = (first[ranks - 1 - rank] for rank in range(ranks))
-    return tuple(None if above is None else ranks - 1 - above for above in own)
+    if nodes % 2:
+        own = (first[node - 1] for node in range(nodes))
+        return tuple(None if above is None else (above + 1) % nodes for above in own)
+    own = (first[nodes - 1 - node] for node in range(nodes))
+    return tuple(None if above is None else nodes - 1 - above for above in own)
 
 
-def _above(rank: int, ranks: int) -> int | None:
-    """Leaves are the odd ranks; a rank's lowest bit tells its height."""
-    if not rank:
+def _above(node: int, nodes: int) -> int | None:
+    """Leaves are the odd nodes; a node's lowest bit tells its height."""
+    if not node:
         return None
-    lowest = rank & -rank
-    above = (rank - lowest) | 2 * lowest
-    return above if above < ranks else rank - lowest
+    lowest = node & -node
+    above = (node - lowest) | 2 * lowest
+    return above if above < nodes else node - lowest
 
 
-def tree_of(channel: int, ranks: int, found: int) -> Parents:
-    """The tree of a channel. found: channels of NCCL's search, which it doubles: the later half has
-    the second tree, and what more channels there are copy these."""
-    return parents(ranks, channel // found % 2 == 1)
+def stands_before(node: int, above: int, nodes: int, second: bool) -> bool:
+    """Whether a node is the first of its parent's children: as the tree is drawn it stands before
+    it. The second tree is the first one with its nodes renamed."""
+    if not second:
+        return node < above
+    return (node - 1) % nodes < (above - 1) % nodes if nodes % 2 else node > above
+
+
+def is_second(channel: int, found: int) -> bool:
+    """Which tree a channel has. found: channels of NCCL's search, which it doubles: the later half
+    has the second tree, and what more channels there are copy these."""
+    return channel // found % 2 == 1
+
+
+def way(edge: Linked, channel: int, own: Grown) -> bool | None:
+    """Whether sums come down an edge's connection of a channel; False: partial sums go up there;
+    None: the channel's tree does not pass."""
+    writer = edge.writers if isinstance(edge.writers, int) else edge.writers[0]
+    nodes, node = own.ranks // own.gpus, writer // own.gpus
+    other = (node + 1) % nodes if edge.receiver is None else edge.receiver // own.gpus
+    second = is_second(channel, own.found)
+    return down(node, other, parents(nodes, second)) if edge.trees[second] else None
 
 
 def down(sender: int, receiver: int, tree: Parents) -> bool | None:
@@ -96,14 +154,18 @@ def _spans(start: int, size: int, chunk: int) -> tuple[Span, ...]:
 def _chunk(launch: Launch, size: int, total: int, used: int) -> int:
     """Bytes of a chunk: as many as a step of the buffer holds, halved while too few of them fill
     the pipeline."""
-    depth = launch.ranks.bit_length()
-    rules: Sequence[tuple[int, int]] = ()
+    gpus, depth = launch.gpus, (launch.ranks // launch.gpus).bit_length()
+    rules: list[tuple[int, int]] = []
     if launch.protocol is Protocol.LL128:
-        # NCCL compares with 64 and 16 times depth + 0.1.
-        rules = ((64 * depth + 7, 131_072), (16 * depth + 2, 32_768))
+        # NCCL compares with 64 and 16 times (depth + gpus / 10) / gpus.
+        tenths = 10 * depth + gpus
+        rules = [
+            (-(-enough * tenths // (10 * gpus)), least)
+            for enough, least in ((64, 131_072), (16, 32_768))
+        ]
     elif launch.protocol is Protocol.SIMPLE and launch.rule is Rule.V2_19:
-        height = depth - 1
-        rules = ((8 * height, 131_072), (4 * height, 65_536), (height, 32_768))
+        height = gpus - 1 + depth - 1
+        rules = [(8 * height, 131_072), (4 * height, 65_536), (height, 32_768)]
     for enough, least in rules:
         while total // (used * size) < enough and size > least:
             size //= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.links import over_link
 from flowcheck.wire.partition import Launch
 from flowcheck.wire.terms import Kind, Protocol, rule_of
-from flowcheck.wire.trees import parents, tree_chunks
+from flowcheck.wire.trees import parents, stands_before, tree_chunks
 
 WIDE = ((300, 128), (300,), (64, 300), (64,))
 TREES = Options(
@@ -70,6 +71,8 @@ def test_chunks_lie_where_an_independent_program_has_them() -> None:
             draw.choice(["LL", "LL128", "Simple"]),
             version,
         )
+        gpus = draw.choice([1, 1, *(n for n in (2, 3, 4, 5, 8) if not shape.ranks % n)])
+        shape = replace(shape, gpus=gpus)
         launch = Launch(
             kind=Kind.ALL_REDUCE,
             work_bytes=shape.count * each,
@@ -79,12 +82,28 @@ def test_chunks_lie_where_an_independent_program_has_them() -> None:
             protocol=Protocol(shape.protocol),
             rule=rule_of(f"2.{version[1]}"),
             tree=True,
+            gpus=gpus,
         )
         theirs = independent.plan(shape)
         for channel, spans in enumerate(tree_chunks(launch)):
             mine = [(start // each, size // each) for start, size in spans]
             assert [s for s in mine if s[1]] == [s for s in theirs.get(channel, ()) if s[1]]
             assert len(mine) == len(theirs.get(channel, ()))
+
+
+def test_the_second_gpu_of_a_node_has_the_child_that_nccl_gives_it() -> None:
+    for nodes, pattern in product(range(3, 17), ("tree", "balanced", "split")):
+        options = Options(ranks=2 * nodes, gpus=2, tree_pattern=pattern)
+        for channel in (0, 1):
+            for rank, above in enumerate(independent.tree_of(options, channel)):
+                if above is not None and above // 2 != rank // 2:
+                    first = stands_before(rank // 2, above // 2, nodes, channel == 1)
+                    assert above % 2 == (pattern == "split" or (pattern == "balanced" and first))
+                    assert above // 2 == parents(nodes, channel == 1)[rank // 2]
+                    assert not rank % 2
+    # NCCL src/graph/trees.cc draws both trees of 12 nodes.
+    assert stands_before(4, 8, 12, False) and not stands_before(10, 8, 12, False)
+    assert stands_before(11, 7, 12, True) and not stands_before(5, 7, 12, True)
 
 
 def test_a_link_carries_parts_up_and_the_sum_down() -> None:
@@ -109,8 +128,20 @@ def test_a_link_carries_parts_up_and_the_sum_down() -> None:
         replace(TREES, ranks=9, mirrored=(4,), channels=4, tree_found=2, version=(2, 30)),
         replace(TREES, ranks=6, mirrored=(3,), protocol="LL128", tree_below=90_000),
         replace(TREES, ranks=7, mirrored=(3, 4), tree_below=90_000),
+        replace(TREES, ranks=8, gpus=2, mirrored=(1,), tree_below=90_000, protocol="LL128"),
+        replace(TREES, ranks=9, gpus=3, mirrored=(2,), tree_chain="back"),
+        replace(TREES, ranks=12, gpus=4, mirrored=(0,), tree_pattern="split", protocol="Simple"),
     ],
-    ids=["inner", "root-metric", "two-searched", "mixed", "two-mirrors"],
+    ids=[
+        "inner",
+        "root-metric",
+        "two-searched",
+        "mixed",
+        "two-mirrors",
+        "two-gpus",
+        "chain-back",
+        "split",
+    ],
 )
 def test_trees_are_learned(options: Options, tmp_path: Path) -> None:
     found = read(options, tmp_path)

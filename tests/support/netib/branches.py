@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from support.netib.options import Options
 from support.netib.reduction import Operation
 from support.netib.transport import Connection
 from support.netib.tree import children, tree_of
 
-Connect = Callable[[str, int, int, int, int], Connection]
-"""(communicator, sender, channel, source, target)."""
+Connect = Callable[[str, int, int, int, int, int], Connection]
+"""(communicator, sender, channel, node of it, receiver's node, receiver)."""
 
 
 class Branches:
-    """Of one communicator, of nodes with one rank each."""
+    """Of one communicator."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.connections: dict[tuple[int, int, int], Connection] = {}
-        """(sender, channel, receiver); where the ring has the connection, it is that."""
+        """(sender, channel, receiver) by rank; where the ring has the connection, it is that."""
 
     def join(self, ring: Mapping[tuple[str, int, int], Connection], connect: Connect) -> None:
         """The connections that touch a mirrored node. ring: (communicator, sender, channel)."""
-        ranks = self.options.ranks
+        gpus = self.options.gpus
+        shared = {
+            (*one.ranks, channel): one for (of, _, channel), one in ring.items() if of == "dp"
+        }
+        trees = [tree_of(self.options, channel) for channel in range(self.options.channels)]
         for host in self.options.mirrored:
-            near = [tree_of(self.options, channel) for channel in range(self.options.channels)]
-            for peer in range(ranks):
-                for source, target in ((peer, host), (host, peer)):
-                    for channel, tree in enumerate(near):
-                        place = source, channel, target
-                        linked = peer in (*children(tree, host), tree[host])
-                        if not linked or place in self.connections:
-                            continue
-                        around = target == (source + 1) % ranks
-                        made = ring.get(("dp", source, channel)) if around else None
-                        self.connections[place] = made or connect(
-                            "tree", source, channel, source, target
-                        )
+            for other in range(self.options.nodes):
+                for ends in ((other, host), (host, other)):
+                    for channel, tree in enumerate(trees):
+                        for source, target in between(*ends, tree, gpus):
+                            place = source, channel, target
+                            if place not in self.connections:
+                                made = shared.get((source, target, channel))
+                                self.connections[place] = made or connect(
+                                    "tree", source, channel, *ends, target
+                                )
 
-    def fed(self, rank: int, channel: int, receiver: int, operation: Operation, count: int) -> bool:
+    def fed(self, rank: int, receiver: int, channel: int, operation: Operation, count: int) -> bool:
         """Whether a rank has what its first `count` messages to another need."""
         if tree_of(self.options, channel)[receiver] == rank:
             return self.summed(rank, channel, operation, count)
@@ -75,3 +76,16 @@ class Branches:
             if not self.summed(rank, channel, operation, count):
                 return False
         return True
+
+
+def between(
+    source: int, target: int, tree: Sequence[int | None], gpus: int
+) -> Iterator[tuple[int, int]]:
+    """Ranks of one node that a tree links with those of another."""
+    if source == target:
+        return
+    for rank, above in enumerate(tree):
+        if above is not None and rank // gpus == source and above // gpus == target:
+            yield rank, above
+        if above is not None and rank // gpus == target and above // gpus == source:
+            yield above, rank

@@ -74,20 +74,29 @@ class Fabric:
         return hosts[pair[0]], hosts[pair[1]]
 
     def connect(
-        self, communicator: str, sender: int, channel: int, source: int, target: int
+        self,
+        communicator: str,
+        sender: int,
+        channel: int,
+        source: int,
+        target: int,
+        receiver: int = -1,
     ) -> Connection:
+        """sender: ring index; of a tree's connection rank, as `receiver` is."""
         rail = channel % self.options.rails
         udp = self.options.manners.udp
         pairs = [
             QueuePair(self.qpn(source), self.qpn(target), udp=udp) for _ in range(self.options.qps)
         ]
         src, dst = self.port(source, rail), self.port(target, rail)
-        whole = communicator in ("dp", "metrics", "tree")
-        tag = ranks_of(self.options, channel)[sender] if whole else sender
+        ranks = sender, receiver
+        if communicator in ("dp", "metrics"):
+            around = ranks_of(self.options, channel)
+            ranks = around[sender], around[(sender + 1) % len(around)]
         kind = Grouped if communicator == "pp" and self.options.grouped > 1 else Connection
         made = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
-            self.emit, self.ready, tag, target,
+            self.emit, self.ready, ranks[0], ranks,
         )  # fmt: skip
         if communicator != "tree":
             self.connections[communicator, sender, channel] = made
@@ -163,17 +172,19 @@ class Fabric:
         """Whether the sender has what it is to send."""
         if connection.communicator == "pp":
             return True
-        rank, channel = connection.sender, connection.channel
+        index, channel = connection.sender, connection.channel
+        own = connection.communicator
+        if own == "tree":
+            own, index = "dp", ranks_of(self.options, channel).index(index)
         for earlier in self.group:
             if earlier is operation:
                 break
-            own = "dp" if connection.communicator == "tree" else connection.communicator
-            same = earlier.about.communicator == own
-            if same and not self.finished(rank, earlier):
+            place = connection.ranks[0] if earlier.links else index
+            if earlier.about.communicator == own and not self.finished(place, earlier):
                 return False
         if operation.links:
-            return self.trees.fed(rank, channel, connection.receiver, operation, message + 1)
-        return self.fed(rank, channel, operation, message + 1)
+            return self.trees.fed(*connection.ranks, channel, operation, message + 1)
+        return self.fed(index, channel, operation, message + 1)
 
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
         """Whether a rank has received what its first `sends` messages need."""
@@ -199,7 +210,8 @@ class Fabric:
         return True
 
     def finished(self, rank: int, operation: Operation) -> bool:
-        """Whether a rank's kernel has ended: everything sent, everything received."""
+        """Whether a rank's kernel has ended: everything sent, everything received. rank: ring
+        index, but for trees."""
         if operation.links:
             return self.trees.done_with(rank, operation)
         communicator = operation.about.communicator

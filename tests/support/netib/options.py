@@ -77,9 +77,15 @@ class Options:
     adaptive: bool = False
     random_qpns: bool = False
     tree_below: int = 0
-    """All-reduces of fewer bytes go by NCCL's double binary tree; nodes are of one GPU."""
+    """All-reduces of fewer bytes go by NCCL's double binary tree."""
     tree_found: int = 1
     """Channels that NCCL's search found; it doubles them, the later half has the second tree."""
+    tree_pattern: str = "balanced"
+    """Which of a node's GPUs the other nodes' trees end at: the first one ("tree"); the first, and
+    the second for one child ("balanced") or for both ("split")."""
+    tree_chain: str = "ring"
+    """A node's GPUs in a tree, the parent's end first: as the ring has them, or "back": its first
+    one, then the others from the last on."""
     registered: bool = False
     """Broadcasts and gathers in Simple go straight to registered user buffers."""
     grouped: int = 1

@@ -30,6 +30,8 @@ class Shape:
     version: tuple[int, int]
     halving: bool = True
     """Threads are halved for tiny operations."""
+    gpus: int = 1
+    """Ranks of a node."""
 
     @property
     def whole_bytes(self) -> int:

@@ -49,8 +49,9 @@ def cut(tensor: torch.Tensor, number: int) -> list[bytes]:
 def shape_of(options: Options, kind: str, count: int, each: int, protocol: str) -> Shape:
     halving = options.manners.halving
     return Shape(
-        kind, count, each, options.ranks, options.channels, protocol, options.version, halving
-    )
+        kind, count, each, options.ranks, options.channels, protocol, options.version, halving,
+        options.gpus,
+    )  # fmt: skip
 
 
 def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:

@@ -64,8 +64,8 @@ class Connection:
     ready: Callable[[Connection, Operation, int], bool]
     tag: int
     """The sender's rank."""
-    receiver: int = -1
-    """Ring index of who receives."""
+    ranks: tuple[int, int] = (-1, -1)
+    """Who sends and who receives."""
     queue: list[Operation] = field(default_factory=list)
     done: dict[int, int] = field(default_factory=dict)
     """Messages that arrived, by identity of the operation."""
@@ -112,8 +112,9 @@ class Connection:
         self.granted_now = 0
 
     def load(self, operation: Operation) -> list[bytes]:
-        link = self.sender, self.channel, self.receiver
-        return operation.links[link] if operation.links else operation.loads[link[:2]]
+        if operation.links:
+            return operation.links[self.ranks[0], self.channel, self.ranks[1]]
+        return operation.loads[self.sender, self.channel]
 
     def work(self) -> bool:
         """One small thing done; False: nothing can be done now."""

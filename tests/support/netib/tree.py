@@ -7,8 +7,10 @@ src/device/all_reduce.h (runTreeSplit), src/enqueue.cc (chunk sizes, threads and
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import torch
+from support.netib.nodes import order_of
 from support.netib.options import LL, LL128, SIMPLE, Collective, Options
 from support.netib.partition import Chunk, Shape, cells, over, up
 
@@ -40,10 +42,39 @@ def parents(ranks: int, second: bool) -> tuple[int | None, ...]:
     return tuple(found)
 
 
+@cache
 def tree_of(options: Options, channel: int) -> tuple[int | None, ...]:
-    """The tree of a channel: NCCL doubles the channels it found, and the later half has the
-    second tree; more channels are copies of these."""
-    return parents(options.ranks, channel // options.tree_found % 2 == 1)
+    """[rank] the one above it. NCCL doubles the channels it found, and the later half has the
+    second tree; more channels are copies of these. Trees run over nodes: inside one each rank of
+    a chain tells the one before it."""
+    second = channel // options.tree_found % 2 == 1
+    nodes = parents(options.nodes, second)
+    chain = order_of(options, channel)
+    if options.tree_chain == "back":
+        chain = (chain[0], *chain[:0:-1])
+    found: list[int | None] = [None] * options.ranks
+    for node, above in enumerate(nodes):
+        for one, other in pairwise(chain):
+            found[node * options.gpus + other] = node * options.gpus + one
+        if above is not None:
+            end = chain[above_end(options, first_child(node, above, options.nodes, second))]
+            found[node * options.gpus + chain[0]] = above * options.gpus + end
+    return tuple(found)
+
+
+def first_child(node: int, above: int, nodes: int, second: bool) -> bool:
+    """Whether a node is the first of its parent's children: in the tree as it is drawn it stands
+    before it. The second tree is drawn with its nodes renamed."""
+    if second and nodes % 2:
+        return (node - 1) % nodes < (above - 1) % nodes
+    return node > above if second else node < above
+
+
+def above_end(options: Options, first: bool) -> int:
+    """Place in its chain of the GPU that a parent's child is linked with."""
+    if options.tree_pattern == "tree" or options.gpus == 1:
+        return 0
+    return int(first or options.tree_pattern == "split")
 
 
 def children(tree: tuple[int | None, ...], rank: int) -> list[int]:
@@ -73,9 +104,13 @@ def halved(size: int, total: int, channels: int, rules: list[tuple[int, int]]) -
 
 
 def deep(shape: Shape) -> list[tuple[int, int]]:
-    """LL128's rules: 64 and 16 times a depth and a tenth, which is never whole."""
-    depth = shape.ranks.bit_length()
-    return [(64 * depth + 7, 131072), (16 * depth + 2, 32768)] if shape.protocol == LL128 else []
+    """LL128's rules: 64 and 16 times a depth and a tenth for each GPU of a node, over them."""
+    depth = (shape.ranks // shape.gpus).bit_length()
+    rules = []
+    for enough, least in ((64, 131072), (16, 32768)):
+        # Exactly: as many as enough * (depth + gpus / 10) / gpus, or more.
+        rules.append((over(enough * (10 * depth + shape.gpus), 10 * shape.gpus), least))
+    return rules if shape.protocol == LL128 else []
 
 
 def plan(shape: Shape) -> dict[int, list[Chunk]]:
@@ -120,7 +155,8 @@ def in_turns(shape: Shape) -> dict[int, list[Chunk]]:
     """Up to 2.19: channels take chunks by turns; what a channel lacks it sends empty."""
     each, count = shape.element_bytes, shape.count
     channels, threads = used(shape)
-    depth, total = shape.ranks.bit_length() - 1, shape.whole_bytes
+    nodes, total = shape.ranks // shape.gpus, shape.whole_bytes
+    depth = shape.gpus - 1 + nodes.bit_length() - 1
     if shape.protocol == SIMPLE:
         rules = [(8 * depth, 131072), (4 * depth, 65536), (depth, 32768)]
         size = halved(524288, total, channels, rules) // each
@@ -182,10 +218,14 @@ def tree_links(
 
 
 def final_seen(options: Options, tree: tuple[int | None, ...]) -> bool:
-    """A mirrored rank receives the sum, or sends it down."""
-    ways = options.directions
-    into = ways != "tx" and any(tree[rank] is not None for rank in options.mirrored)
-    return into or (ways != "rx" and any(children(tree, rank) for rank in options.mirrored))
+    """A mirrored node receives the sum, or sends it down."""
+    for rank, above in enumerate(tree):
+        if above is None or rank // options.gpus == above // options.gpus:
+            continue
+        into = rank // options.gpus in options.mirrored and options.directions != "tx"
+        if into or (above // options.gpus in options.mirrored and options.directions != "rx"):
+            return True
+    return False
 
 
 def octets(tensor: torch.Tensor) -> bytes:

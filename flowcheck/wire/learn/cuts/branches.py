@@ -8,7 +8,7 @@ from flowcheck.wire.learn.cuts.totals import Channels, Positions
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.terms import Protocol, data_bytes_of
-from flowcheck.wire.trees import down, tree_of
+from flowcheck.wire.trees import way
 
 MOST_CHUNKS = 256
 """Of a channel, that are looked at."""
@@ -42,12 +42,7 @@ def _next_of(ring: Ring, positions: Positions, channels: Channels) -> dict[int, 
     for edge, at, names in zip(ring.edges, positions, channels, strict=True):
         if edge.receiver is None:
             continue
-        own = [
-            channel
-            for channel in range(ring.channels)
-            if down(edge.sender, edge.receiver, tree_of(channel, ring.ranks, ring.found))
-            is not None
-        ]
+        own = [channel for channel in range(ring.channels) if way(edge, channel, ring) is not None]
         left = iter([channel for channel in own if channel not in names])
         for stream, number, name in zip(edge.streams, at, names, strict=True):
             channel = next(left, None) if name is None else name

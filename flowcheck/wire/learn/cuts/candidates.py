@@ -15,6 +15,7 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.links import over_link
 from flowcheck.wire.schedule import Schedule
 from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
+from flowcheck.wire.trees import Both
 
 __all__ = [
     "Channels",
@@ -71,23 +72,26 @@ def _schedule_of(
     op: Op,
     rule: Rule,
     ranks: int,
+    gpus: int,
     channels: int,
-    ends: tuple[Senders, int | None],
+    ends: tuple[Senders, int | None, Both],
     extra_sends: int,
     found: int,
 ) -> Schedule:
-    """What one edge carries for `op`. ends: who writes, who reads."""
+    """What one edge carries for `op`. ends: who writes, who reads, which trees pass."""
     return over_link(
         op.kind,
         op.work_bytes,
         sender=ends[0],
         receiver=ends[1],
+        trees=ends[2],
         tree=op.tree,
         found=found,
         element_bytes=op.element_bytes,
         extra_sends=extra_sends,
         root=op.root,
         ranks=ranks,
+        gpus=gpus,
         channels=channels,
         protocol=op.protocol,
         rule=rule,
@@ -96,9 +100,13 @@ def _schedule_of(
 
 def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
-    more = ring.extra_sends, ring.found
+    own, more = (ring.ranks, ring.gpus, ring.channels), (ring.extra_sends, ring.found)
+    # Where who writes is open it is turned round from what rank 0 would.
+    zero = ring.sounding and not op.tree
     return tuple(
-        _schedule_of(op, rule, ring.ranks, ring.channels, (edge.writers, edge.receiver), *more)
+        _schedule_of(
+            op, rule, *own, (0 if zero else edge.writers, edge.receiver, edge.trees), *more
+        )
         for edge in ring.edges
     )
 

@@ -163,9 +163,9 @@ def cut_stream(
 
 
 def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
-    """Another send came before all of its own, of the ring's connections or the trees': one of
-    these may begin a collective while the other still ends the one before."""
-    first = earliest(ring, cut.starts, trees=cut.op.tree)
+    """Another send came before all of its own. Ranks that a broadcast has passed may begin a tree's
+    all-reduce; what all ranks have a part in has begun everywhere before one of them ends it."""
+    first = earliest(ring, cut.starts, trees=False if cut.op.kind is Kind.BROADCAST else None)
     return (
         first is not None and cut.starts[first[0]][first[1]] == after.positions[first[0]][first[1]]
     )

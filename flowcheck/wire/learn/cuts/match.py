@@ -138,7 +138,7 @@ def _fit(
             if channel is None:
                 continue
             sends = schedule[channel]
-            if left:
+            if left and edge.receiver is None and not op.tree:
                 bits, agree = writers(stream, number, sends, op.kind, op.protocol, ring.ranks)
                 left[e][i] &= bits
                 if not left[e][i]:
@@ -200,7 +200,7 @@ def _edge_assignments(
     @cache
     def fits(i: int, channel: int) -> bool:
         stream, sends = edge.streams[i], schedule[channel]
-        if ring.sounding:
+        if ring.sounding and edge.receiver is None and not op.tree:
             return writers(stream, at[i], sends, op.kind, op.protocol, ring.ranks)[0] > 0
         return agreeing(stream, at[i], sends, op.protocol) is not None
 

@@ -15,7 +15,7 @@ from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.rings import MOST_RANKS, Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.terms import Rule
-from flowcheck.wire.trees import down, parents, tree_of
+from flowcheck.wire.trees import down, is_second, parents
 
 Link = tuple[int, int]
 """Ranks: who writes, who reads."""
@@ -34,13 +34,12 @@ def rings_with_trees(streams: Sequence[Stream], rules: tuple[Rule, ...]) -> Iter
     every = dict.fromkeys((*counted, *range(3, MOST_RANKS + 1)))
     for place, ranks in enumerate(every):
         links = _links(streams, ranks)
-        if not links or not _those_of_trees(links, ranks):
+        if not links or not are_of_trees(links, ranks):
             continue
         penalty = min(place, len(counted)) * UNLIKELY
-        used = _used(links, ranks)
-        turns = list(_turns(links, ranks, used))
-        around = max(len(own) for link, own in links.items() if _ring(link, ranks))
-        least = max(used, around)
+        used = channels_used(links, ranks)
+        turns = list(turns_of_trees(links, ranks, used))
+        least = max(used, *(len(own) for link, own in links.items() if around(link, ranks)))
         for channels in range(least, least + MORE_CHANNELS + 1):
             for found in turns:
                 made = _made(links, ranks, channels, found, rules)
@@ -81,17 +80,18 @@ def may_have_trees(streams: Sequence[Stream]) -> bool:
         return True
     for ranks in range(3, MOST_RANKS + 1):
         links = _links(streams, ranks)
-        if links and all(_ring(link, ranks) or _trees(link, ranks) for link in links):
+        if links and all(around(link, ranks) or _trees(link, ranks) for link in links):
             return True
     return False
 
 
-def _used(links: Links, ranks: int) -> int:
-    """Channels on which trees carried something: on some of their links the ring has nothing."""
+def channels_used(links: Links, ranks: int) -> int:
+    """Channels on which trees carried something: on some of their links the ring has nothing.
+    ranks: or nodes, of several each."""
     counts = {False: 0, True: 0}
     both = 0
     for link, own in links.items():
-        trees = [] if _ring(link, ranks) else _trees(link, ranks)
+        trees = [] if around(link, ranks) else _trees(link, ranks)
         if len(trees) == 1:
             counts[trees[0]] = max(counts[trees[0]], len(own))
         elif trees:
@@ -99,13 +99,13 @@ def _used(links: Links, ranks: int) -> int:
     return max(both, sum(counts.values()))
 
 
-def _turns(links: Links, ranks: int, used: int) -> Iterator[int]:
+def turns_of_trees(links: Links, ranks: int, used: int) -> Iterator[int]:
     """Channels that NCCL's search may have found: after so many the other tree has its turn."""
     for found in range(1, used + 1):
         channels = [
-            (link, [tree_of(c, ranks, found) for c in range(used)])
+            (link, [parents(ranks, is_second(c, found)) for c in range(used)])
             for link in links
-            if not _ring(link, ranks)
+            if not around(link, ranks)
         ]
         if all(
             len(links[link]) == sum(down(*link, tree) is not None for tree in trees)
@@ -115,26 +115,32 @@ def _turns(links: Links, ranks: int, used: int) -> Iterator[int]:
 
 
 def _links(streams: Sequence[Stream], ranks: int) -> Links | None:
-    """Connections by the ranks that they run between; None where these are no such ranks. Who only
-    reads is the next of the ring: of a tree's link both ends write."""
+    """Connections by the ranks that they run between; None where these are no such ranks."""
     rank_of: dict[str, int] = {}
     for stream in streams:
         if stream.tag is None or rank_of.setdefault(stream.key.source, stream.tag) != stream.tag:
             return None
     if max(rank_of.values(), default=ranks) >= ranks:
         return None
+    return linked(streams, rank_of, ranks)
+
+
+def linked(streams: Sequence[Stream], node_of: dict[str, int], nodes: int) -> Links | None:
+    """Connections by the nodes that they run between; None where a node has several addresses. Who
+    only reads is the next of the ring: of a tree's link both ends write. node_of: {address of who
+    writes: node}, the others are added."""
     ends = {(s.key.source, s.key.destination) for s in streams}
     for source, target in sorted(ends):
-        if target not in rank_of:
-            rank_of[target] = (rank_of[source] + 1) % ranks
+        if target not in node_of:
+            node_of[target] = (node_of[source] + 1) % nodes
     links: Links = {}
     for stream in sorted(streams, key=lambda s: s.key.dest_qp):
-        link = rank_of[stream.key.source], rank_of[stream.key.destination]
+        link = node_of[stream.key.source], node_of[stream.key.destination]
         links.setdefault(link, []).append(stream)
     return links if len(links) == len(ends) else None
 
 
-def _those_of_trees(links: Links, ranks: int) -> bool:
+def are_of_trees(links: Links, ranks: int) -> bool:
     """Mirrored ranks have the ring's connections, all that the first tree has, and either all that
     the second has beside them or none."""
     ours = _mirrored(links)
@@ -149,11 +155,9 @@ def _those_of_trees(links: Links, ranks: int) -> bool:
         for tree in (False, True)
     )
     beside = links.keys() - ring
-    around = {link for link in ring if ours & set(link)}
+    own = {link for link in ring if ours & set(link)}
     return (
-        bool(beside)
-        and around <= links.keys()
-        and beside in (first - ring, (first | second) - ring)
+        bool(beside) and own <= links.keys() and beside in (first - ring, (first | second) - ring)
     )
 
 
@@ -168,7 +172,8 @@ def _mirrored(links: Links) -> set[int]:
     return found
 
 
-def _ring(link: Link, ranks: int) -> bool:
+def around(link: Link, ranks: int) -> bool:
+    """It is one to the next rank, or node."""
     return link[1] == (link[0] + 1) % ranks
 
 
@@ -178,13 +183,13 @@ def _trees(link: Link, ranks: int) -> list[bool]:
 
 
 def _made(links: Links, ranks: int, channels: int, found: int, rules: tuple[Rule, ...]) -> Ring:
-    order = sorted(links, key=lambda link: (not _ring(link, ranks), link))
+    order = sorted(links, key=lambda link: (not around(link, ranks), link))
     return Ring(
         ranks=ranks,
         edges=tuple(
             Edge(
                 sender=link[0],
-                receiver=None if _ring(link, ranks) else link[1],
+                receiver=None if around(link, ranks) else link[1],
                 streams=tuple(links[link]),
             )
             for link in order

@@ -39,37 +39,37 @@ def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[t
     parts = _components(streams, arrows)
     sides = _two_sides(streams, arrows)
     own = {a: a for arrow in arrows for a in arrow}
-    apart = tuple(_group(part, grants, own, 0) for part in parts)
+    apart = tuple(grouped(part, grants, own, 0) for part in parts)
     for nodes in _nodes(streams, unseen):
-        of_nodes = _group(streams, grants, nodes, 0)
+        of_nodes = grouped(streams, grants, nodes, 0)
         if len(path_of(of_nodes) or ()) > 1:
             yield (of_nodes,)
             break
     if (ports := _ports(apart)) is not None:
-        yield (_group(streams, grants, ports, 0),)
+        yield (grouped(streams, grants, ports, 0),)
     if sides is None:
         yield apart
     elif len(sides) > 2 and any((b, a) not in arrows for a, b in arrows):
         # Addresses that only send or only receive: rather neighbours than ports of one host.
         yield apart
-        yield (_group(streams, grants, sides, 1),)
+        yield (grouped(streams, grants, sides, 1),)
     else:
-        yield (_group(streams, grants, sides, 0),)
+        yield (grouped(streams, grants, sides, 0),)
         yield apart
     pairs: dict[frozenset[str], list[Stream]] = {}
     for stream in streams:
         pairs.setdefault(frozenset((stream.key.source, stream.key.destination)), []).append(stream)
     if len(pairs) > len(parts):
-        yield tuple(_group(part, grants, own, 1) for part in pairs.values())
+        yield tuple(grouped(part, grants, own, 1) for part in pairs.values())
     if len(streams) > 1:
-        yield tuple(_group([s], grants, own, 2) for s in streams)
+        yield tuple(grouped([s], grants, own, 2) for s in streams)
 
 
 def alone(streams: Sequence[Stream], grants: Sequence[Grants]) -> Group:
     """These as one communicator, each address a host of its own."""
     ends = [(s.key.source, s.key.destination) for s in streams]
     ends += [(g.flow.key.source, g.flow.key.destination) for g in grants]
-    return _group(streams, grants, {end: end for pair in ends for end in pair}, 0)
+    return grouped(streams, grants, {end: end for pair in ends for end in pair}, 0)
 
 
 def _ports(apart: Sequence[Group]) -> dict[str, Host] | None:
@@ -144,9 +144,10 @@ def _two_sides(streams: Sequence[Stream], arrows: Sequence[Link]) -> dict[str, H
     return {address: f"host {number}" for address, number in side.items()}
 
 
-def _group(
+def grouped(
     streams: Sequence[Stream], grants: Sequence[Grants], hosts: dict[str, Host], penalty: int
 ) -> Group:
+    """These as one communicator. hosts: address -> its host; penalty: of taking them as these."""
     links: dict[Link, list[Stream]] = {}
     tags: dict[Link, int] = {}
     for stream in sorted(streams, key=lambda s: s.key.dest_qp):

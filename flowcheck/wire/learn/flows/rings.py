@@ -24,7 +24,10 @@ class Edge(Written):
     sender: int
     streams: tuple[Stream, ...]
     receiver: int | None = None
-    """Ring index of who reads, where that is not the next one: a connection of trees alone."""
+    """Ring index of who reads, where only trees pass: it is not the next one, or connections of
+    theirs are beside the ring's. Any of its node, where nodes have several ranks."""
+    trees: tuple[bool, bool] = (True, True)
+    """Which of the two trees pass there, where their ranks are linked."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
 

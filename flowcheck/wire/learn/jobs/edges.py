@@ -27,7 +27,7 @@ def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
         streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
         numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
         made = edge_of(0, edge.sender, streams, numbers, edge.senders)
-        edges.append(msgspec.structs.replace(made, receiver=edge.receiver))
+        edges.append(msgspec.structs.replace(made, receiver=edge.receiver, trees=edge.trees))
     return edges
 
 

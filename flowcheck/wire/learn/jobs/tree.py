@@ -14,6 +14,7 @@ from itertools import pairwise
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
 from flowcheck.wire.learn.flows.branches import may_have_trees
+from flowcheck.wire.learn.flows.forks import forks
 from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
@@ -91,7 +92,7 @@ def beside(
     job: trees may be beside a ring and were not read as such."""
     collectives = in_doubt(communicators, collectives)
     read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
-    if read or not may_have_trees(streams):
+    if read or not (may_have_trees(streams) or next(forks(streams), None)):
         return tuple(collectives), ""
     doubted = (
         c if c.ring is None else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE))

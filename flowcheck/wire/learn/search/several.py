@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from flowcheck.wire.learn.cuts.cut import PURSE, Purse
-from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.search.communicators import Communicator, read_group, read_guesses
+from flowcheck.wire.learn.search.communicators import Communicator, read_group
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
 from flowcheck.wire.learn.search.scores import CONTRADICTION_COST, score_of
 from flowcheck.wire.learn.search.together import (
@@ -23,6 +22,7 @@ from flowcheck.wire.learn.search.together import (
     start_up_apart,
     tells,
 )
+from flowcheck.wire.learn.search.trees import read_trees
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Rule
 
@@ -32,8 +32,6 @@ PART_PURSE = (1_000, 20)
 """Steps of the search in a part of a row, and for each of its sends: what is one fits at once."""
 LIKELY_PARTS = 2
 """Ways in which a row is parted that can be read as one, where only bytes contradict that."""
-TREE_PURSE = (2_000, 10)
-"""The same, of all connections as a ring and trees."""
 MANY_SENDS = 500
 FIRST_PURSE = (1_000, 10)
 """The same, of a row of more sends than that, before it is parted at all: the search in several
@@ -74,15 +72,11 @@ def _found(
 ) -> list[Communicator]:
     search = _Search(streams, grants, rules, logged, purse.until_s)
     best: tuple[float, list[Communicator]] | None = None
-    if branched := list(rings_with_trees(streams, rules)):
-        sends = sum(len(stream.sends) for stream in streams)
-        by_trees = read_guesses(branched, Purse(TREE_PURSE[0] + TREE_PURSE[1] * sends))
-        # Who stands where depends on how many ranks there are: only a start-up that fits tells it.
-        told = by_trees is not None and by_trees.habits.shapes
-        if by_trees is not None and told and any(cut.op.tree for cut in by_trees.cuts.found):
-            if not by_trees.cuts.unread:
-                return [by_trees]
-            best = _better(None, [by_trees])
+    by_trees = read_trees(streams, rules, purse, logged)
+    if by_trees is not None:
+        if not by_trees.cuts.unread:
+            return [by_trees]
+        best = _better(None, [by_trees])
     made = rows(streams)
     if own_links(made) and (one := search.around(made)):
         return one

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.forks import Fork
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first, plain
 from flowcheck.wire.learn.flows.rings import Edge, Ring
@@ -28,19 +29,20 @@ def sounded(
     rules: tuple[Rule, ...],
     purse: Purse | None,
     logged: Sequence[RingOrder] = (),
+    fork: Fork | None = None,
 ) -> list[Ring]:
     """Rings this group may be, likeliest first; none where all tells of a plain ring, or where the
-    start was not seen. logged: as NCCL's log has them."""
+    start was not seen. logged: as NCCL's log has them; fork: of which trees are beside it."""
     path = path_of(group)
     counted = ranks_counted(s for of in group.links.values() for s in of)
     if path is None or not counted or plain(group, path, counted):
         return []
     found: list[tuple[int, float, Cuts, Link]] = []
     for ranks in likeliest_first(group, path, counted):
-        if ranks <= max(group.tags.values(), default=0):
+        if ranks <= max(group.tags.values(), default=0) or (fork and ranks != fork.ranks):
             continue
         for link in _leads(group)[:MOST_LEADS]:
-            cuts = _read(group, link, ranks, rules, purse)
+            cuts = _read(_lead(group, link, ranks, rules, fork), purse)
             if Trainer().habits(cuts.ring, cuts.found).shapes:
                 found.append((cuts.unread, cuts.cost, cuts, link))
             if not cuts.unread:
@@ -51,7 +53,8 @@ def sounded(
         return []
     *_, cuts, lead = min(found, key=lambda one: one[:2])
     told = (
-        Writers(group, path, cuts, lead, gap, logged) for gap in gaps(group, path, cuts.ring.ranks)
+        Writers(group, path, cuts, lead, gap, logged, fork is not None)
+        for gap in gaps(group, path, cuts.ring.ranks)
     )
     return [ring for one in told if (ring := one.ring(rules)) is not None]
 
@@ -61,9 +64,8 @@ def _leads(group: Group) -> list[Link]:
     return sorted(group.links, key=lambda link: -sum(len(s.sends) for s in group.links[link]))
 
 
-def _read(
-    group: Group, link: Link, ranks: int, rules: tuple[Rule, ...], purse: Purse | None
-) -> Cuts:
+def _lead(group: Group, link: Link, ranks: int, rules: tuple[Rule, ...], fork: Fork | None) -> Ring:
+    """One link, and what trees are beside the ring."""
     ring = Ring(
         ranks=ranks,
         edges=(Edge(sender=0, streams=group.links[link]),),
@@ -74,4 +76,8 @@ def _read(
         order=group.order,
         sounding=True,
     )
+    return ring if fork is None else fork.beside(ring, lead=link[0])
+
+
+def _read(ring: Ring, purse: Purse | None) -> Cuts:
     return cut_stream(ring, Trainer(), effort=HASTY, purse=purse)

@@ -38,6 +38,8 @@ class Writers:
     lead: Link
     gpus: int
     logged: Sequence[RingOrder]
+    by_node: bool = False
+    """The ranks named are known to lie node by node."""
 
     @property
     def ranks(self) -> int:
@@ -126,7 +128,12 @@ class Writers:
         bits = self._bits(channel)
         shift = self.path.index(self.lead) * self.gpus
         found = [(r - shift) % self.ranks for r in ring_indices(bits)]
-        return [r for r in found if self._broadcasts_agree(channel, r)]
+        found = [r for r in found if self._broadcasts_agree(channel, r)]
+        if not self.by_node:
+            return found
+        # One link beside trees may have been read wrongly: all of them are read with what is named.
+        named = self._named(channel) or found
+        return [r for r in found if r in named] or named
 
     def _bits(self, channel: int) -> int:
         """Of the ring indices that may write on the link that was read, by what surely is what it
@@ -136,6 +143,7 @@ class Writers:
             if (
                 not cut.op.licensed
                 or cut.op.open_size
+                or cut.op.tree
                 or cut.lost
                 or channel not in cut.channels[0]
             ):

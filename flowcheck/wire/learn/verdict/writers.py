@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.verdict.trees import trees_open
 from flowcheck.wire.terms import Kind
-from flowcheck.wire.trees import tree_of
 
 LOG_TELLS = "NCCL's log of rank 0 tells (nccl_log in the job file, or analyze --nccl-log)"
 WRITERS_OPEN = (
@@ -13,37 +13,20 @@ WRITERS_OPEN = (
     f"large on the wire as each other; {LOG_TELLS}"
 )
 SENDERS_OPEN = f"the ring index of the senders: sizes fit another as well; {LOG_TELLS}"
-TREES_OPEN = (
-    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
-)
 
 
 def writers_open(cut: Cut, communicator: Communicator) -> str:
     """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
     if cut.op.kind is not Kind.ALL_REDUCE:
         return ""
-    if cut.op.tree and (told := _trees_open(cut, communicator)):
+    if cut.op.tree and (told := trees_open(cut, communicator)):
         return told
     if _senders_open(communicator):
         return SENDERS_OPEN
+    if cut.op.tree:
+        return ""  # Which GPU of a node comes first in the ring is no matter.
     turns = _turns(cut, communicator)
     return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
-
-
-def _trees_open(cut: Cut, communicator: Communicator) -> str:
-    """Why the channels of a tree may be each other; empty: they are told."""
-    ring = communicator.ring
-    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
-    for rival in communicator.rivals:
-        other = rival.ring
-        ways = {
-            tuple(tree_of(c, of.ranks, of.found) for c in range(used))
-            for of in (ring, other)
-            if of.found and of.ranks == ring.ranks
-        }
-        if len(ways) > 1:
-            return TREES_OPEN.format(ring.found, other.found)
-    return ""
 
 
 def _senders_open(communicator: Communicator) -> bool:

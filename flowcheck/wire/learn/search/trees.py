@@ -1,0 +1,98 @@
+"""A communicator whose all-reduces go by trees: guesses, and the likeliest of them read.
+
+Of nodes of several GPUs one link of the ring is read first, beside the trees, for who writes on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
+from flowcheck.wire.learn.flows.branches import rings_with_trees
+from flowcheck.wire.learn.flows.forks import Fork, forks
+from flowcheck.wire.learn.flows.order import seen_whole
+from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.communicators import Communicator, read_guesses
+from flowcheck.wire.learn.search.sounding import sounded
+from flowcheck.wire.learn.trainer.grammar import Trainer
+from flowcheck.wire.logged import RingOrder
+from flowcheck.wire.terms import Rule
+
+LEAD_PURSE = (1_000, 10)
+"""Steps of the search in one link of the ring and all of the trees, and for each send."""
+QUICK_PURSE = (500, 4)
+"""The same, of a guess before any is worked on: what is right mostly fits at once."""
+PURSE = (2_000, 10)
+"""The same, of all guesses together."""
+MORE_CHANNELS = 2
+"""Channels tried beside those of which connections were seen."""
+
+
+def read_trees(
+    streams: Sequence[Stream],
+    rules: tuple[Rule, ...],
+    purse: Purse,
+    logged: Sequence[RingOrder] = (),
+) -> Communicator | None:
+    """All of these as a ring and the trees beside it; None: they form none, or nothing that was
+    read went by a tree. logged: ring orders as NCCL's log has them."""
+    guesses = list(rings_with_trees(streams, rules)) or _forked_rings(streams, rules, logged)
+    if not guesses:
+        return None
+    sends = sum(len(stream.sends) for stream in streams)
+    own = Purse(PURSE[0] + PURSE[1] * sends, purse.until_s)
+    found = read_guesses(_fitting(guesses, sends, purse), own)
+    # Who stands where depends on how many ranks there are: only a start-up that fits tells it.
+    if found is None or not found.habits.shapes:
+        return None
+    return found if any(cut.op.tree for cut in found.cuts.found) else None
+
+
+def _fitting(guesses: Sequence[Ring], sends: int, purse: Purse) -> list[Ring]:
+    """The likeliest that leave nothing unread, all that are as likely; else all."""
+    ordered = sorted(guesses, key=lambda ring: ring.penalty)
+    for _, alike in groupby(ordered, key=lambda ring: ring.penalty):
+        whole = []
+        for ring in alike:
+            quick = Purse(QUICK_PURSE[0] + QUICK_PURSE[1] * sends, purse.until_s)
+            in_order = seen_whole(ring)
+            if not cut_stream(ring, Trainer(), effort=HASTY, purse=quick, in_order=in_order).unread:
+                whole.append(ring)
+        if whole:
+            return whole
+    return ordered
+
+
+def _forked_rings(
+    streams: Sequence[Stream], rules: tuple[Rule, ...], logged: Sequence[RingOrder]
+) -> list[Ring]:
+    """Rings and trees that these connections may be of, most plausible first."""
+    found: list[Ring] = []
+    ways = list(forks(streams))
+    for fork in ways:
+        sends = sum(len(stream.sends) for stream in streams)
+        purse = Purse(LEAD_PURSE[0] + LEAD_PURSE[1] * sends)
+        for ring in sounded(fork.ring, rules, purse, logged, fork):
+            if (ring.ranks, ring.gpus) == (fork.ranks, fork.gpus):
+                # Of several ways to share the trees out all are compared.
+                told = replace(ring, borne_out=ring.borne_out and len(ways) == 1)
+                found += _with_trees(told, fork)
+    return sorted(found, key=lambda ring: ring.penalty)
+
+
+def _with_trees(ring: Ring, fork: Fork) -> Iterator[Ring]:
+    made = fork.beside(ring)
+    for more in range(MORE_CHANNELS + 1):
+        channels = made.channels + more
+        edges = (replace(edge, senders=_of_copies(edge, channels)) for edge in made.edges)
+        penalty = ring.penalty + more
+        yield replace(made, edges=tuple(edges), channels=channels, penalty=penalty)
+
+
+def _of_copies(edge: Edge, channels: int) -> tuple[int, ...]:
+    """Who writes on more channels: NCCL makes copies of those that it found, in order."""
+    own = edge.senders
+    return tuple(own[c % len(own)] for c in range(channels)) if own else ()

@@ -1,0 +1,39 @@
+"""What nothing tells of the trees that an all-reduce went by."""
+
+from __future__ import annotations
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.trees import is_second
+
+TREES_OPEN = (
+    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
+)
+CONNECTIONS_OPEN = "which connections between two nodes are the ring's, and which those of trees"
+
+
+def trees_open(cut: Cut, communicator: Communicator) -> str:
+    """Why the channels of a tree may be each other; empty: they are told."""
+    ring = communicator.ring
+    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
+    for rival in communicator.rivals:
+        other = rival.ring
+        ways = {
+            tuple(is_second(c, of.found) for c in range(used))
+            for of in (ring, other)
+            if of.found and (of.ranks, of.gpus) == (ring.ranks, ring.gpus)
+        }
+        if len(ways) > 1:
+            return TREES_OPEN.format(ring.found, other.found)
+        if len(ways) == 1 and other.found and _shared_out(other) != _shared_out(ring):
+            return CONNECTIONS_OPEN
+    return ""
+
+
+def _shared_out(ring: Ring) -> set[tuple[object, ...]]:
+    """Which connections are of which trees."""
+    return {
+        (edge.sender // ring.gpus, edge.receiver is None, edge.trees, *map(id, edge.streams))
+        for edge in ring.edges
+    }
