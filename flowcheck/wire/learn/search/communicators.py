@@ -187,7 +187,8 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
     for ring in (*begun, *(ring for ring in guesses if ring not in begun)):
         if PENALTY_COST * ring.penalty > least:
             continue
-        if ring not in begun and any(map(explains_all, found)):
+        # Of several ways to share trees out all are compared.
+        if not ring.found and ring not in begun and any(map(explains_all, found)):
             break
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         found.append(
