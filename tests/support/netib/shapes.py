@@ -225,6 +225,10 @@ CASES: dict[str, Options] = {
         ranks=4, protocol="LL128", shapes=WIDE, channels=2, version=(2, 30), duplicates=20,
         retransmits=8,
     ),
+    "r12-ll128-230-small-hook": Options(
+        ranks=12, protocol="LL128", shapes=((27, 27), (27,), (26, 30), (26,)), version=(2, 30),
+        compress="bfloat16", caps_bytes=(1 << 20, 3200), mtu=4096, steps=2, mirrored=(1,),
+    ),
     "r6-ll128-226-ring-order": Options(
         seed=5, ranks=6, protocol="LL128", shapes=((60, 40), (60,), (50, 60)), channels=5,
         version=(2, 26), mtu=4096, steps=2, mirrored=(5,), manners=Manners(ring="one"),

@@ -90,7 +90,7 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     other = second_count(cuts, ring)
     if other:
         return TWO_MODELS.format(other, habits.parameters)
-    if told := undecided(habits, cuts):
+    if told := undecided(habits, cuts, ring):
         return told
     if habits.mapped and _another_map(habits, cuts, ring):
         return SKIPPED

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, SIZES, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.iteration import planned_at
+from flowcheck.wire.learn.trainer.widths import as_wide
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 EITHER = (
@@ -25,8 +27,10 @@ def is_of(cut: Cut, size: int) -> bool:
     return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
 
 
-def undecided(habits: Habits, cuts: Sequence[Cut]) -> str:
-    """Why sizes do not tell the type of the gradients; empty: they do, or there are none."""
+def undecided(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
+    """Why nothing tells the type of the gradients; empty: it is told, or there are none."""
+    if as_wide(habits, cuts, ring):
+        return NEITHER.format(2 * COMPRESSED_BYTES, COMPRESSED_BYTES)
     reduced = habits.reduced or habits.each
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), len(cuts))
     planned = planned_at(cuts) if habits.mapped else planned

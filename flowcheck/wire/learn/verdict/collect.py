@@ -17,7 +17,9 @@ from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
 from flowcheck.wire.learn.search.pairs import completions
+from flowcheck.wire.learn.trainer.habits import BUCKET
 from flowcheck.wire.learn.trainer.iteration import BY_ORDER, disputed
+from flowcheck.wire.learn.trainer.widths import as_wide
 from flowcheck.wire.learn.verdict.doubt import (
     UNREAD_BESIDE,
     assumptions,
@@ -37,6 +39,7 @@ from flowcheck.wire.terms import Kind, Protocol
 APART = "its size: connections beside these lost sends and may have carried a part of it"
 NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
 UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
+AS_WIDE = "the width of its elements: half as wide it would be as large on the wire"
 NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
 
 
@@ -73,6 +76,7 @@ def collect(
     known, ends, unread_ns = counted(ring, cuts), Ends(communicator), unread_since(communicator)
     begun = beginnings(ring, cuts, [canvas for canvas, _, _ in painted], known)
     either = disputed(cuts, communicator.habits.reduces)
+    wide = as_wide(communicator.habits, cuts, ring)
     collectives = []
     since = 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
@@ -93,6 +97,7 @@ def collect(
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
         assumed += begun.get(i, ())
+        assumed += [AS_WIDE] * (wide and cut.op.meaning == BUCKET)
         if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
             assumed.append(UNREAD_BESIDE)
         if ends.open(i, canvas) and places_open(cut, ring):

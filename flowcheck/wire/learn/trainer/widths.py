@@ -1,0 +1,80 @@
+"""How many bytes an element of a bucket has, where its sizes on the wire do not tell.
+
+A chunk of LL128 is as large on the wire with 20 bytes as with 1,900. A small bucket of many ranks
+that a hook compresses to half its size is then as large as it would be without: only what stands in
+it tells, copies of which differ behind its end, or numbers that are of one width and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, Habits
+from flowcheck.wire.learn.trainer.parts import reread
+from flowcheck.wire.terms import Protocol
+
+LEAST_NUMBERS = 64
+"""Numbers, none of them zero, that must be there to be compared."""
+MOST_SPAN = 64
+"""Upper bytes of a tensor's numbers, signs aside, that differ by more tell nothing."""
+ALIKE, UNLIKE = 0.95, 0.8
+"""Share of the lower halves of words whose upper bytes lie among those of the upper halves: numbers
+of two bytes, or, at most, the low bits of numbers of four, which may be anything."""
+
+
+def narrower(cut: Cut, size: int, ring: Ring) -> bool:
+    """Its sends are those of a tensor of `size` bytes as well, of elements half as wide, and what
+    they hold tells that they are."""
+    other = _halved(cut, size, ring)
+    if other is None:
+        return False
+    canvas = paint(other, ring)[0]
+    if paint(cut, ring)[0].conflicts and not canvas.conflicts:
+        return True
+    return _width_of(canvas.result[canvas.covered]) == COMPRESSED_BYTES
+
+
+def as_wide(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
+    """Every bucket seen would be as large on the wire in elements of another width, and nothing in
+    them tells which it is."""
+    types = habits.reduced or habits.each
+    if set(types) != {2 * COMPRESSED_BYTES} or ring.sounding:
+        return False
+    seen = [cut for cut in cuts if cut.op.meaning == BUCKET and cut.matched]
+    told = 0
+    for cut in seen:
+        half = _halved(cut, cut.op.work_bytes // 2, ring)
+        if half is None:
+            return False
+        if not told:
+            canvas = paint(half, ring)[0]
+            told = _width_of(canvas.result[canvas.covered])
+    return bool(seen) and not told
+
+
+def _halved(cut: Cut, size: int, ring: Ring) -> Cut | None:
+    """As a tensor of half as wide elements; None if it would be another one on the wire."""
+    if cut.op.protocol is not Protocol.LL128 or cut.op.tree or ring.sounding:
+        return None
+    return reread(cut, replace(cut.op, work_bytes=size, type_bytes=COMPRESSED_BYTES), ring)
+
+
+def _width_of(data: NDArray[np.uint8]) -> int:
+    """Bytes of each of the numbers in `data`, 2 or 4; 0: nothing tells."""
+    words = data[: len(data) // 4 * 4].reshape(-1, 4)
+    words = words[(words[:, :2].any(axis=1)) & (words[:, 2:].any(axis=1))]
+    if len(words) < LEAST_NUMBERS:
+        return 0
+    low, high = words[:, 1] & 0x7F, words[:, 3] & 0x7F
+    least, most = int(high.min()), int(high.max())
+    if most - least > MOST_SPAN:
+        return 0
+    share = float(((low >= least) & (low <= most)).mean())
+    return 2 if share >= ALIKE else 4 if share <= UNLIKE else 0
