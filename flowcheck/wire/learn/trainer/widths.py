@@ -22,11 +22,14 @@ from flowcheck.wire.terms import Protocol
 
 LEAST_NUMBERS = 64
 """Numbers, none of them zero, that must be there to be compared."""
-MOST_SPAN = 64
-"""Upper bytes of a tensor's numbers, signs aside, that differ by more tell nothing."""
-ALIKE, UNLIKE = 0.95, 0.8
-"""Share of the lower halves of words whose upper bytes lie among those of the upper halves: numbers
-of two bytes, or, at most, the low bits of numbers of four, which may be anything."""
+USUAL = (10, 90)
+"""Between these percentiles of upper bytes, signs aside, lie those of most numbers: what fills a
+group up, or belongs elsewhere, may stand among them."""
+MOST_SPAN, LEAST_SPAN = 64, 80
+"""Of the usual upper bytes of numbers at most; of the low bits of numbers twice as wide, which may
+be anything, at least."""
+NEAR = 2
+"""Lower and upper halves of words that are numbers each have usual upper bytes so near."""
 
 
 def narrower(cut: Cut, size: int, ring: Ring) -> bool:
@@ -73,8 +76,9 @@ def _width_of(data: NDArray[np.uint8]) -> int:
     if len(words) < LEAST_NUMBERS:
         return 0
     low, high = words[:, 1] & 0x7F, words[:, 3] & 0x7F
-    least, most = int(high.min()), int(high.max())
+    (low_least, low_most), (least, most) = (np.percentile(half, USUAL) for half in (low, high))
     if most - least > MOST_SPAN:
         return 0
-    share = float(((low >= least) & (low <= most)).mean())
-    return 2 if share >= ALIKE else 4 if share <= UNLIKE else 0
+    if abs(low_least - least) <= NEAR and abs(low_most - most) <= NEAR:
+        return 2
+    return 4 if low_most - low_least >= LEAST_SPAN else 0
