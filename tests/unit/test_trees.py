@@ -167,3 +167,21 @@ def test_what_does_not_tell_its_trees_is_refused_by_name(named: str, tmp_path: P
     found = read(UNTOLD[named], tmp_path)
     assert found.job is None
     assert named in " ".join(found.why_not), found.why_not
+
+
+@pytest.mark.parametrize("directions", ["both", "tx"])
+def test_a_ring_with_buffers_as_large_as_a_bucket_is_no_tree(
+    directions: str, tmp_path: Path
+) -> None:
+    ring = Options(
+        ranks=3,
+        shapes=((16, 2), (2,)),
+        caps_bytes=(4, 100),
+        counters=1,
+        buffers=4,
+        metric_every=1,
+        directions=directions,
+    )
+    found = read(ring, tmp_path)
+    assert not any("tree" in why for why in found.why_not)
+    assert not any("tree" in word for one in found.collectives for word in one.assumed)

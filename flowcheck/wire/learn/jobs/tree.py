@@ -78,9 +78,15 @@ def by_tree(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> tuple[int, int] 
     for size, enough in ((habits.state_bytes, 1), *((size, 2) for size in buckets)):
         found = _whole if ring.ranks == 2 else _passing
         times = sum(found(cuts[begin + 1 :], size))
-        if times >= enough:
+        if times >= enough and not _around(cuts[begin + 1 :], size):
             return times, size
     return None
+
+
+def _around(cuts: Sequence[Cut], size: int) -> bool:
+    """A bucket as large went round the ring: what is passed on beside it are buffers."""
+    due = (c for c in cuts if c.op.kind is Kind.ALL_REDUCE and c.op.licensed and not c.op.tree)
+    return any(cut.matched and not cut.lost and is_of(cut, size) for cut in due)
 
 
 def beside(
