@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from flowcheck.errors import ConfigError
 from flowcheck.lab.options import (
+    Algo,
     Channels,
     Erspan,
     Hosts,
@@ -19,6 +21,7 @@ from flowcheck.lab.options import (
     Nccl,
     Protocol,
     SwitchKind,
+    TreeBelow,
     cluster_of,
     end_on_sigterm,
 )
@@ -33,6 +36,8 @@ def train(
     erspan: Erspan = False,
     mtu: Mtu = 4200,
     protocol: Protocol = None,
+    algo: Algo = None,
+    tree_below: TreeBelow = None,
     channels: Channels = 2,
     nccl: Nccl = "2.29",
     loss: Annotated[float, typer.Option(help="Share of frames lost between hosts.")] = 0.0,
@@ -68,7 +73,11 @@ def train(
     from flowcheck.lab.run.train import run as run_plan
 
     late = None
-    if join_at is not None or gap_at is not None:
+    comes_late = join_at is not None or gap_at is not None
+    if kill_at is not None and (no_kill or comes_late):
+        other = "--no-kill" if no_kill else "--join-at" if join_at is not None else "--gap-at"
+        raise ConfigError("--kill-at", kill_at, f"contradicts {other}: give one of them")
+    if comes_late:
         late = Late(join_at=join_at, leave_at=leave_at, gap_at=gap_at)
         no_kill = no_control = True
     plan = Plan(
@@ -78,6 +87,8 @@ def train(
         kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
         arguments=tuple(context.args),
         protocol=protocol,
+        algo=algo,
+        tree_below=tree_below,
         channels=channels,
         nccl=nccl,
         loss=loss,
@@ -109,6 +120,8 @@ def record(
     erspan: Erspan = False,
     mtu: Mtu = 4200,
     protocol: Protocol = None,
+    algo: Algo = None,
+    tree_below: TreeBelow = None,
     channels: Channels = 1,
     nccl: Nccl = "2.29",
     name: Name = "record",
@@ -135,6 +148,8 @@ def record(
             kill_at=None,
             arguments=tuple(context.args),
             protocol=protocol,
+            algo=algo,
+            tree_below=tree_below,
             channels=channels,
             nccl=nccl,
         )

@@ -27,6 +27,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Protocol = Annotated[
     str | None, typer.Option(help="LL, LL128 or Simple; NCCL's own choice by default.")
 ]
+Algo = Annotated[
+    str | None,
+    typer.Option(help="Ring or Tree, of all-reduces; Ring by default. Trees: --hosts 3."),
+]
+TreeBelow = Annotated[
+    int | None,
+    typer.Option(help="All-reduces of fewer bytes go by trees, others by rings, as NCCL chooses."),
+]
 Channels = Annotated[int, typer.Option(help="Of NCCL.")]
 Nccl = Annotated[str, typer.Option(help="Release that is emulated, 2.19 to 2.30.")]
 

@@ -51,6 +51,10 @@ def refusal(folder: Path, words: str) -> str:
         ("cost -- --save-every 2", "cases"),
         ("record -- --steps 16", "--steps before `--`"),
         ("train -- --frobnicate 3", "unrecognized arguments: --frobnicate"),
+        ("train --kill-at 3 --no-kill", "--kill-at = 3: contradicts --no-kill"),
+        ("train --kill-at 3 --join-at 5", "--kill-at = 3: contradicts --join-at"),
+        ("train --algo Star", "algo = 'Star'"),
+        ("record --tree-below -4", "tree-below = '-4'"),
         ("train --protocl LL", "unrecognized arguments: --protocl"),
     ],
 )

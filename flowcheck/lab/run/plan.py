@@ -18,6 +18,8 @@ GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
 READ_BY_TRAINERS = {
     "protocol": "NCCL_PROTO",
+    "algo": "NCCL_ALGO",
+    "tree-below": "FLOWCHECK_LAB_TREE_BELOW",
     "channels": "NCCL_MAX_NCHANNELS",
     "nccl": "FLOWCHECK_LAB_NCCL",
     "loss": "FLOWCHECK_LAB_LOSS",
@@ -61,6 +63,10 @@ class Plan:
     arguments: tuple[str, ...]
     """Of the training script, as the user gave them."""
     protocol: str | None = None
+    algo: str | None = None
+    """NCCL_ALGO; None: rings."""
+    tree_below: int | None = None
+    """Bytes below which all-reduces go by trees."""
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
@@ -113,6 +119,10 @@ class Plan:
         }
         if self.protocol is not None:
             told["NCCL_PROTO"] = self.protocol
+        if self.algo is not None:
+            told["NCCL_ALGO"] = self.algo
+        if self.tree_below is not None:
+            told["FLOWCHECK_LAB_TREE_BELOW"] = str(self.tree_below)
         if self.loss:
             told["FLOWCHECK_LAB_LOSS"] = repr(self.loss)
         return told
