@@ -29,6 +29,9 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Of torch.nn.utils.clip_grad_norm_ over all parameters, in registration order."""
     clip_alone: bool = False
     """Of several jobs on a port each is clipped by the norm of its own parameters."""
+    clip_together: bool = False
+    """Of the two rings of one job: by the norm over the parameters of both, each counted in every
+    ring that holds it, as Megatron-LM sums it (replica/clipping.py)."""
     clip_threads: int = 1
     """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
     synced_backwards: int = 1
@@ -68,6 +71,9 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
     if optimizer.clip_norm is not None and not optimizer.clip_norm > 0:
         raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, "must be above 0")
+    if optimizer.clip_together and (optimizer.clip_alone or optimizer.gradient_divisor != 1.0):
+        other = "clip_alone" if optimizer.clip_alone else "gradient_divisor"
+        raise ConfigError("optimizer.clip_together", True, f"does not go with {other}")
     if optimizer.learning_rate < 0:
         raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
     if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):

@@ -16,8 +16,13 @@ JOBS_MAX = 64
 """Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
 CLIP = (
     "is of one job's parameters, but trainers that are parallel in other ways too clip by the norm "
-    "over all of theirs, which no single data-parallel ring carries: state clip_alone = true where "
-    "each job is clipped by its own norm"
+    "over all of theirs: state clip_alone = true where each job is clipped by its own norm, or "
+    "clip_together = true for the two rings of one job where both are by that of all, as "
+    "Megatron-LM does"
+)
+CLIP_RINGS = (
+    "is for the two rings of one job (jobs = 2): there are {}, and in which order the squares of "
+    "more than two are summed, on which the last bit of the norm depends, no ring of theirs tells"
 )
 
 
@@ -59,11 +64,17 @@ def check_several(jobs: int, own: tuple[OwnConfig, ...]) -> None:
             raise ConfigError("job.name", name, right)
 
 
-def check_clip(optimizer: OptimizerConfig | None) -> None:
-    """Of one job of several. Raises ConfigError where its norm may be over more than it sends."""
-    if optimizer is None or optimizer.clip_norm is None or optimizer.clip_alone:
+def check_clip(optimizer: OptimizerConfig | None, jobs: int, own: tuple[OwnConfig, ...]) -> None:
+    """Of one of so many jobs. Raises ConfigError where its norm may be over more than it sends."""
+    if optimizer is None or optimizer.clip_norm is None:
         return
-    raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, CLIP)
+    if jobs == 1 and not optimizer.clip_together:
+        return
+    if optimizer.clip_together and (jobs != 2 or any(o.optimizer or o.model for o in own)):
+        told = f"{jobs} of them" if jobs != 2 else "two that state settings of their own"
+        raise ConfigError("optimizer.clip_together", True, CLIP_RINGS.format(told))
+    if not (optimizer.clip_alone or optimizer.clip_together):
+        raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, CLIP)
 
 
 def check_told_apart(own: tuple[OwnConfig, ...]) -> None:

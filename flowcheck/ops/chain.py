@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.config import JobConfig, SourceConfig, encode_config, load_job
+from flowcheck.config import JobConfig, SourceConfig, check_clip, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.foreknown import Foreknown, foreknown, put
@@ -75,6 +75,8 @@ def create(
     [job] what its model reduces, as `foreknown` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [own_settings(config, number) for number in range(1, count(config) + 1)]
+    for each in own:
+        check_clip(each.optimizer, len(own), config.job)
     known = foreknown(own, root, expected)
     need = memory_need(config)
     place = choose(need)

@@ -28,7 +28,7 @@ def with_factories(config: JobConfig) -> JobConfig:
     )
     check_told_apart(made)
     for own in made or (OwnConfig(),):
-        check_clip(own.optimizer or config.optimizer)
+        check_clip(own.optimizer or config.optimizer, count(config), made)
     return msgspec.structs.replace(config, job=made)
 
 

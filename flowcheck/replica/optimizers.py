@@ -187,7 +187,7 @@ class BoundOptimizer:
 
     def _clip(self) -> None:
         """Scales the gradients as the trainer does, with as many threads as it has."""
-        if self._config.clip_norm is None:
+        if self._config.clip_norm is None or self._config.clip_together:
             return
         threads = torch.get_num_threads()
         torch.set_num_threads(self._config.clip_threads)

@@ -80,3 +80,13 @@ def taken(
     if shard.conflict_bytes(generation):
         missing = ((0, gathered.size),)
     return placing.parameters(gathered), placing.whole(missing)
+
+
+def whole(shard: Shard, step: int, *, gathered: bool) -> int | None:
+    """The generation that holds all of `step`, or, of what is gathered, all that ever comes."""
+    generation = shard.generation_of(step)
+    if generation is None:
+        return None
+    if shard.state(generation) == State.COMPLETE:
+        return generation
+    return generation if gathered and is_lost(shard, generation) else None

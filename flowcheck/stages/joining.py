@@ -48,9 +48,11 @@ FULL = 0.75
 
 
 def may_join(config: JobConfig) -> bool:
-    """Where each step is one all-reduced backward; of more, which one comes nothing tells."""
-    assert config.optimizer is not None
-    return config.joins and config.optimizer.synced_backwards == 1
+    """Where each step is one all-reduced backward; of more, which one comes nothing tells. Rings
+    that are clipped together find no base alone."""
+    optimizer = config.optimizer
+    assert optimizer is not None
+    return config.joins and optimizer.synced_backwards == 1 and not optimizer.clip_together
 
 
 def known_of(run: RunDir) -> Known:

@@ -17,6 +17,10 @@ NO_OPTIMIZER = (
 )
 GATHERED = OptimizerConfig(name="none", learning_rate=0.0)
 """Of a job whose parameters are followed as they are sent."""
+TOGETHER = (
+    "[optimizer] clip_together is of gradients of 4 bytes an element, and those of the buckets "
+    "have others: in which type their squares are summed, the wire does not tell"
+)
 DTYPES = {2: None, 4: "float32", 8: "float64"}
 """What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
 
@@ -48,6 +52,8 @@ def layout_of(job: Job, config: JobConfig) -> Layout:
     optimizer = optimizer_of(job, config)
     if 2 in sizes and (optimizer.name, optimizer.implementation) == ("sgd", "fused"):
         _refuse_momentum(optimizer.momentum)
+    if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
+        raise StateError(TOGETHER)
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
     names = list(config.model.names) if names_fit(job, config) else None
     return Layout.of(

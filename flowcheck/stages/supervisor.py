@@ -178,9 +178,14 @@ class Supervisor:
 
         The shard tells, not a message: an updater may be killed before it could send one.
         """
-        whole = self.progress.complete_steps
-        own = whole is not None and self._applied() >= whole
-        return own and all(other.drained() for other in self.beside)
+        optimizer, every = self.config.optimizer, [self, *self.beside]
+        whole = [one.progress.complete_steps for one in every]
+        if optimizer is not None and optimizer.clip_together and None not in whole:
+            whole = [min(steps for steps in whole if steps is not None)] * len(whole)
+        return all(
+            steps is not None and one._applied() >= steps
+            for one, steps in zip(every, whole, strict=True)
+        )
 
     def _applied(self) -> int:
         if not self.run.shard.exists():

@@ -15,13 +15,13 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
-from flowcheck.plane.shard import Shard, State
+from flowcheck.plane.shard import Shard
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.schedule import rate_of
 from flowcheck.replica.units import Placing
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting
-from flowcheck.stages.gathered import is_lost, taken
+from flowcheck.stages.gathered import taken, whole
 from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
@@ -29,6 +29,7 @@ from flowcheck.stages.model import optimizer_of
 from flowcheck.stages.records import Records
 from flowcheck.stages.replicas import open_replica
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.squares import Squares
 from flowcheck.stages.used import Map, Used, note_left_out
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job
@@ -52,6 +53,10 @@ class _Open:
             return taken(self.placing, self.shard, generation)
         return self.map.split(self.shard.gradient(generation))
 
+    def whole(self, step: int) -> int | None:
+        """The generation that holds all of `step`; of sharded training, all that ever comes."""
+        return whole(self.shard, step, gathered=self.placing is not None)
+
     def close(self) -> None:
         self.waiting.close()
         self.shard.close()
@@ -71,6 +76,7 @@ class UpdateService:
         """All-reduced backward passes per step of the trainer."""
         self._open: _Open | None = None
         self._judge = Judge(run, config)
+        self._squares = Squares(run, config, self._say)
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -113,7 +119,7 @@ class UpdateService:
         iteration, last = self._iteration(o), o.records.last_step()
         if iteration is None:
             return
-        generation = _whole(o, iteration)
+        generation = o.whole(iteration)
         own = o.taken(generation)[0] if generation is not None else None
         if own is None and (logged := o.waiting.of(iteration)) is not None:
             own = o.map.split(logged)[0]
@@ -131,7 +137,7 @@ class UpdateService:
             return self._take_base(o)
         followed = incarnation_of(self._run)
         iteration = o.shard.applied_step + 1
-        generation = _whole(o, iteration)
+        generation = o.whole(iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
         if generation is None:
@@ -139,20 +145,26 @@ class UpdateService:
         step = followed.step_of(iteration, self._each)
         seconds = 0.0
         if step is not None:
-            seconds = self._step(o, step, *o.taken(generation))
+            took = self._step(o, step, *o.taken(generation))
+            if took is None:
+                return 0
+            seconds = took
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.shard.apply(iteration)
         if step is not None:
             self._tell(o, seconds)
         return 1
 
-    def _step(self, o: _Open, step: int, gradient: np.ndarray, used: Used) -> float:
-        """Takes it and writes it down; the seconds it took."""
+    def _step(self, o: _Open, step: int, gradient: np.ndarray, used: Used) -> float | None:
+        """Takes it and writes it down; the seconds it took. None: it waits for another ring."""
         began = time.perf_counter()
+        own = self._squares.clipped(o.replica.layout, step, gradient, used)
+        if own is None:
+            return None
         left_out = used if o.placing is None else None
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_left_out(self._run.left_out, step)
-        o.replica.apply(step, gradient, used)
+        o.replica.apply(step, own, used)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds
@@ -169,7 +181,10 @@ class UpdateService:
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
             assert step is not None
-            self._tell(o, self._step(o, step, *o.map.split(logged[1])))
+            took = self._step(o, step, *o.map.split(logged[1]))
+            if took is None:
+                return 0
+            self._tell(o, took)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
         elif generation is None:
@@ -226,19 +241,9 @@ class UpdateService:
         )
         if self._judge.due or replaying or self._run.base.exists():
             return False
-        return _whole(o, o.shard.applied_step + 1) is None
+        return o.whole(o.shard.applied_step + 1) is None
 
     def stop(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None
-
-
-def _whole(o: _Open, step: int) -> int | None:
-    """The generation that holds all of `step`; of sharded training, all that ever comes of it."""
-    generation = o.shard.generation_of(step)
-    if generation is None:
-        return None
-    if o.shard.state(generation) == State.COMPLETE:
-        return generation
-    return generation if o.placing is not None and is_lost(o.shard, generation) else None

@@ -100,6 +100,19 @@ def test_each_ring_of_a_job_is_followed(
     assert not set(index["jobs"][0]["queue_pairs"]) & set(index["jobs"][1]["queue_pairs"])
 
 
+@pytest.mark.parametrize("words", ["dp2,tp2 alike norm", "dp2,pp2 norm"])
+def test_rings_clipped_by_the_norm_of_both_are_followed(
+    four: cluster.Cluster, tmp_path: Path, words: str
+) -> None:
+    capture = tmp_path / "job.pcapng"
+    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
+        launch(four, "rings.py", str(tmp_path / "digests"), *words.split(), "NCCL_PROTO=LL")
+    clip = "clip_norm = 0.5\nclip_together = true\n"
+    each_is_one_of(replayed(capture, 2, model=clip), of_trainers(tmp_path, 2))
+    alone = replayed(capture, 2, model="clip_norm = 0.5\nclip_alone = true\n")
+    assert not any(one in of_trainers(tmp_path, 2) for one in alone), "the norm of both matters"
+
+
 @pytest.mark.parametrize("protocol", ["LL", "Simple"])
 def test_rings_summed_as_megatron_sums_them_are_followed(
     four: cluster.Cluster, tmp_path: Path, protocol: str

@@ -231,6 +231,7 @@ def test_the_fingerprint_changes_with_every_setting():
         "clip_norm": [1.0],
         "clip_threads": [2],
         "clip_alone": [True],
+        "clip_together": [True],
         "synced_backwards": [2],
         "gradient_divisor": [2.0],
     }

@@ -8,11 +8,13 @@ import pytest
 
 from flowcheck.config import JobConfig, load_job
 from flowcheck.errors import ConfigError
-from flowcheck.ops.chain import job_to_run
+from flowcheck.ops.chain import create, job_to_run
 from flowcheck.ops.several import count, folder_of, own_settings
+from flowcheck.stages.joining import may_join
 
 SOURCE = '[[source]]\ninterface = "m0"\n'
 SGD = 'name = "sgd"\nlearning_rate = 0.1\n'
+TOGETHER = f"{SGD}clip_norm = 1.0\nclip_together = true\n"
 ADAM = 'name = "adam"\nlearning_rate = 0.2\n'
 
 
@@ -62,6 +64,14 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
         (f"jobs = 0\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
         (f"jobs = 65\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
         (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_alone"),
+        (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_together"),
+        (f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}", "there are 3 of them, and in which order"),
+        (f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}clip_alone = true\n", "with clip_alone"),
+        (
+            f"{SOURCE}[optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.1']\n"
+            f"[job.optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.2']\n",
+            "there are two that state settings of their own",
+        ),
         (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
         (
             f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n[job.optimizer]\n{ADAM}",
@@ -77,6 +87,14 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
 )
 def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, why: str) -> None:
     assert why in refused(tmp_path, text)
+
+
+def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path: Path) -> None:
+    config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
+    assert config.joins and not may_join(own_settings(config, 2))
+    config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
+    with pytest.raises(ConfigError, match="there are 1 of them"):
+        create(config, tmp_path / "run")
 
 
 def test_a_norm_of_each_jobs_own_parameters_may_clip_it(tmp_path: Path) -> None:

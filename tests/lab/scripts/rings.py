@@ -1,7 +1,8 @@
 """Several data-parallel rings of one job, as Megatron-LM's TP x PP x DP makes them.
 
 Words: digests, ways of the mesh ("dp2,tp2", "dp2,pp2,tp2", ...), then what else is to be so:
-`alike` (every ring holds tensors of the same shapes), `seed` (and of the same values), `clip`,
+`alike` (every ring holds tensors of the same shapes), `seed` (and of the same values), `clip`
+(each ring by its own norm), `norm` (all by that of all, as Megatron-LM does),
 `save` (checkpoints of steps 2 and 5, one of each ring), `own` (no DistributedDataParallel: weights
 are broadcast one by one, gradients scaled and summed in flat buckets in reverse registration order,
 as Megatron-LM's own wrapper does).
@@ -64,6 +65,15 @@ def sum_gradients() -> None:
             bucket = []
 
 
+def clip_together(most: float) -> None:
+    square = nn.utils.get_total_norm([p.grad for p in model.parameters()]) ** 2.0
+    dist.all_reduce(square, group=tensor if tensor is not None else stages)
+    coefficient = most / (square.item() ** 0.5 + 1.0e-6)
+    if coefficient < 1.0:
+        for p in model.parameters():
+            p.grad.mul_(coefficient)
+
+
 for step in range(1, STEPS + 1):
     noise(step, mesh.get_local_rank("dp"))
     optimizer.zero_grad()
@@ -83,6 +93,8 @@ for step in range(1, STEPS + 1):
         dist.send(x.grad, before)
     if "own" in words:
         sum_gradients()
+    if "norm" in words:
+        clip_together(0.5)
     if "clip" in words:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()

@@ -1,0 +1,90 @@
+"""The norm by which both rings of one job are clipped: each updater leaves the square of its ring's
+own for the other, in a file beside what it learned, and waits for the other's.
+
+A square is told by the step and by which life of the job it is of. It is on file before the step is
+taken, so that a kill of either side costs nothing: none is more than a step ahead of the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.replica.clipping import clipped, square
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.optimizers import Used
+from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.whole import write_whole
+
+KEPT = 4
+"""Steps whose squares are on file; the other ring asks for its next one alone."""
+STOOD_S = 10.0
+WAITS = (
+    "step {} waits for job {}: both rings are clipped by one norm (clip_together), and that of its "
+    "own gradients is not known"
+)
+
+
+class Squares:
+    """Of one of two rings; of a job that is not clipped so it does nothing."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: JobConfig,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert config.optimizer is not None
+        self._run, self._optimizer = run, config.optimizer
+        self._say, self._clock = say, clock
+        self._other = 1 if run.reader else 2
+        self._told: dict[str, str] = _read(_file(run))
+        self._since: tuple[str, float, bool] = ("", 0.0, False)
+
+    def clipped(
+        self, layout: Layout, step: int, gradient: np.ndarray, used: Used
+    ) -> np.ndarray | None:
+        """What the replica is to take of a step's gradient; None: the other ring's square is not
+        there yet."""
+        optimizer = self._optimizer
+        if not optimizer.clip_together or optimizer.clip_norm is None:
+            return gradient
+        name = f"{incarnation_of(self._run).number}:{step}"
+        if name not in self._told:
+            own = square(gradient, layout, used, threads=optimizer.clip_threads)
+            newest = [*self._told.items(), (name, own.hex())][-KEPT:]
+            self._told = dict(newest)
+            write_whole(_file(self._run), msgspec.json.encode(self._told), durable=False)
+        other = _read(_file(self._run.port.beside(self._other))).get(name)
+        if other is None:
+            self._wait(name, step)
+            return None
+        squares = float.fromhex(self._told[name]), float.fromhex(other)
+        return clipped(gradient, layout, squares, optimizer.clip_norm)
+
+    def _wait(self, name: str, step: int) -> None:
+        """Says so once it has stood."""
+        waits, since_s, said = self._since
+        if waits != name:
+            self._since = (name, self._clock(), False)
+        elif not said and self._clock() - since_s >= STOOD_S:
+            self._since = (name, since_s, True)
+            self._say(WAITS.format(step, self._other))
+
+
+def _file(run: RunDir) -> Path:
+    return run.learned_folder / "squares.json"
+
+
+def _read(path: Path) -> dict[str, str]:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    return {}
