@@ -21,6 +21,9 @@ from flowcheck.wire.seen import MessageSeen
 ALIGN_BYTES = 128
 """Every piece but the last one is a multiple of it."""
 
+MOST_AHEAD = 3
+"""Sends by which one queue pair is before another at most, where a capture begins."""
+
 Row = Sequence[SendSeen]
 """The sends of one queue pair, ascending PSN."""
 
@@ -64,6 +67,52 @@ def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
     if any(len({p.immediate for p in pieces} - {None}) > 1 for pieces in sends):
         return None
     return [_whole(pieces) for pieces in sends]
+
+
+def side_by_side(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows from the first send on of which all have a piece, where a capture begins amid one:
+    pieces of one send state one size and lie where its pieces lie. As they are where that is not
+    told."""
+    skips = [0]
+    for row in rows[1:]:
+        ways = [n for n in range(-MOST_AHEAD, MOST_AHEAD + 1) if _beside(rows[0], row, n)]
+        if not ways:
+            return rows
+        skips.append(min(ways, key=lambda n: _time_apart(rows[0], row, n)))
+    most = max(skips)
+    # Send n of the first row is send n + skip of another one.
+    begin = max(0, -min(skips))
+    cut = [row[begin + skip :] for row, skip in zip(rows, skips, strict=True)]
+    least = min(map(len, cut))
+    return [row[:least] for row in cut] if least and most <= MOST_AHEAD else rows
+
+
+def _beside(one: Row, two: Row, ahead: int) -> bool:
+    """Every piece of `two` may be of the send that `one` has a piece of, so many places before."""
+    pairs = [(a, two[n + ahead]) for n, a in enumerate(one) if 0 <= n + ahead < len(two)]
+    offsets = {
+        (a.immediate, (b.message.va or 0) - (a.message.va or 0))
+        for a, b in pairs
+        if a.wire_bytes and b.wire_bytes and a.message.va and b.message.va
+    }
+    flags = [(a.flag, b.flag) for a, b in pairs if a.flag is not None and b.flag is not None]
+    same = all(len({a.immediate, b.immediate} - {None}) < 2 for a, b in pairs)
+    return bool(pairs) and same and all(a == b for a, b in flags) and _one_each(offsets)
+
+
+def _one_each(offsets: set[tuple[int | None, int]]) -> bool:
+    """Of sends of one size the pieces of one queue pair lie as far behind those of another."""
+    return len({size for size, _ in offsets}) == len(offsets)
+
+
+def _time_apart(one: Row, two: Row, ahead: int) -> int:
+    """Typical time between what would be pieces of one send, in nanoseconds."""
+    apart = sorted(
+        abs(a.message.first_ns - two[n + ahead].message.first_ns)
+        for n, a in enumerate(one)
+        if 0 <= n + ahead < len(two)
+    )
+    return apart[len(apart) // 2]
 
 
 def gaps(row: Row) -> bool:

@@ -86,7 +86,7 @@ def _streams(
     if len(queue_pairs) > 1:
         every = [m for flow in queue_pairs for m in of_flow[flow.key]]
         granter = _granter(queue_pairs[0], every, grants)
-        whole = striped.joined(queue_pairs, sends, _granted(granter))
+        whole = striped.joined(queue_pairs, sends, granter.granted if granter else {})
         if whole is not None:
             stream = _stream(queue_pairs[0], whole.sends, granter)
             stream.queue_pairs = tuple(flow.key for flow in queue_pairs)
@@ -135,11 +135,6 @@ def _granter(
         if score > best and (hits or not addresses):
             best, found = score, grant
     return found
-
-
-def _granted(granter: Grants | None) -> dict[int, int]:
-    """{number of a send: address it was granted}."""
-    return {i: cts.address for i, cts in granter.by_index.items()} if granter else {}
 
 
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:

@@ -7,22 +7,17 @@ addresses tell which belong together; only the first one carries clear-to-send m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
 
 from flowcheck.wire.learn.flows import pieces
-from flowcheck.wire.learn.flows.numbering import PSN_OF_START
+from flowcheck.wire.learn.flows.numbering import PSN_OF_START, Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.nccl import SLOT_BYTES, SLOTS
+from flowcheck.wire.learn.flows.turns import dealt, turns_of
 from flowcheck.wire.seen import FlowKey, FlowSeen
-from flowcheck.wire.terms import Protocol
 
 BLOCK_BYTES = 16 << 20
 """A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
-
-MOST_PERMUTED = 4
-"""Queue pairs of which every order is tried; of more, those that begin with another one."""
 
 Sends = Mapping[FlowKey, Sequence[SendSeen]]
 Group = tuple[FlowSeen, ...]
@@ -145,14 +140,15 @@ class Connection:
     split: bool
 
 
-def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> Connection | None:
-    """None where loss or a start in the middle leaves the order of sends open. granted: {number of
-    a send: address}."""
-    rows = [list(sends[flow.key]) for flow in group]
-    keys = {id(row): flow.key for row, flow in zip(rows, group, strict=True)}
+def joined(group: Group, sends: Sends, granted: Granted) -> Connection | None:
+    """None where loss or a start in the middle leaves the order of sends open."""
+    rows: Sequence[pieces.Row] = [sends[flow.key] for flow in group]
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
-    split = pieces.is_split(rows)
+    amid = not any(row[0].first_psn == PSN_OF_START for row in rows)
+    beside = pieces.side_by_side(rows) if amid else rows
+    split = pieces.is_split(beside)
     if split:
+        rows = beside
         whole = pieces.put_together(rows, max(flow.pmtu_bytes for flow in group))
         if whole is None:
             return None
@@ -162,63 +158,13 @@ def joined(group: Group, sends: Sends, granted: Mapping[int, int]) -> Connection
     else:
         if any(map(pieces.gaps, rows)):
             return None
-        way = _by_turns(rows, granted, from_start=from_start)
+        way = turns_of(rows, granted, from_start=from_start)
         if way is None:
             return None
-        found = _dealt(way)
-        turns = tuple(keys[id(row)] for row in way)
+        found = dealt(way.rows)
+        turns = tuple(group[i].key for i in way.order)
     first = PSN_OF_START if from_start else PSN_OF_START + 1
     made = (
         replace(send, first_psn=first + n, stop_psn=first + n + 1) for n, send in enumerate(found)
     )
     return Connection(tuple(made), turns, split)
-
-
-def _dealt(way: Sequence[Sequence[SendSeen]]) -> list[SendSeen]:
-    """One of each row after another."""
-    return [way[n % len(way)][n // len(way)] for n in range(sum(map(len, way)))]
-
-
-def _by_turns(
-    rows: list[list[SendSeen]], granted: Mapping[int, int], *, from_start: bool
-) -> tuple[list[SendSeen], ...] | None:
-    """The rows in the order of turns that most evidence bears out; None where none does: queue
-    pairs overtake each other, so that time does not tell whose turn came first."""
-    rows = sorted(rows, key=lambda row: _began(row[0]))
-    ways = permutations(rows) if len(rows) <= MOST_PERMUTED else _rotations(rows)
-    scored: list[tuple[int, tuple[list[SendSeen], ...]]] = []
-    for way in ways:
-        lengths = [len(row) for row in way]
-        # Who had its turn earlier has as many, or one more; the mirror may end anywhere.
-        if lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1:
-            told = _borne_out(_dealt(way), granted, from_start=from_start)
-            scored.append((told, way))
-    scored.sort(key=lambda pair: -pair[0])
-    if not scored or not scored[0][0] or (len(scored) > 1 and scored[0][0] == scored[1][0]):
-        return None
-    way = scored[0][1]
-    order = _dealt(way)
-    return way if from_start or _flags_count(order) == len(order) else None
-
-
-def _rotations(rows: Sequence[list[SendSeen]]) -> Iterator[tuple[list[SendSeen], ...]]:
-    yield from ((*rows[k:], *rows[:k]) for k in range(len(rows)))
-
-
-def _borne_out(order: Sequence[SendSeen], granted: Mapping[int, int], *, from_start: bool) -> int:
-    """How many sends stand where clear-to-send messages, flags or the walk through slots say."""
-    told = _flags_count(order)
-    if from_start:
-        told += sum(granted.get(n) == send.message.va for n, send in enumerate(order))
-    for one, two in pairwise(order):
-        slot = SLOT_BYTES[one.protocol or Protocol.SIMPLE]
-        if one.message.rkey == two.message.rkey and one.message.va and two.message.va:
-            steps, rest = divmod(two.message.va - one.message.va, slot)
-            told += not rest and steps % SLOTS in (1, 2)
-    return told
-
-
-def _flags_count(order: Sequence[SendSeen]) -> int:
-    """Sends whose flag is the one of the first plus how far behind it they are."""
-    first = order[0].flag
-    return sum(first is not None and s.flag == first + n for n, s in enumerate(order))

@@ -93,25 +93,32 @@ def _copies(cut: Cut, ring: Ring) -> Iterator[tuple[Place, Place, int]]:
 def _fitting(op: Op, cut: Cut, ring: Ring, limits: Ends) -> Iterator[tuple[int, int]]:
     """(bytes that the limits leave, minus its own) of sizes that are as large on the wire and go
     beyond no limit."""
-    rule = cut.rules[0]
     coarse = CHUNK_GRAIN_BYTES * ring.ranks
 
     def left(size: int) -> int | None:
-        schedules = schedules_of(replace(op, work_bytes=size), rule, ring)
+        schedules = schedules_of(replace(op, work_bytes=size), cut.rules[0], ring)
         return _left(schedules, limits) if same_sizes(schedules, cut.schedules) else None
 
     # Chunks but the last one grow with the size.
-    low, high = 0, op.work_bytes // coarse + 1
+    low, high = least_size(op, cut, ring) // coarse - 1, op.work_bytes // coarse + 1
+    least = low
     while low + 1 < high:
         middle = (low + high) // 2
-        schedules = schedules_of(replace(op, work_bytes=middle * coarse), rule, ring)
-        low, high = (middle, high) if _left(schedules, limits) is not None else (low, middle)
-    first = min(op.work_bytes, (low + AROUND) * coarse)
-    for size in range(
-        first // STEP_BYTES * STEP_BYTES, max(0, (low - AROUND) * coarse), -STEP_BYTES
-    ):
+        low, high = (middle, high) if left(middle * coarse) is not None else (low, middle)
+    top = min(op.work_bytes, (low + AROUND) * coarse) // STEP_BYTES * STEP_BYTES
+    for size in range(top, max(0, least * coarse, (low - AROUND) * coarse), -STEP_BYTES):
         if (rest := left(size)) is not None:
             yield rest, -size
+
+
+def least_size(op: Op, cut: Cut, ring: Ring) -> int:
+    """About the fewest bytes that are as large on the wire."""
+    low, high = 0, op.work_bytes
+    while low + CHUNK_GRAIN_BYTES < high:
+        middle = (low + high) // 2
+        schedules = schedules_of(replace(op, work_bytes=middle), cut.rules[0], ring)
+        low, high = (low, middle) if same_sizes(schedules, cut.schedules) else (middle, high)
+    return high
 
 
 def _tight(schedules: Sequence[Schedule], limits: Ends, size: int) -> bool:

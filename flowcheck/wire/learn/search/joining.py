@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search import quiet
 from flowcheck.wire.learn.search.causal import at_once, in_causal_order
 from flowcheck.wire.learn.search.fills import ended
@@ -26,10 +27,10 @@ SKIPPED_COST = 0.5
 
 def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
     """Read from the first send seen of each connection, as if nothing had been lost before it, and
-    from places where a collective likely begins; none where a connection was seen from its start.
-    The likeliest is the last one, with what lies before its first place as far as that is told."""
+    from places where a collective likely begins; none where what was seen first is a start. The
+    likeliest is the last one, with what lies before its first place as far as that is told."""
     streams = [stream for edge in guesses[0].edges for stream in edge.streams] if guesses else []
-    if not streams or any(stream.from_start and not stream.first for stream in streams):
+    if not streams or min(streams, key=_began).from_start:
         return []
     found: list[Cuts] = []
     for ring in (
@@ -40,6 +41,10 @@ def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
             break
     found.sort(key=_score, reverse=True)
     return [*found[:-1], headed(found[-1])] if explains_all(found[-1]) else found
+
+
+def _began(stream: Stream) -> tuple[int, int]:
+    return stream.sends[stream.first].message.time
 
 
 def _score(cuts: Cuts) -> float:
