@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL
@@ -15,7 +14,6 @@ from support.netib.shapes import SMALL
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.search.begins import BY_PAUSES, FROM_BEFORE
-from flowcheck.wire.learn.search.exponents import _odd_bytes
 from flowcheck.wire.learn.search.fills import BY_COPIES
 
 TWO = (3000, 16000)
@@ -26,6 +24,13 @@ CASES = {
     "two ranks, LL ends in a line": Options(shapes=((64, 99), (64,), (11, 63), (11,))),
     "two ranks, bf16": Options(shapes=((64, 199), (63,)), dtype="bfloat16", version=(2, 23)),
     "three ranks": Options(ranks=3, protocol="Simple", shapes=SMALL, channels=2, caps_bytes=TWO),
+    "two ranks, LL128": Options(protocol="LL128", shapes=SMALL, version=(2, 23)),
+    "queue pairs by turns": Options(
+        ranks=4, protocol="Simple", shapes=SMALL, channels=2, qps=4, version=(2, 30)
+    ),
+    "queue pairs that split": Options(
+        ranks=3, protocol="LL", shapes=SMALL, qps=2, split=True, caps_bytes=TWO
+    ),
     "four ranks, LL128": Options(ranks=4, protocol="LL128", shapes=SMALL, version=(2, 26)),
 }
 """All of them seen from inside the third step on."""
@@ -68,17 +73,3 @@ def test_pauses_alone_are_assumed() -> None:
 def test_copies_tell_where_a_group_ends() -> None:
     reading, _, _ = amid("four ranks, LL128")
     assert all(BY_COPIES in each.assumed for each in reading.collectives)
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_what_fills_a_line_up_is_told_from_numbers(kind: type) -> None:
-    draw = np.random.default_rng(7)
-    right = 0
-    for _ in range(200):
-        values = (draw.standard_normal(400) * 1e-3).astype(kind)
-        filler = int(draw.integers(1, 8 // values.itemsize)) * values.itemsize
-        whole = values.view(np.uint8).copy()
-        assert _odd_bytes(whole.reshape(-1, 4)) <= values.itemsize
-        whole[-filler:] = np.frombuffer(draw.bytes(filler), np.uint8)
-        right += _odd_bytes(whole.reshape(-1, 4)) == filler
-    assert right > 120

@@ -16,6 +16,7 @@ from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.dtypes import told_types
+from flowcheck.wire.learn.search.fillers import by_numbers
 from flowcheck.wire.learn.search.joining import FINALISTS, joined_amid
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import (
@@ -176,7 +177,7 @@ def _told(
         if again.unread <= won.unread:
             won, habits = again, Trainer(types).habits(again.ring, again.found)
     won = replace(won, found=named(won.found, habits, won.ring))
-    return Communicator(tightened(won), habits, rivals)
+    return Communicator(tightened(by_numbers(won)), habits, rivals)
 
 
 def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> list[Cuts]:

@@ -5,7 +5,7 @@ Numbers of one tensor have exponents near each other; what stands behind its end
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,6 @@ ANY_EXPONENT = 96
 """Numbers whose upper bytes differ by more are no exponents, or tell nothing."""
 LEAST_OTHERS = 32
 """Numbers in the same send that the last one is held against."""
-LEAST_TOLD = 4
-"""Sends that must tell of one bucket."""
-MOST_BUCKETS = 8
-AGREE = 0.75
-"""Share of them that must tell the same: what fills a line up may look like a number."""
 
 
 def is_one_of(word: NDArray[np.uint8], words: NDArray[np.uint8]) -> bool:
@@ -48,46 +43,11 @@ def last_sends(cut: Cut, ring: Ring) -> Iterator[tuple[NDArray[np.uint8], NDArra
             yield unpacked(seen, cut.op.protocol, send.data_bytes)
 
 
-def odd_ends(alike: Sequence[Cut], ring: Ring) -> list[int]:
-    """[cut] bytes at the end of tensors of as many whole lines that are none of their numbers, of 4
-    or, where both halves of their words have exponents, of 2 bytes. Buckets of several sizes may
-    fill as many lines: those that come every so many times are held to be one. 0 as well where
-    too few tell."""
-    told = [_of_cut(cut, ring) for cut in alike]
-    for period in range(1, MOST_BUCKETS + 1):
-        rows = [[n for of in told[i::period] for n in of] for i in range(period)]
-        if not all(len(row) >= LEAST_TOLD for row in rows):
-            break
-        usual = [sorted(row)[len(row) // 2] for row in rows]
-        if all(row.count(n) >= AGREE * len(row) for row, n in zip(rows, usual, strict=True)):
-            return [usual[i % period] for i in range(len(alike))]
-    return [0] * len(alike)
-
-
 def odd_end(cut: Cut, ring: Ring) -> bool:
     """What stands at the end of its last line is none of its numbers."""
-    return any(_of_cut(cut, ring))
-
-
-def _of_cut(cut: Cut, ring: Ring) -> list[int]:
-    return [
-        _odd_bytes(data.reshape(-1, 4))
+    return any(
+        not is_one_of(words[-1], words[:-1])
         for data, seen in last_sends(cut, ring)
         if not len(data) % 4 and seen.all() and len(data) > 4 * LEAST_OTHERS
-    ]
-
-
-def _odd_bytes(words: NDArray[np.uint8]) -> int:
-    if is_one_of(words[-1], words[:-1]):
-        return 0
-    others = words[:-2][words[:-2].any(axis=1)]
-    exponents = others[:, (1, 3)] & 0x7F
-    spans = np.ptp(exponents, axis=0) if len(exponents) else np.array([ANY_EXPONENT] * 2)
-    if (spans >= ANY_EXPONENT).any():
-        return 4
-    odd = 0
-    for half in words.reshape(-1, 2)[:-4:-1]:
-        if exponents.min() <= half[1] & 0x7F <= exponents.max():
-            break
-        odd += 2
-    return odd
+        for words in (data.reshape(-1, 4),)
+    )

@@ -112,13 +112,24 @@ def _fitting(op: Op, cut: Cut, ring: Ring, limits: Ends) -> Iterator[tuple[int, 
 
 
 def least_size(op: Op, cut: Cut, ring: Ring) -> int:
-    """About the fewest bytes that are as large on the wire."""
+    """The fewest bytes that are as large on the wire."""
     low, high = 0, op.work_bytes
-    while low + CHUNK_GRAIN_BYTES < high:
+    while low + 1 < high:
         middle = (low + high) // 2
         schedules = schedules_of(replace(op, work_bytes=middle), cut.rules[0], ring)
         low, high = (low, middle) if same_sizes(schedules, cut.schedules) else (middle, high)
     return high
+
+
+def most_size(op: Op, cut: Cut, ring: Ring) -> int:
+    """The most bytes that are as large on the wire."""
+    low = op.work_bytes
+    high = low + GRAIN_BYTES[op.protocol] * ring.ranks * ring.channels + 1
+    while low + 1 < high:
+        middle = (low + high) // 2
+        schedules = schedules_of(replace(op, work_bytes=middle), cut.rules[0], ring)
+        low, high = (middle, high) if same_sizes(schedules, cut.schedules) else (low, middle)
+    return low
 
 
 def _tight(schedules: Sequence[Schedule], limits: Ends, size: int) -> bool:

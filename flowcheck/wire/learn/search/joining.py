@@ -25,6 +25,15 @@ SKIPPED_COST = 0.5
 """For a send before the place from which on all is read."""
 
 
+class Amid(Trainer):
+    """A trainer of whom nothing is known: what its connections carry of one sum they carry at one
+    time, and sizes alone would take a later one's sends as well."""
+
+    def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
+        together = cut.op.kind is not Kind.ALL_REDUCE or at_once(cut, ring)
+        return together and super().accepts(ring, path, cut)
+
+
 def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
     """Read from the first send seen of each connection, as if nothing had been lost before it, and
     from places where a collective likely begins; none where what was seen first is a start. The
@@ -77,7 +86,7 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     streams = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
     found = []
     for start in dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]):
-        cuts = ended(cut_stream(ring, Trainer(), effort=HASTY, start=start, purse=purse))
+        cuts = ended(cut_stream(ring, Amid(), effort=HASTY, start=start, purse=purse))
         left = quiet.skipped(ring, start)
         cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
         found.append(cuts)

@@ -10,21 +10,20 @@ from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
-from flowcheck.wire.learn.search.exponents import last_sends, odd_ends
+from flowcheck.wire.learn.search.exponents import last_sends
 from flowcheck.wire.terms import Kind, Protocol
 
 WORD_BYTES = 4
 """Half of an LL line's data; the size of the common element types."""
 HALF_BYTES = 2
-BY_CONTENT = "the tensor ends in its last line before what is none of its numbers"
 _COMMON = 0.5
 """Share of words whose upper half is zero from which on these are small integers of 4 bytes."""
 
 
 def tightened(cuts: Cuts) -> Cuts:
     """All-reduces read from sizes alone lose their last word, or half of it, where every copy,
-    partial sums included, has zero there each time: rather padding than data; and their last word
-    where most have no number there that is like the others. The sizes on the wire fit both ways."""
+    partial sums included, has zero there each time: rather padding than data. The sizes on the
+    wire fit both ways."""
     ring = cuts.ring
     by_op: dict[Op, list[Cut]] = {}
     for cut in cuts.found:
@@ -37,15 +36,12 @@ def tightened(cuts: Cuts) -> Cuts:
         less = WORD_BYTES if zero >= WORD_BYTES else 0
         if zero - less >= HALF_BYTES and not any(_small_integers(cut, ring) for cut in alike):
             less += HALF_BYTES
-        if op.protocol is not Protocol.LL:
+        if op.protocol is not Protocol.LL or not 0 < less < op.work_bytes:
             continue
-        ends = (
-            [(less, "")] * len(alike) if less else [(n, BY_CONTENT) for n in odd_ends(alike, ring)]
-        )
-        for cut, (less, end) in zip(alike, ends, strict=True):
-            if 0 < less < op.work_bytes:
-                shorter = replace(op, work_bytes=op.work_bytes - less, end=end)
-                better[id(cut)] = _resized(cut, ring, shorter) or cut
+        for cut in alike:
+            shorter = _resized(cut, ring, replace(op, work_bytes=op.work_bytes - less))
+            if shorter is not None:
+                better[id(cut)] = shorter
     return replace(cuts, found=tuple(better.get(id(cut), cut) for cut in cuts.found))
 
 
