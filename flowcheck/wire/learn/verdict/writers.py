@@ -9,9 +9,11 @@ from flowcheck.wire.terms import Kind
 
 LOG_TELLS = "NCCL's log of rank 0 tells (nccl_log in the job file, or analyze --nccl-log)"
 WRITERS_OPEN = (
-    "which GPU of a node comes first on channel {}: the chunks of every all-reduce on it are as "
+    "{} on channel {}: the chunks of every all-reduce on it are as "
     f"large on the wire as each other; {LOG_TELLS}"
 )
+FIRST_GPU = "which GPU of a node comes first"
+PLACE = "where in the ring a mirrored rank stands"
 SENDERS_OPEN = f"the ring index of the senders: sizes fit another as well; {LOG_TELLS}"
 
 
@@ -26,7 +28,8 @@ def writers_open(cut: Cut, communicator: Communicator) -> str:
     if cut.op.tree:
         return ""  # Which GPU of a node comes first in the ring is no matter.
     turns = _turns(cut, communicator)
-    return WRITERS_OPEN.format(", ".join(map(str, turns))) if turns else ""
+    open_ = FIRST_GPU if communicator.ring.gpus > 1 else PLACE
+    return WRITERS_OPEN.format(open_, ", ".join(map(str, turns))) if turns else ""
 
 
 def _senders_open(communicator: Communicator) -> bool:
