@@ -143,20 +143,19 @@ class UpdateService:
         if generation is None:
             return self._look_at_successor(o)
         step = followed.step_of(iteration, self._each)
-        seconds = 0.0
+        took: float | None = 0.0
         if step is not None:
             took = self._step(o, step, *o.taken(generation))
-            if took is None:
+            if took is None and not self._squares.gone:
                 return 0
-            seconds = took
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.shard.apply(iteration)
-        if step is not None:
-            self._tell(o, seconds)
+        if step is not None and took is not None:
+            self._tell(o, took)
         return 1
 
     def _step(self, o: _Open, step: int, gradient: np.ndarray, used: Used) -> float | None:
-        """Takes it and writes it down; the seconds it took. None: it waits for another ring."""
+        """Takes it and writes it down; the seconds it took. None: it waits for another's."""
         began = time.perf_counter()
         own = self._squares.clipped(o.replica.layout, step, gradient, used)
         if own is None:

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.cut import frames_in
 from support.merged import merged
 from support.netib import Generated, Options, generate
+from support.staged import dealt
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
 OWN = """
@@ -31,6 +34,7 @@ hosts = ["10.0.0.1"]
 name = "adam"
 learning_rate = 0.1
 """
+IPV6 = b"\x86\xdd"
 ALIKE = 'jobs = 2\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
 
 
@@ -67,14 +71,8 @@ def test_each_job_has_a_replica_of_its_own(
         (tmp_path / str(number)).mkdir()
         made.append(generate(options, tmp_path / str(number)))
     capture = merged([m.files[0] for m in made], tmp_path / "both.pcap", (0, later_us))
-    (tmp_path / "job.toml").write_text(job)
-    words = ["--job", tmp_path / "job.toml", "--out", tmp_path / "out", "--source", "file"]
-    command = [sys.executable, "-m", "flowcheck", "replay", capture, "--digests", "--json", *words]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
+    code, told = replayed(capture, job, tmp_path)
+    assert code == 0, told
     found = [
         [line["gradient_sha256"] for line in one["digests"]] for one in (told, *told["beside"])
     ]
@@ -84,3 +82,40 @@ def test_each_job_has_a_replica_of_its_own(
         assert (tmp_path / "out/late/step-4").is_dir() and (tmp_path / "out/early/step-4").is_dir()
     else:
         assert sorted(found) == sorted(wanted)
+
+
+def replayed(capture: Path, job: str, folder: Path) -> tuple[int, dict[str, Any]]:
+    (folder / "job.toml").write_text(job)
+    words = ["--job", folder / "job.toml", "--out", folder / "out", "--source", "file"]
+    command = [sys.executable, "-m", "flowcheck", "replay", capture, "--digests", "--json", *words]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=110, check=False
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, told
+
+
+@pytest.mark.nightly
+def test_rings_that_are_clipped_together_stop_at_the_same_step(tmp_path: Path) -> None:
+    long = replace(ONE, steps=7)
+    made = []
+    for number, options in enumerate((long, replace(long, seed=2, ipv6=True))):
+        (tmp_path / str(number)).mkdir()
+        made.append(generate(options, tmp_path / str(number)).files[0])
+    both = merged(made, tmp_path / "both.pcap", (0, 3))
+    left = int(0.7 * frames_in(made[1]))
+
+    def deal(_: int, frame: bytes) -> int | None:
+        nonlocal left
+        left -= frame[12:14] == IPV6
+        return None if -9 < left <= 0 and frame[12:14] == IPV6 else 0
+
+    [capture] = dealt(both, tmp_path / "lost", 1, deal)
+    clip = "clip_norm = 0.5\nclip_together = true\n"
+    code, told = replayed(capture, ALIKE + clip, tmp_path)
+    lost, whole = sorted((told, *told["beside"]), key=lambda one: one["lost"] is None)
+    assert code == 1 and lost["lost"]["step"] in range(3, 7)
+    assert [len(one["digests"]) for one in (lost, whole)] == [lost["lost"]["step"] - 1] * 2
+    index = json.loads((tmp_path / "out/jobs.json").read_text())
+    assert index["step"] == lost["lost"]["step"] - 1
+    assert any("is given up, and the replica stays before it" in note for note in told["notes"])

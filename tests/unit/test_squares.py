@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
+from flowcheck.plane.shard import Shard
 from flowcheck.replica.layout import Layout
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.squares import Squares
@@ -95,6 +96,38 @@ def test_a_square_outlives_its_process_and_is_of_one_life_of_the_job(
     for run in runs:
         write_whole(run.incarnation, b'{"number": 2, "step": 6}')
     assert two.clipped(LAYOUT, 7, gradient(3), None) is None, "of the life before"
+
+
+def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
+    runs: tuple[RunDir, RunDir],
+) -> None:
+    said: list[str] = []
+    two = squares_of(runs[1], said)
+    runs[0].memory.mkdir()
+    with Shard.create(runs[0].shard, gradient_bytes=LAYOUT.size_bytes) as shard:
+        shard.begin(0, 4)
+        shard.lose(0)
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
+    squares_of(runs[0]).clipped(LAYOUT, 3, gradient(1), None)
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is not None and not two.gone
+    for step in (4, 5):
+        assert two.clipped(LAYOUT, step, gradient(2), None) is None and two.gone
+    [told] = said
+    assert told.startswith("step 4 is whole, but not in job 1, and both rings are clipped by one")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_in_flight_when_the_other_ring_came_back_is_given_up(
+    runs: tuple[RunDir, RunDir], late: bool
+) -> None:
+    one, two = map(squares_of, runs)
+    runs[0].successor.mkdir()
+    if late:
+        one.clipped(LAYOUT, 9, gradient(1), None)
+    found = two.clipped(LAYOUT, 9, gradient(2), None)
+    assert (found is not None, two.gone) == (late, not late)
+    write_whole(runs[1].incarnation, b'{"number": 2, "step": 8}')
+    assert two.clipped(LAYOUT, 9, gradient(2), None) is None and not two.gone, "its next life"
 
 
 def test_a_ring_that_waits_says_so_once(runs: tuple[RunDir, RunDir]) -> None:
