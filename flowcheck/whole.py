@@ -64,7 +64,7 @@ def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None
         if durable:
             sync(place)
         place.replace(path)
-    except BaseException:
+    except (Exception, KeyboardInterrupt, SystemExit):
         _remove(place)
         raise
     if durable:
