@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads of torch's that wait for each other leave the processor, of which tests run one each."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

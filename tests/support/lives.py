@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.staged import Chain
+from support.staged import Chain, rest
 
 from flowcheck.config import job_from
 from flowcheck.plane.extractor import Extractor
@@ -121,16 +121,19 @@ class Both:
             if until():
                 return
             self.chain.feed(0 if patient and self.extract._learner.busy else frames)
+            done = 1
             try:
-                self.extract.work()
+                done = self.extract.work()
             except Killed:
                 self.extract = self._again(self.extract, self._extract)
             try:
-                self.update.work()
+                done += self.update.work()
             except Killed:
                 self.update = self._again(self.update, self._update)
             if self.extract.drained() and self.update.drained():
                 return
+            if not done:
+                rest(self.extract)
         raise AssertionError("the stages never came to an end")
 
     def _again(self, dead: Any, start: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.rundir import RunDir
+
+REST_S, NAP_S = 0.05, 0.0005
+"""Longest rest: of a stage whose reading is under way, and of one that has none to wait for."""
 
 
 def dealt(
@@ -138,10 +142,12 @@ class Chain:
     def drive(self, service: ExtractService, *frames: int, turns: int = 100000) -> None:
         for _ in range(turns):
             self.feed(*frames)
-            service.work()
+            done = service.work()
             self.apply()
             if service.drained():
                 return
+            if not done:
+                rest(service)
         raise AssertionError("the stage never came to an end")
 
     def life(
@@ -169,6 +175,14 @@ class Chain:
             parser.close()
             flows.close()
             ring.close()
+
+
+def rest(service: ExtractService) -> None:
+    """Between two turns with nothing to do: the reading under way has the processor."""
+    if service._learner._reading is not None:
+        service._learner._reading.wait(REST_S)
+    else:
+        time.sleep(NAP_S)
 
 
 def played(chain: Chain, *frames: int) -> dict[int, bytes]:

@@ -19,6 +19,8 @@ from support.transport import FIRST, Packet
 from flowcheck._core import ffi, lib
 
 LENGTHS = [*range(0, 300), 511, 512, 513, 1023, 1024, 1090, 4095, 4096, 4200, 65535]
+ETHER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+"""Told, as scapy would else ask the network for them, for seconds."""
 TWINS = ("table", "pclmul", "vpclmul")
 
 
@@ -71,11 +73,11 @@ def scapy_frames() -> list[bytes]:
         four = IP(src="10.1.2.3", dst="10.4.5.6", tos=0x6A, ttl=17)
         options = IP(src="10.1.2.3", dst="10.4.5.6", options=[IPOption_Router_Alert()])
         six = IPv6(src="fe80::1", dst="fe80::2", tc=0x21, fl=0x12345, hlim=9)
-        tagged = Ether() / Dot1Q(vlan=7) / six / udp / bth / payload
+        tagged = ETHER / Dot1Q(vlan=7) / six / udp / bth / payload
         frames += [
-            bytes(Ether() / four / udp / bth / payload),
-            bytes(Ether() / options / udp / bth / payload),
-            bytes(Ether() / six / udp / bth / payload),
+            bytes(ETHER / four / udp / bth / payload),
+            bytes(ETHER / options / udp / bth / payload),
+            bytes(ETHER / six / udp / bth / payload),
             bytes(tagged),
         ]
     return frames
