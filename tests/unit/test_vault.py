@@ -37,6 +37,10 @@ def train(out: Path, *flags: str) -> None:
     subprocess.run(command, env=environment, check=True, timeout=100, stdout=subprocess.DEVNULL)
 
 
+pytestmark = pytest.mark.xdist_group("vault")
+"""Both trainings are made once."""
+
+
 @pytest.fixture(scope="module", params=["adamw", "sgd"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(folder with step-0, 2 and 4, its optimizer)."""
