@@ -21,7 +21,6 @@ from flowcheck.replica.header import peek
 from flowcheck.stages.rundir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
-KILLS = 50
 CHAIN_KILLS = 6
 LAST_STEP = 20
 
@@ -141,9 +140,12 @@ print(json.dumps(report))
 '''
 
 
-def test_fifty_kills_of_the_updater_lose_no_step_and_repeat_none(tmp_path: Path, shm: Path) -> None:
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.nightly)])
+def test_kills_of_the_updater_lose_no_step_and_repeat_none(
+    tmp_path: Path, shm: Path, kills: int
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(tmp_path), str(shm), str(KILLS)],
+        [sys.executable, "-c", HARNESS, str(tmp_path), str(shm), str(kills)],
         capture_output=True,
         text=True,
         timeout=100,
@@ -152,9 +154,9 @@ def test_fifty_kills_of_the_updater_lose_no_step_and_repeat_none(tmp_path: Path,
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     print({key: value for key, value in report.items() if key != "steps"})
-    assert report["inside_step"] >= 5, "kills inside an optimizer step"
+    assert report["inside_step"] >= kills // 10, "kills inside an optimizer step"
     taken = report["taken"]
-    assert taken >= KILLS
+    assert taken >= kills
     assert report["steps"] == list(range(1, taken + 1))
     assert report["gradients_right"] == report["parameters_right"] == taken
     assert report["ended"] == 0

@@ -71,7 +71,10 @@ def never_wrong(truth: list[dict[str, Any]], told: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(2, 1, settings={"NCCL_PROTO": "LL128", "FLOWCHECK_LAB_PMTU": "1024"}),
+        pytest.param(
+            Case(2, 1, settings={"NCCL_PROTO": "LL128", "FLOWCHECK_LAB_PMTU": "1024"}),
+            marks=pytest.mark.nightly,
+        ),
         Case(
             3,
             1,

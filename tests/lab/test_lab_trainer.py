@@ -99,9 +99,17 @@ def pair(entry: Path) -> Iterator[Hosts]:
 @pytest.mark.parametrize(
     ("count", "settings"),
     [
-        (2, {}),
-        (2, {"NCCL_PROTO": "LL128", "FLOWCHECK_LAB_NCCL": "2.20", "FLOWCHECK_LAB_PMTU": "1024"}),
-        (3, {"NCCL_PROTO": "LL", "FLOWCHECK_LAB_NCCL": "2.19", "NCCL_MAX_NCHANNELS": "1"}),
+        pytest.param(2, {}, marks=pytest.mark.nightly),
+        pytest.param(
+            2,
+            {"NCCL_PROTO": "LL128", "FLOWCHECK_LAB_NCCL": "2.20", "FLOWCHECK_LAB_PMTU": "1024"},
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            3,
+            {"NCCL_PROTO": "LL", "FLOWCHECK_LAB_NCCL": "2.19", "NCCL_MAX_NCHANNELS": "1"},
+            marks=pytest.mark.nightly,
+        ),
         (3, {"NCCL_PROTO": "Simple", "NCCL_MIN_NCHANNELS": "4", "FLOWCHECK_LAB_NCCL": "2.23"}),
         (4, {"FLOWCHECK_LAB_NCCL": "2.30", "NCCL_IB_QPS_PER_CONNECTION": "2"}),
         (2, {"FLOWCHECK_LAB_LOSS": "0.002", "FLOWCHECK_LAB_SEED": "5"}),

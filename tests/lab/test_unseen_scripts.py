@@ -128,9 +128,9 @@ def run(
 ALL, SOME, NONE = "every step", "the first steps", "no step"
 QUICK = [
     ("cnn_batchnorm.py", MOMENTUM, ALL, ""),
-    ("variants.py view", ADAMW, ALL, ""),
 ]
 OTHERS = [
+    ("variants.py view", ADAMW, ALL, ""),
     ("cnn_batchnorm.py mixed unused", SGD, NONE, "find_unused_parameters=True"),
     ("several_dtypes.py float64", ADAMW, ALL, ""),
     ("several_dtypes.py float64 static", ADAMW, ALL, ""),

@@ -20,8 +20,14 @@ BUCKETS = ((4, 1), (3, 0, 2))
     [
         SyntheticJob(version="2.19", channels=3, dtype=torch.bfloat16),
         SyntheticJob(version="2.20", ranks=3, channels=2, adaptive=True, ip_version=4),
-        SyntheticJob(version="2.26", ranks=4, channels=2, pmtu_bytes=4096),
-        SyntheticJob(version="2.29", ranks=5, dtype=torch.float16, adaptive=True),
+        pytest.param(
+            SyntheticJob(version="2.26", ranks=4, channels=2, pmtu_bytes=4096),
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            SyntheticJob(version="2.29", ranks=5, dtype=torch.float16, adaptive=True),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["bf16-3-channels", "adaptive-3-ranks", "mtu-4096-4-ranks", "fp16-5-ranks"],
 )

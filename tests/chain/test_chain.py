@@ -1,6 +1,7 @@
 """The whole chain of processes on real NCCL traffic, judged by the truth files and by torch."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from support.chain import (
     truth_steps,
 )
 
+pytestmark = pytest.mark.xdist_group("chain")
+"""A replay serves two tests."""
 CAPTURE = "iter_40000_p2p_iter10"
 
 
@@ -35,17 +38,34 @@ def judged(result: dict[str, Any], truth: Path, optimizer: str, **settings: Any)
     assert [s["parameters_sha256"] for s in result["digests"]] == [sha256(p) for p in wanted]
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A replay of CAPTURE with AdamW, its run directory and what it said."""
+
+    run: Path
+    result: dict[str, Any]
+
+
+def replayed(captures: Path, folder: Path, source: str) -> Replayed:
+    with Command(
+        "replay", captures / f"{CAPTURE}.pcapng", "--optimizer", "adamw", "--lr", "0.001",
+        "--digests", "--json", "--source", source, "--out", folder / "out", "--run", folder / "run",
+    ) as command:  # fmt: skip
+        return Replayed(folder / "run", command.json())
+
+
+@pytest.fixture(scope="module")
+def by_file(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    return replayed(captures, tmp_path_factory.mktemp("file"), "file")
+
+
 @pytest.mark.parametrize("source", ["file", "dpdk"])
 def test_twenty_steps_of_a_real_job_end_in_the_parameters_torch_computes(
-    captures: Path, truth: Path, tmp_path: Path, source: str
+    captures: Path, truth: Path, tmp_path: Path, source: str, by_file: Replayed
 ) -> None:
     if source == "dpdk" and dpdk_missing():
         pytest.skip(dpdk_missing())
-    with Command(
-        "replay", captures / f"{CAPTURE}.pcapng", "--optimizer", "adamw", "--lr", "0.001",
-        "--digests", "--json", "--source", source, "--out", tmp_path,
-    ) as command:  # fmt: skip
-        result = command.json()
+    result = (by_file if source == "file" else replayed(captures, tmp_path, source)).result
     judged(result, truth, "adamw", lr=0.001)
     weights, gradients = truth_steps(truth, CAPTURE)
     saved = load_file(Path(result["checkpoint"]) / "model.safetensors")
@@ -91,14 +111,12 @@ def test_a_capture_without_a_start_up_says_what_is_missing(captures: Path) -> No
 
 
 def test_a_learned_job_starts_another_run_that_need_not_learn(
-    captures: Path, truth: Path, tmp_path: Path
+    captures: Path, truth: Path, tmp_path: Path, by_file: Replayed
 ) -> None:
     capture = captures / f"{CAPTURE}.pcapng"
-    first = tmp_path / "first"
-    flowcheck("replay", capture, "--source", "file", "--run", first)
-    job = tmp_path / "job.toml"
+    job, learned = tmp_path / "job.toml", by_file.run / "learned/job.json"
     job.write_text(
-        f'digests = true\nlearned = "{first}/learned/job.json"\n[[source]]\nfile = "replaced"\n'
+        f'digests = true\nlearned = "{learned}"\n[[source]]\nfile = "replaced"\n'
         '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n'
     )
     second = tmp_path / "second"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 import torch
 from support.chain import Command, flowcheck, wait_until
 
+from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.ops import audit
 from flowcheck.stages.rundir import RunDir
 
+pytestmark = pytest.mark.xdist_group("give back")
+"""The training is made once."""
 STEPS = 8
 RATE = 0.01
 FACTORY = "def halves(every):\n    return lambda step: 0.5 ** (step // every)\n"
@@ -51,11 +56,17 @@ def trained(folder: Path, job: SyntheticJob) -> None:
         torch.save(kept, folder / f"step-{step}.pt")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    trained(folder, SyntheticJob(steps=STEPS))
+    (folder / "job.py").write_text(FACTORY)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    trained(tmp_path, SyntheticJob(steps=STEPS))
-    (tmp_path / "job.py").write_text(FACTORY)
-    return tmp_path
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "job"))
 
 
 def job_file(folder: Path, rate: float) -> Path:
@@ -98,13 +109,15 @@ class running:  # noqa: N801 - reads as a with statement
 
 @pytest.mark.slow
 def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_file(
-    folder: Path, chain: Path
+    folder: Path, chain: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "never audited" in flowcheck("status", "--run", chain)[1]
-    for step in range(1, STEPS + 1):
-        code, out, err = flowcheck("audit", folder / f"step-{step}.pt", "--run", chain, "--json")
-        assert code == 0, out + err
-        assert json.loads(out)["step"] == step
+    for step in range(1, STEPS):
+        code = audit.run(chain, folder / f"step-{step}.pt", as_json=True)
+        assert (code, json.loads(capsys.readouterr().out)["step"]) == (0, step)
+    code, out, err = flowcheck("audit", folder / f"step-{STEPS}.pt", "--run", chain, "--json")
+    assert code == 0, out + err
+    assert json.loads(out)["step"] == STEPS
     assert json.loads(flowcheck("status", "--run", chain, "--json")[1])["audit"]["step"] == STEPS
     restored = folder / "restored.pt"
     words = ("restore", "--run", chain, "--template", folder / "step-0.pt", "--out", restored)
@@ -122,17 +135,20 @@ def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_fil
 
 
 @pytest.mark.slow
-def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(folder: Path) -> None:
+def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with running(folder, RATE * 1.001) as run:
-        for step, ulp_is_told in ((1, False), (STEPS, True)):
-            code, out, _ = flowcheck("audit", folder / f"step-{step}.pt", "--run", run, "--json")
+        first = audit.run(run, folder / "step-1.pt", as_json=True), capsys.readouterr().out
+        last = flowcheck("audit", folder / f"step-{STEPS}.pt", "--run", run, "--json")[:2]
+        for (code, out), ulp_is_told in ((first, False), (last, True)):
             found = json.loads(out)
             assert code == 1
             assert found["first_difference"] == "layer0"
             assert (found["differences"][0]["ulp"] is not None) == ulp_is_told
         assert f"audit FAILED at step {STEPS}" in flowcheck("status", "--run", run)[1]
-        code, _, err = flowcheck("audit", folder / "job.py", "--run", run)
-        assert code == 2 and "is not a file that torch.save wrote" in err
+        with pytest.raises(StateError, match=r"is not a file that torch\.save wrote"):
+            audit.run(run, folder / "job.py", as_json=True)
 
 
 @pytest.mark.slow

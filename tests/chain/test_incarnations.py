@@ -69,7 +69,7 @@ def judged(result: dict[str, Any], lives: Lives) -> None:
     ("resumed_from", "same_qps"),
     [
         (KILLED_IN - 1, True),
-        (3, False),
+        pytest.param(3, False, marks=pytest.mark.nightly),
         pytest.param(KILLED_IN - 1, False, marks=pytest.mark.nightly),
         pytest.param(3, True, marks=pytest.mark.nightly),
         pytest.param(0, False, marks=pytest.mark.nightly),
