@@ -12,7 +12,9 @@ from flowcheck.strict import Section, at_least
 
 
 class OptimizerConfig(Section, frozen=True, kw_only=True):
-    """The trainer's optimizer, as its script states it; nothing of this crosses the wire."""
+    """The trainer's optimizer, as its script states it; nothing of this crosses the wire. One that
+    has several parameter groups with settings of their own, or trains beside a second one, is not
+    stated so: its replica is another from the first step on, and only an audit tells."""
 
     name: Literal["sgd", "adam", "adamw", "none"]
     """none: parameters are followed as they are sent, no step is computed."""

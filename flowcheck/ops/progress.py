@@ -104,9 +104,9 @@ class Aloud:
         self._listening = self._stepping = self._lost = False
 
     def __call__(self, progress: ChainProgress) -> None:
-        for note in progress.notes[self._notes :]:
+        for note in progress.notes.since(self._notes):
             say(note)
-        self._notes = len(progress.notes)
+        self._notes = progress.notes.count
         if not self._listening and self._captures <= progress.up:
             self._listening = True
             say("every source is being captured: start training now, its start-up comes once")

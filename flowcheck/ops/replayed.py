@@ -70,7 +70,7 @@ class Replayed:
             "lost": msgspec.to_builtins(lost) if lost else None,
             "why": INTERRUPTED if interrupted else progress.why,
             "interrupted": interrupted,
-            "notes": progress.notes,
+            "notes": list(progress.notes),
             "restarts": progress.restarts,
             "assumed": list(assumed(where)),
             "checkpoint": str(saved) if saved else None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.messages import (
@@ -14,6 +15,30 @@ from flowcheck.messages import (
     StepApplied,
     StepLost,
 )
+
+MOST_NOTES = 1000
+"""Of a chain that runs for months the last ones; all are in events.jsonl, as far as that goes."""
+
+
+class Notes:
+    """Sentences for the operator: the last MOST_NOTES, and how many there were."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=MOST_NOTES)
+        self.count = 0
+        """Of all, also those that are gone."""
+
+    def append(self, sentence: str) -> None:
+        self._last.append(sentence)
+        self.count += 1
+
+    def since(self, count: int) -> list[str]:
+        """Those after the first `count`, as far as they are kept."""
+        new = min(self.count - count, len(self._last))
+        return list(self._last)[len(self._last) - new :]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._last)
 
 
 @dataclass
@@ -31,7 +56,7 @@ class Progress:
     """Steps the whole stream held, once it is extracted to its end."""
     why: str = ""
     """What kept the extractor from more."""
-    notes: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
     up: set[str] = field(default_factory=set)
     """Stages that have come up."""
     restarts: int = 0

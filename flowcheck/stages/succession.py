@@ -29,6 +29,9 @@ LATE_HURRY, LATE_MOST = 0.5, 0.75
 """Shares of staging that flows of no known job may take: from the first one on they are read again
 with every message, and from the second one on left out, as the followed job needs the rest."""
 
+LIVES_KEPT = 8
+"""Lives of a job of which what was learned stays: each has the weights that it began with."""
+
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the updater found."""
@@ -79,6 +82,8 @@ def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
     write_whole(run.incarnation, msgspec.json.encode(followed))
     write_whole(run.learned_job, (run.successor / run.learned_job.name).read_bytes())
     run.successor.rename(history / run.successor.name)
+    for number in range(1, verdict.number - LIVES_KEPT + 1):
+        shutil.rmtree(run.history(number), ignore_errors=True)
 
 
 class Succession:

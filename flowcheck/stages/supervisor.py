@@ -100,11 +100,12 @@ class Supervisor:
 
     def _pass_on(self, own: Supervisor) -> None:
         """What a further job's stages said, for whoever watches this chain."""
-        notes, own._passed_on = own.progress.notes[own._passed_on :], len(own.progress.notes)
+        notes, own._passed_on = own.progress.notes.since(own._passed_on), own.progress.notes.count
         if own.progress.lost is not None and not own._lost_told:
             own._lost_told = True
             notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
-        self.progress.notes += [f"job {own.run.root.name}: {note}" for note in notes]
+        for note in notes:
+            self.progress.notes.append(f"job {own.run.root.name}: {note}")
 
     def _look_after(self, child: Child) -> None:
         if child.process is None:
@@ -182,10 +183,7 @@ class Supervisor:
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
-        return all(
-            steps is not None and one._applied() >= steps
-            for one, steps in zip(every, whole, strict=True)
-        )
+        return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
 
     def _applied(self) -> int:
         if not self.run.shard.exists():

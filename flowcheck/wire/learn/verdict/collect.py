@@ -189,9 +189,12 @@ def _ring(cut: Cut, ring: Ring) -> RingSeen:
 
 
 def parcels_left(streams: Sequence[Stream], first_communicator: int) -> list[Collective]:
-    """Every point-to-point send as a collective of its own."""
+    """Every point-to-point send as a collective of its own; a connection that carried empty sends
+    alone may as well be a channel of a ring that had nothing to do."""
     found: list[Collective] = []
     for stream in streams:
+        if not any(send.wire_bytes for send in stream.sends.values()):
+            continue
         for number in sorted(stream.sends):
             send = stream.sends[number]
             data, seen = Parcel(stream, ((0, send),), (send.wire_bytes,), number).content()

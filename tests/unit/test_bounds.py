@@ -1,0 +1,56 @@
+"""What a chain that runs for months keeps of what it said, and of the lives of its job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from test_nodes import stream_of
+
+from flowcheck.stages.heard import MOST_NOTES, Notes
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.succession import LIVES_KEPT, Verdict, promote
+from flowcheck.wire.learn.verdict.collect import parcels_left
+from flowcheck.wire.terms import Protocol
+
+
+def test_only_the_last_notes_are_kept_and_none_is_told_twice() -> None:
+    notes = Notes()
+    told = 0
+    for number in range(3 * MOST_NOTES):
+        notes.append(str(number))
+        if number % 7 == 0:
+            assert notes.since(told)[-1] == str(number)
+            told = notes.count
+    assert len(list(notes)) == MOST_NOTES
+    assert notes.since(told) == [str(n) for n in range(told, 3 * MOST_NOTES)]
+    assert len(notes.since(0)) == MOST_NOTES and not notes.since(notes.count)
+
+
+def test_of_many_lives_the_last_ones_are_on_file(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.learned_folder.mkdir()
+    for file in (run.learned_job, run.weights):
+        file.write_bytes(b"1")
+    lives = LIVES_KEPT + 4
+    for number in range(1, lives + 1):
+        run.successor.mkdir()
+        for file in (run.learned_job, run.weights):
+            (run.successor / file.name).write_bytes(str(number + 1).encode())
+        promote(run, Verdict(number=number, step=0), SimpleNamespace(clear=lambda: None))  # type: ignore[arg-type]
+    kept = sorted(int(path.name) for path in run.learned_folder.iterdir() if path.is_dir())
+    assert kept == list(range(lives - LIVES_KEPT + 1, lives + 1))
+    assert run.learned_job.read_bytes() == str(lives + 1).encode()
+    assert (run.history(lives) / run.learned_job.name).read_bytes() == str(lives).encode()
+
+
+def test_a_connection_of_empty_sends_is_not_told_to_be_point_to_point() -> None:
+    empty = stream_of((SimpleNamespace(wire_bytes=0),) * 3, Protocol.SIMPLE)  # type: ignore[arg-type]
+    assert not parcels_left([empty], 1)
+    for number, size in enumerate((0, 64, 0)):
+        send = empty.sends[number]
+        message = replace(send.message, payload=np.zeros(size, np.uint8), wire_bytes=size)
+        empty.sends[number] = replace(send, message=message, wire_bytes=size)
+    assert [one.bytes for one in parcels_left([empty], 1)] == [0, 64, 0]
