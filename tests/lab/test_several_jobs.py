@@ -119,3 +119,22 @@ def test_rings_that_are_clipped_together_stop_at_the_same_step(tmp_path: Path) -
     index = json.loads((tmp_path / "out/jobs.json").read_text())
     assert index["step"] == lost["lost"]["step"] - 1
     assert any("is given up, and the replica stays before it" in note for note in told["notes"])
+
+
+@pytest.mark.nightly
+def test_both_jobs_are_joined_again_behind_a_gap(tmp_path: Path) -> None:
+    made = []
+    for number, options in enumerate((ONE, replace(ONE, seed=2, ipv6=True))):
+        (tmp_path / str(number)).mkdir()
+        made.append(generate(replace(options, steps=14), tmp_path / str(number)))
+    both = merged([one.files[0] for one in made], tmp_path / "both.pcap", (0, 3))
+    count = frames_in(both)
+    gap = range(int(0.4 * count), int(0.5 * count))
+    [capture] = dealt(both, tmp_path / "gapped", 1, lambda at, _: None if at in gap else 0)
+    code, told = replayed(capture, ALIKE + "[replica]\njoins = true\n", tmp_path)
+    assert code == 1
+    for one, truth in zip((told, *told["beside"]), made, strict=True):
+        taken = [line["gradient_sha256"] for line in one["digests"]]
+        assert taken == gradients(truth)[: one["lost"]["step"] - 1] and taken
+    again = [note for note in told["notes"] if "and was joined again" in note]
+    assert len(again) == 2 and sum(note.startswith("job 2: ") for note in again) == 1

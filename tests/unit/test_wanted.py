@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 from support.cut import behind, frames_in, strides, truth_of
 from support.merged import merged
 from support.netib import Generated, Options, generate
@@ -16,11 +18,11 @@ from flowcheck.messages import Drained
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.joining import EXPECTED
+from flowcheck.stages.joining import EXPECTED, KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import claimed
-from flowcheck.wire.job import Parameter
-from flowcheck.wire.job_file import decode_job
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID
 
@@ -48,17 +50,25 @@ def apply(run: RunDir, taken: dict[int, bytes]) -> None:
 
 
 def taken_of(
-    files: list[Path], folder: Path, shm: Path, *, known: Expected | None = None
+    files: list[Path],
+    folder: Path,
+    shm: Path,
+    *,
+    known: Expected | None = None,
+    before: Sequence[Job] = (),
 ) -> tuple[list[dict[int, bytes]], list[RunDir], list[str]]:
     """[job] the gradients that its extractor hands over, by step; its run directory; why it handed
-    over no more."""
+    over no more. known: a model that is stated of both; before: [job] as it was followed before."""
     chain = Chain(folder, shm / "memory", files, SLOTS, readers=2)
     second = RunDir.create(chain.run.beside(2).root, shm / "memory")
     (second.root / "port").symlink_to(chain.run.root)
     runs = [chain.run, second]
     for run in runs if known is not None else ():
         (run.learned_folder / EXPECTED).write_bytes(msgspec.json.encode(known))
-    config = msgspec.structs.replace(CONFIG, replica=ReplicaConfig(joins=known is not None))
+    for run, job in zip(runs, before, strict=False):
+        (run.learned_folder / KNOWN_JOB).write_bytes(encode_job(job))
+    joins = known is not None or bool(before)
+    config = msgspec.structs.replace(CONFIG, replica=ReplicaConfig(joins=joins))
     services = [ExtractService(run, config) for run in runs]
     heard = [Heard(), Heard()]
     for service, own in zip(services, heard, strict=True):
@@ -105,6 +115,28 @@ def expected(made: Generated) -> Expected:
         ),
         buckets=tuple(map(tuple, made.truth.buckets)),
     )
+
+
+@pytest.mark.parametrize(
+    "ipv6", [True, pytest.param(False, id="between-the-same-hosts", marks=pytest.mark.nightly)]
+)
+def test_jobs_that_were_followed_before_are_joined_where_they_are(
+    shm: Path, tmp_path: Path, ipv6: bool
+) -> None:
+    long = replace(ONE, steps=7, seed=7)
+    made, capture = two_jobs(tmp_path, long, replace(long, seed=107, ipv6=ipv6))
+    (tmp_path / "whole").mkdir()
+    _, runs, _ = taken_of([capture], tmp_path / "whole", shm / "whole")
+    before = [decode_job(run.learned_job.read_bytes()) for run in runs]
+    files = [behind(capture, int(0.4 * frames_in(capture)), tmp_path / "cut")]
+    for turn in (before, before[::-1]):
+        folder = tmp_path / f"then-{turn is before}"
+        folder.mkdir()
+        taken, _, _ = taken_of(files, folder, shm / folder.name, before=turn)
+        found = [list(own.values()) for own in taken]
+        ends = [[truth_of(m.truth)[-len(own) :] for m in made] for own in found]
+        assert all(own and own in end for own, end in zip(found, ends, strict=True))
+        assert found[0][-1] != found[1][-1]
 
 
 def test_rings_of_one_size_between_the_same_hosts_are_not_joined(shm: Path, tmp_path: Path) -> None:
