@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.plane.closings import closed_by
+from flowcheck.plane.closings import with_starts
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.flows import flow_key, psn_missing
 from flowcheck.plane.owners import Name, name_flows, renamed
@@ -191,10 +191,10 @@ def join(views: Sequence[View]) -> Joined:
     for flow in (flow for view in views for flow in view.flows):
         pmtu_bytes[flow.key] = max(pmtu_bytes[flow.key], flow.pmtu_bytes)
     strays = [stray for view in views for stray in view.strays]
-    lost: dict[FlowKey, list[int]] = defaultdict(list)
+    lost: dict[FlowKey, dict[int, int]] = defaultdict(dict)
     for stray in sorted(strays, key=lambda stray: stray.psn):
-        lost[stray.flow].append(stray.psn)
-    messages = [*messages, *closed_by(messages, lost, pmtu_bytes)]
+        lost[stray.flow][stray.psn] = len(stray.payload)
+    messages = with_starts(messages, lost, pmtu_bytes)
     messages, differ, homeless = adopt(strays, messages, pmtu_bytes)
     flows = merge_flows([view.flows for view in views], messages)
     return Joined(flows, messages, conflicts + differ, homeless, names)

@@ -1,4 +1,5 @@
-"""Adaptive-routing sends without their first packet: placed by the write that closes them."""
+"""Sends without their first packet, which alone tells where they lie: adaptive-routing ones are
+placed by the write that closes them, pieces of split ones by what lies around them."""
 
 from __future__ import annotations
 
@@ -17,10 +18,23 @@ OPCODE_AT = 14 + 20 + 8
 WRITE_FIRST = 0x06
 
 
-@pytest.mark.parametrize("protocol", ["LL", "Simple"])
-def test_only_the_lost_packet_is_missing(protocol: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "adaptive", "qps"),
+    [("LL", True, 1), ("Simple", True, 1), ("LL", False, 2), ("Simple", False, 2), ("LL", True, 2)],
+)
+def test_only_the_lost_packet_is_missing(
+    protocol: str, adaptive: bool, qps: int, tmp_path: Path
+) -> None:
     options = Options(
-        shapes=SHAPES, ranks=3, steps=3, version=(2, 23), adaptive=True, protocol=protocol, mtu=1024
+        shapes=SHAPES,
+        ranks=3,
+        steps=3,
+        version=(2, 23),
+        adaptive=adaptive,
+        protocol=protocol,
+        mtu=1024,
+        qps=qps,
+        split=qps > 1,
     )
     made = generate(options, tmp_path)
     [file] = made.files

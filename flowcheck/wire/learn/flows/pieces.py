@@ -13,19 +13,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.wire.learn.flows.lost_pieces import Row, each_bytes, filled
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
 from flowcheck.wire.learn.flows.streams import SendSeen, line_flag
 from flowcheck.wire.nccl import immediate_sizes
 from flowcheck.wire.seen import MessageSeen
 
-ALIGN_BYTES = 128
-"""Every piece but the last one is a multiple of it."""
-
 MOST_AHEAD = 3
 """Sends by which one queue pair is before another at most, where a capture begins."""
-
-Row = Sequence[SendSeen]
-"""The sends of one queue pair, ascending PSN."""
 
 
 def is_split(rows: Sequence[Row]) -> bool:
@@ -57,12 +52,13 @@ def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
     starts = {row[0].first_psn == PSN_OF_START for row in rows}
     if starts == {False} and len({len(row) for row in rows}) > 1:
         return None
-    if len(starts) > 1 or any(gaps(row) for row in rows):
+    headless = starts == {True} and any(send.message.inferred for row in rows for send in row)
+    if len(starts) > 1 or headless or any(gaps(row) for row in rows):
         order = by_address(rows)
-        filled = _filled([rows[i] for i in order], pmtu_bytes) if order else None
-        if filled is None:
+        whole = filled([rows[i] for i in order], pmtu_bytes) if order else None
+        if whole is None:
             return None
-        rows = filled
+        rows = whole
     sends = list(zip(*rows, strict=False))
     if any(len({p.immediate for p in pieces} - {None}) > 1 for pieces in sends):
         return None
@@ -97,10 +93,10 @@ def _beside(one: Row, two: Row, ahead: int) -> bool:
     }
     flags = [(a.flag, b.flag) for a, b in pairs if a.flag is not None and b.flag is not None]
     same = all(len({a.immediate, b.immediate} - {None}) < 2 for a, b in pairs)
-    return bool(pairs) and same and all(a == b for a, b in flags) and _one_each(offsets)
+    return bool(pairs) and same and all(a == b for a, b in flags) and _oneeach_bytes(offsets)
 
 
-def _one_each(offsets: set[tuple[int | None, int]]) -> bool:
+def _oneeach_bytes(offsets: set[tuple[int | None, int]]) -> bool:
     """Of sends of one size the pieces of one queue pair lie as far behind those of another."""
     return len({size for size, _ in offsets}) == len(offsets)
 
@@ -124,7 +120,7 @@ def by_address(rows: Sequence[Row]) -> list[int]:
     the same few addresses over and over: pieces of two alike tell as much as those of one."""
     for first in rows[0]:
         for size in immediate_sizes(first.immediate or 0):
-            each = _each(size, len(rows))
+            each = each_bytes(size, len(rows))
             if not (0 < first.wire_bytes <= each and first.message.va):
                 continue
             offsets = [_offsets(row, first, size, each) for row in rows[1:]]
@@ -149,96 +145,6 @@ def _offsets(row: Row, first: SendSeen, size: int, each: int) -> set[int]:
         and abs(send.message.va - at) < size
         and (send.message.va - at) % each == 0
     }
-
-
-def _each(size: int, count: int) -> int:
-    """Bytes of every piece but the last ones."""
-    return -(-size // count // ALIGN_BYTES) * ALIGN_BYTES
-
-
-def _piece(size: int, count: int, place: int) -> int:
-    each = _each(size, count)
-    return max(0, min(each, size - place * each))
-
-
-def _filled(rows: Sequence[Row], pmtu_bytes: int) -> list[list[SendSeen]] | None:
-    """Rows, in the order of pieces, with a stand-in for each piece that was lost; None where the
-    PSNs do not bear out what that rests on."""
-    known = [[send for send in row if not send.message.inferred] for row in rows]
-    if not pmtu_bytes and any(send.message.packets > 1 for row in known for send in row):
-        return None
-    found: list[list[SendSeen]] = [[] for _ in rows]
-    psns = [PSN_OF_START] * len(rows)
-    while any(known):
-        seen = [
-            row.pop(0) if row and row[0].first_psn == psn else None
-            for row, psn in zip(known, psns, strict=True)
-        ]
-        size = _stated(seen)
-        if size is None:
-            return None
-        closing = any(send is not None and _closed_apart(send) for send in seen)
-        for place, send in enumerate(seen):
-            of = _piece(size, len(rows), place)
-            packets = max(1, -(-of // pmtu_bytes)) if pmtu_bytes else 1
-            if send is not None and send.message.packets != packets:
-                return None
-            found[place].append(send or _lost(seen, place, size, psns[place], packets))
-            psns[place] += packets + closing
-            if known[place] and known[place][0].first_psn < psns[place]:
-                return None
-    return found
-
-
-def _stated(pieces: Sequence[SendSeen | None]) -> int | None:
-    """Of what size the send is that these are pieces of."""
-    words = {piece.immediate for piece in pieces if piece is not None} - {None}
-    if len(words) != 1:
-        whole = [piece.wire_bytes for piece in pieces if piece is not None]
-        return sum(whole) if not words and len(whole) == len(pieces) else None
-    fits = [
-        size
-        for size in dict.fromkeys(immediate_sizes(words.pop() or 0))
-        if all(
-            piece is None or piece.wire_bytes == _piece(size, len(pieces), place)
-            for place, piece in enumerate(pieces)
-        )
-    ]
-    return fits[0] if len(fits) == 1 else None
-
-
-def _closed_apart(send: SendSeen) -> bool:
-    """An empty write behind it states its size (NCCL_IB_ADAPTIVE_ROUTING)."""
-    return send.stop_psn > send.message.first_psn + send.message.packets
-
-
-def _lost(
-    seen: Sequence[SendSeen | None], place: int, size: int, psn: int, packets: int
-) -> SendSeen:
-    """The piece at `place` of a send of `size` bytes, by what was seen of the others."""
-    there = [(i, piece) for i, piece in enumerate(seen) if piece is not None]
-    beside, like = max(there, key=lambda pair: bool(pair[1].message.va and pair[1].wire_bytes))
-    own = _piece(size, len(seen), place)
-    address = like.message.va if like.wire_bytes else None
-    message = replace(
-        like.message,
-        first_psn=psn,
-        packets=packets,
-        va=address and address + (place - beside) * _each(size, len(seen)),
-        wire_bytes=own,
-        payload=np.zeros(own, np.uint8),
-        missing=((0, own),) if own else (),
-        conflicts=(),
-    )
-    return replace(
-        like,
-        message=message,
-        wire_bytes=own,
-        first_psn=psn,
-        stop_psn=psn + packets,
-        flag=None,
-        protocol=None,
-    )
 
 
 def _whole(pieces: Sequence[SendSeen]) -> SendSeen:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows import pieces
+from flowcheck.wire.learn.flows.lost_pieces import Row
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START, Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.learn.flows.turns import dealt, turns_of
@@ -142,7 +143,7 @@ class Connection:
 
 def joined(group: Group, sends: Sends, granted: Granted) -> Connection | None:
     """None where loss or a start in the middle leaves the order of sends open."""
-    rows: Sequence[pieces.Row] = [sends[flow.key] for flow in group]
+    rows: Sequence[Row] = [sends[flow.key] for flow in group]
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
     amid = not any(row[0].first_psn == PSN_OF_START for row in rows)
     beside = pieces.side_by_side(rows) if amid else rows
