@@ -36,6 +36,10 @@ MOST_BUCKETS = 8
 """Of one iteration that fill as many lines."""
 
 
+MOST_AT_ONCE = 256
+"""Sizes looked at one by one at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Told:
     """Of one all-reduce."""
@@ -118,24 +122,16 @@ class _Table:
         return self._ends[size]
 
     def sizes(self, low: int, high: int, told: Sequence[_Told]) -> list[int]:
-        """Those near the likeliest, one by one."""
+        """Those near the likeliest of each, one by one: chunks but the last one of a loop grow by
+        steps, so that what is likely lies together."""
         coarse = CHUNK_GRAIN_BYTES * self._ring.ranks
-        first = [n for n in range(low // coarse * coarse, high + coarse, coarse) if self.ends(n)]
-        near = set(first)
-        for one in told:
-            scored = sorted(first, key=lambda n: -self.scores([n], one)[0])
-            near.update(scored[:2])
-        found = (
-            {
-                size
-                for middle in near
-                for size in range(middle - 2 * coarse, middle + 2 * coarse, self._each)
-                if low <= size <= high and size % self._each == 0
-            }
-            if len(first) > 8
-            else set(range(low // self._each * self._each, high + 1, self._each))
-        )
-        return sorted(size for size in found if self.ends(size))
+        around: Sequence[range] = [range(low, high + 1)]
+        if high - low > MOST_AT_ONCE * self._each:
+            first = [n for n in range(low, high + coarse, coarse) if self.ends(n) is not None]
+            best = {first[int(np.argmax(self.scores(first, one)))] for one in told if first}
+            around = [range(n - 2 * coarse, n + 2 * coarse) for n in best]
+        found = {size for span in around for size in span if not size % self._each}
+        return sorted(n for n in found if low <= n <= high and self.ends(n) is not None)
 
     def scores(self, sizes: Sequence[int], told: _Told) -> list[float]:
         return [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
@@ -85,8 +86,10 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     nothing to ask."""
     streams = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
     found = []
-    for start in dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]):
-        cuts = ended(cut_stream(ring, Amid(), effort=HASTY, start=start, purse=purse))
+    places = list(dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]))
+    for start in places:
+        with _share(purse, len(places) + 1) as own:
+            cuts = ended(cut_stream(ring, Amid(), effort=HASTY, start=start, purse=own))
         left = quiet.skipped(ring, start)
         cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
         found.append(cuts)
@@ -95,6 +98,18 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     state = State(streams, tuple(tuple(None for _ in e.streams) for e in ring.edges), ring.rules)
     left = sum(len(stream.sends) for edge in ring.edges for stream in edge.streams)
     return [*found, resumed(Cuts(ring, (), state, left, 0.0), purse)]
+
+
+@contextmanager
+def _share(purse: Purse | None, count: int) -> Iterator[Purse | None]:
+    """As many parts of a purse: where a place is none, the search there may never end."""
+    if purse is None:
+        yield None
+        return
+    own = Purse(max(0, purse.left // count), purse.until_s)
+    given = own.left
+    yield own
+    purse.left -= given - max(0, own.left)
 
 
 def _whole_sum(cut: Cut) -> bool:
