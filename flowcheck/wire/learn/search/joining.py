@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.flows.counted import COUNT_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search import quiet
@@ -16,7 +18,8 @@ from flowcheck.wire.learn.search.heads import headed
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import explains_all, score_of
 from flowcheck.wire.learn.trainer.grammar import Trainer
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.terms import Kind, wire_bytes
 
 FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
@@ -30,6 +33,10 @@ class Amid(Trainer):
     """A trainer of whom nothing is known: what its connections carry of one sum they carry at one
     time, and sizes alone would take a later one's sends as well."""
 
+    def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
+        if self.habits(ring, path).stage is not Stage.NOTHING:
+            yield from super().__call__(ring, path, state)
+
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
         together = cut.op.kind is not Kind.ALL_REDUCE or at_once(cut, ring)
         return together and super().accepts(ring, path, cut)
@@ -37,10 +44,10 @@ class Amid(Trainer):
 
 def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
     """Read from the first send seen of each connection, as if nothing had been lost before it, and
-    from places where a collective likely begins; none where what was seen first is a start. The
+    from places where a collective likely begins; none where a start was seen. The
     likeliest is the last one, with what lies before its first place as far as that is told."""
     streams = [stream for edge in guesses[0].edges for stream in edge.streams] if guesses else []
-    if not streams or min(streams, key=_began).from_start:
+    if not any(not stream.from_start for stream in streams) or any(map(_starts_up, streams)):
         return []
     found: list[Cuts] = []
     for ring in (
@@ -53,8 +60,13 @@ def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
     return [*found[:-1], headed(found[-1])] if explains_all(found[-1]) else found
 
 
-def _began(stream: Stream) -> tuple[int, int]:
-    return stream.sends[stream.first].message.time
+def _starts_up(stream: Stream) -> bool:
+    """It begins with a send as short as the first one of DDP's start-up; what a connection carries
+    that is used for the first time amid a run is a part of a bucket or of the weights."""
+    first = stream.sends.get(0) if stream.from_start else None
+    if first is None:
+        return False
+    return first.wire_bytes == wire_bytes(first.protocol or stream.protocol, COUNT_BYTES)
 
 
 def _score(cuts: Cuts) -> float:

@@ -86,7 +86,7 @@ def _found(
         known = [search.of(row, DEPTH) for row in made]
         found = [c for own in known for c in own]
         if all(map(_whole, known)) and (shared or each_starts(found)):
-            return found
+            return search.united(found) or found
     if shared:
         if all(known) and len(made) > 1:
             best = _better(best, found)
@@ -208,6 +208,18 @@ class _Search:
                 return []
             found += read
         return [] if in_step(found) else found
+
+    def united(self, found: Sequence[Communicator]) -> list[Communicator]:
+        """Rows that were joined amid their run and that carry something at the same times, as the
+        channels of one communicator; empty where these carry as much as each other, as two rings
+        of one size may, or do not fit."""
+        streams = [s for c in found for edge in c.ring.edges for s in edge.streams]
+        if len(found) < 2 or all(s.from_start for s in streams) or not in_step(found):
+            return []
+        one = self._one(tuple(streams), PURSE)
+        parts = (c for of in one for cut in of.cuts.found for c in cut.schedules)
+        uneven = any(len({sum(s.wire_bytes for s in c) for c in of if c}) > 1 for of in parts)
+        return one if _whole(one) and uneven and _score(one) < CONTRADICTION_COST else []
 
     def around(self, made: Sequence[Row]) -> list[Communicator]:
         """All rows as one ring, if their links make up one and copies of what is forwarded bear it

@@ -91,8 +91,8 @@ def collect(
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is Kind.ALL_REDUCE and i not in begun:
             doubts.append(UNCOUNTED)
-        if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed:
-            doubts += [APART] * apart + [NOT_ALL_TRIED] * broken_off
+        if not cut.op.licensed:
+            doubts += [APART] * apart + [NOT_ALL_TRIED] * (broken_off and _reduces(cut))
         if cut.op.kind is Kind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
@@ -111,6 +111,10 @@ def collect(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
     return Found(tuple(collectives), proposed, known, added)
+
+
+def _reduces(cut: Cut) -> bool:
+    return cut.op.kind is Kind.ALL_REDUCE
 
 
 def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:
