@@ -35,6 +35,9 @@ from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
+LATER_SHARE = 16
+"""A guess that no start-up bears out may spend one of so many parts of what is left, where another
+one explains everything."""
 HINT = 2
 """Penalty of a guess that leaves what hosts or tags say aside."""
 
@@ -188,13 +191,18 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
     for ring in (*begun, *(ring for ring in guesses if ring not in begun)):
         if PENALTY_COST * ring.penalty > least:
             continue
+        own = purse
         # Of several ways to share trees out all are compared.
-        if not ring.found and ring not in begun and any(map(explains_all, found)):
-            break
+        if purse and not ring.found and ring not in begun and any(map(explains_all, found)):
+            # Another one may be likelier still, and shows it soon.
+            own = Purse(purse.left // LATER_SHARE, purse.until_s)
+            purse.left -= own.left
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         found.append(
-            cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=purse, in_order=in_order)
+            cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=own, in_order=in_order)
         )
+        if purse and own and own is not purse:
+            purse.left += max(own.left, 0)
         least = min(least, plain_score(found[-1]))
         if ring.borne_out and not found[-1].unread and not contradicted(found[-1]):
             break
