@@ -25,11 +25,16 @@ from flowcheck.lab.options import (
     cluster_of,
     end_on_sigterm,
 )
+from flowcheck.strict import at_least
 
 
 def train(
     context: typer.Context,
     hosts: Hosts = 2,
+    jobs: Annotated[
+        int,
+        typer.Option(help="Jobs beside each other, each on --hosts of its own; without controls."),
+    ] = 1,
     steps: Annotated[int, typer.Option(help="Of the whole run.")] = 40,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
@@ -77,11 +82,15 @@ def train(
     if kill_at is not None and (no_kill or comes_late):
         other = "--no-kill" if no_kill else "--join-at" if join_at is not None else "--gap-at"
         raise ConfigError("--kill-at", kill_at, f"contradicts {other}: give one of them")
+    if jobs > 1 and comes_late:
+        raise ConfigError("--jobs", jobs, "goes with a run that is seen from its start")
+    at_least("--jobs", jobs, 1)
+    mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
     if comes_late:
         late = Late(join_at=join_at, leave_at=leave_at, gap_at=gap_at)
         no_kill = no_control = True
     plan = Plan(
-        cluster=cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan),
+        cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan),
         folder=out.resolve(),
         steps=steps,
         kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
@@ -93,6 +102,7 @@ def train(
         nccl=nccl,
         loss=loss,
         late=late,
+        jobs=jobs,
         control=not no_control,
     )
     check_arguments("train", context.args)

@@ -51,6 +51,13 @@ def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_jso
     that all have, or a template is not of one job alone."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not force)):
         raise ConfigError("--out", str(out), "must be a new or empty folder, or --force")
+    given = give_all(root, templates, out)
+    _print(given, out, as_json=as_json)
+    return 0
+
+
+def give_all(root: Path, templates: Sequence[Path], out: Path) -> list[Given]:
+    """As `run`, into a folder that is there or not."""
     runs = every(RunDir(root))
     if len(templates) != len(runs):
         named = ", ".join(map(str, templates))
@@ -67,8 +74,7 @@ def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_jso
         given.append(Given(number + 1, template, file, filled, (*own.assumed, *filled.assumed)))
     same = {one.filled.step for one in given}
     write_index(out, runs[0], [one.file for one in given], same.pop() if len(same) == 1 else None)
-    _print(given, out, as_json=as_json)
-    return 0
+    return given
 
 
 def right_number(given: int, jobs: int) -> str:

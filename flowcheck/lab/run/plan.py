@@ -27,7 +27,7 @@ READ_BY_TRAINERS = {
 """Options of the lab by the variable a trainer reads each from."""
 RING_SLOTS = 1 << 17
 """Six seconds of what two hosts send: on one core a reading of the job holds the rest up."""
-STAGING_BYTES = 3 << 30
+STAGING_BYTES = 3 << 30  # of all jobs
 """Start-up and first iterations of the largest job that trains here in minutes."""
 
 
@@ -72,6 +72,8 @@ class Plan:
     loss: float = 0.0
     late: Late | None = None
     """FlowCheck does not see all of it; None: it does."""
+    jobs: int = 1
+    """Beside each other, each on as many hosts of the cluster."""
     control: bool = True
     """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
 
@@ -170,7 +172,12 @@ def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
 
 def job_file(plan: Plan, *, digests: bool = True) -> str:
     """The job file, as an operator writes it. digests: hash every step, to be compared."""
+    settings = settings_of(plan.arguments, plan.steps)
+    if plan.jobs > 1 and "clip_norm" in settings:
+        settings["clip_alone"] = True
+    several = [f"jobs = {plan.jobs}", "together = false"] if plan.jobs > 1 else []
     lines = [
+        *several,
         f"run = {json.dumps(str(plan.run))}",
         f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
         f"digests = {json.dumps(digests)}",
@@ -179,13 +186,13 @@ def job_file(plan: Plan, *, digests: bool = True) -> str:
         f"slots = {RING_SLOTS}",
         "",
         "[staging]",
-        f"size_bytes = {STAGING_BYTES}",
+        f"size_bytes = {STAGING_BYTES // plan.jobs}",
         "",
         "[[source]]",
         f"interface = {json.dumps(UPLINK)}",
         "",
         "[optimizer]",
-        *optimizer_lines(settings_of(plan.arguments, plan.steps)),
+        *optimizer_lines(settings),
         "",
     ]
     if plan.late is not None and plan.late.comes_new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -74,24 +75,29 @@ class Run:
         cluster.down(plan.cluster.name)
         cluster.up(plan.cluster)
         try:
-            replica = self._train(outcome)
-            told = trainer_digests(plan.digests)
-            if plan.control:
-                told |= self._controls(outcome, told)
-            # The step in flight at the kill was the last the wire carried: no digest of the
-            # trainer's own tells it, the control's does.
-            flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
-            outcome.untold = tuple(step for step in flight if step not in told)
-            unseen = range(1, max(outcome.bases, default=1))
-            told = {step: own for step, own in told.items() if step not in unseen}
-            wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
-            outcome.comparison = compare(told, replica, wanted=wanted)
+            self._whole(outcome)
         finally:
             if self._services is not None:
                 self._services.stop()
             cluster.down(plan.cluster.name)
         outcome.seconds = time.monotonic() - began
         return outcome
+
+    def _whole(self, outcome: Outcome) -> None:
+        """Everything that needs the cluster."""
+        plan = self._plan
+        replica = self._train(outcome)
+        told = trainer_digests(plan.digests)
+        if plan.control:
+            told |= self._controls(outcome, told)
+        # The step in flight at the kill was the last the wire carried: no digest of the
+        # trainer's own tells it, the control's does.
+        flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
+        outcome.untold = tuple(step for step in flight if step not in told)
+        unseen = range(1, max(outcome.bases, default=1))
+        told = {step: own for step, own in told.items() if step not in unseen}
+        wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
+        outcome.comparison = compare(told, replica, wanted=wanted)
 
     def _make_folders(self) -> None:
         for folder in (self._plan.trainers_folder, self._plan.services_folder):
@@ -168,7 +174,7 @@ class Run:
         self._display.say("services are up on the checkpoint node; they see the mirror port alone")
         return services
 
-    def _launch(self, script: Script) -> Trainers:
+    def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
         plan = self._plan
         self._launches += 1
         logs = plan.trainers_folder / f"logs-{self._launches}"
@@ -179,6 +185,7 @@ class Run:
             port=MASTER_PORT + self._launches,
             environment=plan.environment,
             logs=logs,
+            hosts=hosts,
         )
 
     def _follow(self, what: str, trainers: Trainers, *, until: int | None) -> None:
@@ -225,6 +232,8 @@ def choose_kill(steps: int, seed: int | None) -> int:
 def run(plan: Plan, *, quiet: bool) -> Outcome:
     """See Run.whole."""
     from flowcheck.lab.run.late import LateRun  # it is a Run itself
+    from flowcheck.lab.run.several import SeveralRun
 
+    kind = SeveralRun if plan.jobs > 1 else Run if plan.late is None else LateRun
     with Display(plan.steps, quiet=quiet) as display:
-        return (Run if plan.late is None else LateRun)(plan, display).whole()
+        return kind(plan, display).whole()

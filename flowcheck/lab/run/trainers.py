@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,21 +38,23 @@ class Trainers:
         environment: Mapping[str, str],
         logs: Path,
         cpus: str | None = None,
+        hosts: Sequence[int] | None = None,
     ) -> None:
-        """Launches it. port: of host 0, where they meet; logs: folder for one file per host; cpus:
-        where all of them run, in taskset's words."""
-        self.logs = [logs / f"host-{host}.log" for host in range(cluster.hosts)]
+        """Launches it. port: of the first host, where they meet; logs: folder for one file per
+        host; cpus: where all of them run, in taskset's words; hosts: by default all."""
+        hosts = range(cluster.hosts) if hosts is None else hosts
+        self.logs = [logs / f"host-{host}.log" for host in hosts]
         pin = ["taskset", "-c", cpus] if cpus else []
         self._processes: list[subprocess.Popen[bytes]] = []
-        for host, log in enumerate(self.logs):
+        for rank, (host, log) in enumerate(zip(hosts, self.logs, strict=True)):
             command = [
                 *enter(cluster.host_namespace(host)),
                 *pin,
                 sys.executable,
                 *("-m", "torch.distributed.run"),
-                *("--nnodes", str(cluster.hosts), "--nproc-per-node", "1"),
-                *("--node-rank", str(host)),
-                *("--master-addr", cluster.address(0), "--master-port", str(port)),
+                *("--nnodes", str(len(hosts)), "--nproc-per-node", "1"),
+                *("--node-rank", str(rank)),
+                *("--master-addr", cluster.address(hosts[0]), "--master-port", str(port)),
                 str(script.path),
                 *script.arguments,
             ]
