@@ -13,20 +13,11 @@ from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
+from flowcheck.stages import joining
 from flowcheck.stages.apart import Apart
 from flowcheck.stages.files import create_shard, open_staging
 from flowcheck.stages.followed import Followed
 from flowcheck.stages.incarnation import await_first_base
-from flowcheck.stages.joining import (
-    JOINED,
-    NO_ROOM,
-    full,
-    known_of,
-    let_go,
-    may_join,
-    remember,
-    starts_in,
-)
 from flowcheck.stages.learner import Learner
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
@@ -42,8 +33,6 @@ READING_TURN_S = 0.02
 """How long a turn with no slot to extract waits for a reading."""
 LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
-
-
 NOT_ALONE = (
     "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
     "(replay --jobs) keeps a replica for each"
@@ -83,8 +72,8 @@ class ExtractService:
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
-        elif may_join(self._config):
-            self._known = known_of(self._run)
+        elif joining.may_join(self._config):
+            self._known = joining.known_of(self._run)
 
     def _adopt(self, job: Job, shard: Shard | None, *, fresh: bool = False) -> None:
         """Follows a learned job. fresh: it was learned just now."""
@@ -101,10 +90,10 @@ class ExtractService:
             self._links,
             each=optimizer_of(job, self._config).synced_backwards,
             fresh=fresh,
-            joins=may_join(self._config) and job.kind is Follows.GRADIENTS,
+            joins=joining.may_join(self._config) and job.kind is Follows.GRADIENTS,
             several=self._config.several,
         )
-        remember(self._config, job)
+        joining.remember(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:
@@ -129,7 +118,7 @@ class ExtractService:
             return self._wait_for_turn()
         waiting = stalled(self._extractors)
         ended = drained(self._extractors)
-        crowded = bool(self._known) and full(self._extractors)
+        crowded = bool(self._known) and joining.full(self._extractors)
         proof = self._learner.learn(
             self._extractors,
             at_once=bool(waiting) or ended,
@@ -141,7 +130,7 @@ class ExtractService:
         if proof is not None:
             if proof.job.joined:
                 await_first_base(self._run)
-                self._note(JOINED)
+                self._note(joining.JOINED)
             if proof.beside and not self._config.several:
                 self._note(NOT_ALONE.format(proof.beside, proof.beside + 1))
             if self._config.several:
@@ -158,9 +147,9 @@ class ExtractService:
         why_not = self._why_not()
         if crowded and self._learner.joining:
             # A job that is known is joined wherever a whole iteration of it is seen.
-            self._unlearned.look((*why_not, NO_ROOM))
+            self._unlearned.look((*why_not, joining.NO_ROOM))
             self._learner.forget()
-            return let_go(self._extractors)
+            return joining.let_go(self._extractors)
         for extractor in waiting:
             extractor.unblock()
             self._unlearned.keep(why_not)
@@ -178,8 +167,8 @@ class ExtractService:
 
     def _wait_for_turn(self) -> int:
         """Extractors of other jobs have still to say which flows are theirs."""
-        if self._known and full(self._extractors) and not starts_in(self._extractors):
-            return let_go(self._extractors)  # a job that is known is joined anywhere
+        if self._known and joining.full_of_no_start(self._extractors):
+            return joining.let_go(self._extractors)  # a job that is known is joined anywhere
         waiting = stalled(self._extractors)
         if not waiting or not self._claims.given_up():
             return 0

@@ -108,6 +108,11 @@ def starts_in(extractors: Sequence[Extractor]) -> bool:
     return False
 
 
+def full_of_no_start(extractors: Sequence[Extractor]) -> bool:
+    """Little room is left, and no job begins in what fills it."""
+    return full(extractors) and not starts_in(extractors)
+
+
 def let_go(extractors: Sequence[Extractor]) -> int:
     """Of flows without a plan what is staged is given up, and what comes is staged; returns how
     many messages it was. For a job that is joined anywhere, as it goes on sending."""

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
@@ -18,6 +17,7 @@ from flowcheck.stages.left import leave_out
 from flowcheck.stages.outcomes import UNKNOWN, Known, Terms
 from flowcheck.stages.proof import Proof
 from flowcheck.stages.readings import ReadingProcess
+from flowcheck.stages.room import completed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.wanted import Wanted
 from flowcheck.wire.job import Job
@@ -73,7 +73,7 @@ class Learner:
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
-        complete = _completions(extractors)
+        complete = completed(extractors)
         return not complete or (self._last_word and complete <= self._read_at)
 
     def known(self) -> Job | None:
@@ -109,10 +109,7 @@ class Learner:
         that may be joined amid its run; wait_s: for a reading under way; wanted: which of
         several jobs.
         """
-        if only is None:
-            complete = _completions(extractors)
-        else:
-            complete = sum(map(_complete_of, extractors, only))
+        complete = completed(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
             if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
@@ -176,7 +173,7 @@ class Learner:
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
-        staged = _completions(extractors)
+        staged = completed(extractors)
         if staged != self._grew[0]:
             self._grew = (staged, self._clock())
         return self._clock() - self._grew[1] >= QUIET_S
@@ -216,18 +213,6 @@ class Learner:
             wanted=self._wanted,
         )
         self._reading = ReadingProcess(seen, flows, terms)
-
-
-def _completions(extractors: Sequence[Extractor]) -> int:
-    """Whole messages staged so far, of all flows."""
-    return sum(extractor.staging.completions for extractor in extractors)
-
-
-def _complete_of(extractor: Extractor, flows: set[int]) -> int:
-    """Whole messages staged of these flows."""
-    records = extractor.staging.records()
-    whole = records["message"][(records["state"] == 1) & (records["completed"] > 0)]
-    return int(np.count_nonzero(np.isin(whole["flow"], list(flows))))
 
 
 def _joined_of(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from flowcheck.plane.extractor import Extractor
 
 SPAN_SLOTS = 4096
@@ -32,6 +34,20 @@ def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
 def staged(extractors: Sequence[Extractor]) -> int:
     """Messages without a home."""
     return sum(int(x.staging.handle.header.records_held) for x in extractors)
+
+
+def completed(extractors: Sequence[Extractor], only: Sequence[set[int]] | None = None) -> int:
+    """Whole messages staged so far. only: [ring] indices of the flows that count; None: all, those
+    of messages that were let go since, too."""
+    if only is None:
+        return sum(extractor.staging.completions for extractor in extractors)
+    return sum(map(_completed_of, extractors, only))
+
+
+def _completed_of(extractor: Extractor, flows: set[int]) -> int:
+    records = extractor.staging.records()
+    whole = records["message"][(records["state"] == 1) & (records["completed"] > 0)]
+    return int(np.count_nonzero(np.isin(whole["flow"], list(flows))))
 
 
 def crowded(extractors: Sequence[Extractor]) -> bool:
