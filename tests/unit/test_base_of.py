@@ -1,0 +1,50 @@
+"""Which of several jobs a checkpoint is the base of: the one that bytes prove, and no other way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops import base as verb
+from flowcheck.ops.base import NOWHERE, Place
+from flowcheck.stages.rundir import RunDir
+
+FILE = Path("step-4.pt")
+
+
+@pytest.mark.parametrize(
+    ("fits", "told"),
+    [
+        ([2], ""),
+        ([], "job 1: no place in the log leads to it; job 2: no place in the log leads to it"),
+        ([1, 2], "it is that of several of them"),
+    ],
+)
+def test_only_one_job_may_be_proved_to_be_it(
+    fits: list[int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = RunDir(tmp_path)
+    runs = [first, first.beside(2)]
+
+    def proved(where: RunDir, file: Path, place: Place) -> SimpleNamespace:
+        if where in [runs[number - 1] for number in fits]:
+            return SimpleNamespace(of=where)
+        raise StateError("no place in the log leads to it")
+
+    monkeypatch.setattr(verb, "_of_one", proved)
+    if not told:
+        own, found = verb._of(runs, FILE, Place(then=Path("step-6.pt")))
+        assert own is runs[1] and found.of is own  # type: ignore[attr-defined]
+        return
+    with pytest.raises(StateError) as caught:
+        verb._of(runs, FILE, NOWHERE)
+    assert told in str(caught.value)
+
+
+def test_a_place_that_is_only_stated_tells_no_job(tmp_path: Path) -> None:
+    runs = [RunDir(tmp_path), RunDir(tmp_path).beside(2)]
+    with pytest.raises(ConfigError, match=r"a later checkpoint tells which .*jobs/N names one"):
+        verb._of(runs, FILE, Place(after=3))
