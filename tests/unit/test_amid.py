@@ -31,6 +31,9 @@ CASES = {
     "queue pairs that split": Options(
         ranks=3, protocol="LL", shapes=SMALL, qps=2, split=True, caps_bytes=TWO
     ),
+    "buckets on few of many channels": Options(
+        protocol="LL128", shapes=SMALL, channels=8, version=(2, 21), caps_bytes=TWO
+    ),
     "four ranks, LL128": Options(ranks=4, protocol="LL128", shapes=SMALL, version=(2, 26)),
 }
 """All of them seen from inside the third step on."""

@@ -24,7 +24,7 @@ BY_PAUSES = "where it begins: behind the longest pauses of all connections"
 FROM_BEFORE = (
     "it is the collective that came there each time: its first sends came before the capture"
 )
-LONGER = 2
+LONGER = 4
 """How many times longer than any pause within a collective those between steps must be."""
 LEAST_PAUSES = 2
 """So many of them: one alone may be anything."""

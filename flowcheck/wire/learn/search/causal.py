@@ -46,6 +46,25 @@ def at_once(cut: Cut, ring: Ring) -> bool:
     return all(end >= latest for _, end in spans.values())
 
 
+def leaves_none(cut: Cut, ring: Ring) -> bool:
+    """No connection holds a send that comes behind the collective and was seen before half of its
+    own over the same edge: who sends begins the next one when this one has ended."""
+    for edge, at, names, schedule in zip(
+        ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
+    ):
+        own: list[tuple[int, int]] = []
+        later: list[tuple[int, int]] = []
+        for stream, number, channel in zip(edge.streams, at, names, strict=True):
+            stop = number + (len(schedule[channel]) if channel is not None else 0)
+            seen = (stream.sends.get(n) for n in range(number, stop + 1))
+            times = [send.message.time if send is not None else None for send in seen]
+            own += [time for time in times[:-1] if time is not None]
+            later += [time for time in times[-1:] if time is not None]
+        if own and later and min(later) < sorted(own)[len(own) // 2]:
+            return False
+    return True
+
+
 def _times(cut: Cut, ring: Ring) -> dict[Place, int]:
     """When each ring step of it was first seen."""
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)

@@ -20,7 +20,13 @@ from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import ANY_EXPONENT
-from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES, Place, least_size, most_size
+from flowcheck.wire.learn.search.fills import (
+    CHUNK_GRAIN_BYTES,
+    Place,
+    least_size,
+    limits_of,
+    most_size,
+)
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, data_bytes_of
 
 BY_NUMBERS = "where its last lines end: what stands behind is none of its numbers"
@@ -189,9 +195,11 @@ def _told(cut: Cut, ring: Ring, each: int) -> _Told:
     # How much likelier each exponent is of a number than of anything.
     gains = np.log(known / known.sum() * EXPONENTS).clip(-MOST_TOLD, MOST_TOLD)
     ends = {}
+    limits = limits_of(cut, ring)
     for place, data, until in sends:
         part = data[: len(data) // each * each].reshape(-1, each)
         gain = np.where(part.any(axis=1), gains[part[:, each - 1] & 0x7F], 0.0)
         gain[: max(0, until) // each] = 0.0
+        gain[limits.get(place, len(data)) // each :] = -MOST_TOLD
         ends[place] = np.concatenate([[0.0], np.cumsum(gain)])
     return _Told(ends)

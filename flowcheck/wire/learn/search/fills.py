@@ -46,7 +46,7 @@ def _ended(cut: Cut, ring: Ring) -> Cut:
     op = cut.op
     if op.kind is not Kind.ALL_REDUCE or not op.slack_is_open or op.tree or op.end:
         return cut
-    limits = _limits(cut, ring)
+    limits = limits_of(cut, ring)
     fits = sorted(_fitting(op, cut, ring, limits)) if limits else []
     if not fits:
         return cut
@@ -59,7 +59,7 @@ def _ended(cut: Cut, ring: Ring) -> Cut:
     return replace(cut, op=other, schedules=schedules)
 
 
-def _limits(cut: Cut, ring: Ring) -> Ends:
+def limits_of(cut: Cut, ring: Ring) -> Ends:
     """Of the sends of which a copy differs within their last line or group, and nowhere before."""
     found: dict[Place, int] = {}
     for one, two, same in _copies(cut, ring):

@@ -12,7 +12,7 @@ from flowcheck.wire.learn.flows.counted import COUNT_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search import quiet
-from flowcheck.wire.learn.search.causal import at_once, in_causal_order
+from flowcheck.wire.learn.search.causal import at_once, in_causal_order, leaves_none
 from flowcheck.wire.learn.search.fills import ended
 from flowcheck.wire.learn.search.heads import headed
 from flowcheck.wire.learn.search.resume import resumed
@@ -38,8 +38,9 @@ class Amid(Trainer):
             yield from super().__call__(ring, path, state)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
-        together = cut.op.kind is not Kind.ALL_REDUCE or at_once(cut, ring)
-        return together and super().accepts(ring, path, cut)
+        if cut.op.kind is Kind.ALL_REDUCE and not (at_once(cut, ring) and leaves_none(cut, ring)):
+            return False
+        return super().accepts(ring, path, cut)
 
 
 def joined_amid(guesses: Sequence[Ring], purse: Purse | None) -> list[Cuts]:
