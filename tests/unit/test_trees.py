@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.netib import Options, generate
@@ -14,6 +15,10 @@ from support.netib.partition import Shape
 
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
+from flowcheck.wire.learn.search.trees import trees_beside_others
 from flowcheck.wire.links import over_link
 from flowcheck.wire.partition import Launch
 from flowcheck.wire.terms import Kind, Protocol, rule_of
@@ -167,6 +172,20 @@ def test_what_does_not_tell_its_trees_is_refused_by_name(named: str, tmp_path: P
     found = read(UNTOLD[named], tmp_path)
     assert found.job is None
     assert named in " ".join(found.why_not), found.why_not
+
+
+@pytest.mark.parametrize("beside", [{"tensor_layers": 1}, {"metrics_group": True}])
+def test_trees_are_told_from_other_communicators(beside: dict[str, Any], tmp_path: Path) -> None:
+    made = generate(replace(TREES, ranks=8, gpus=2, **beside), tmp_path)
+    tape = read_tape(made.files)
+    flows = sort_flows(tape.flows, tape.messages)
+    streams, _ = ring_and_p2p(flows.streams)
+    found = trees_beside_others(streams, rules_told(flows), Purse(1_000_000))
+    assert found is not None
+    own, others = found
+    assert (own.ring.ranks, own.ring.gpus) == (8, 2) and own.habits.buckets
+    assert len(others) == 4
+    assert len(streams) == 4 + sum(len(edge.streams) for edge in own.ring.edges)
 
 
 @pytest.mark.parametrize("directions", ["both", "tx"])

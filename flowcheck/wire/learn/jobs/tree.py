@@ -47,10 +47,7 @@ UPSIDE_DOWN = (
     "all-reduces by trees: what should be their sums was sent before the parts, so that how many "
     "ranks there are, and who stands above whom, is not told"
 )
-UNREAD = (
-    "nothing was lost, and some sends fit no collective: beside all-reduces by trees these may be "
-    "of the gradients"
-)
+UNREAD = "some sends fit no collective: beside all-reduces by trees these may be of the gradients"
 COPIES_DIFFER = (
     "two copies of a gradient's sum differ: no trees that fit the sizes are those of the trainers"
 )
@@ -98,13 +95,24 @@ def beside(
     job: trees may be beside a ring and were not read as such."""
     collectives = in_doubt(communicators, collectives)
     read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
-    if read or not (may_have_trees(streams) or next(forks(streams), None)):
+    if read:
+        return tuple(_unless_unread(c, communicators) for c in collectives), ""
+    if not (may_have_trees(streams) or next(forks(streams), None)):
         return tuple(collectives), ""
     doubted = (
         c if c.ring is None else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE))
         for c in collectives
     )
     return tuple(doubted), BESIDE
+
+
+def _unless_unread(one: Collective, communicators: Sequence[Communicator]) -> Collective:
+    """Complete only where its communicator's trees explain every send."""
+    known = one.ring is not None and one.communicator < len(communicators)
+    of = communicators[one.communicator] if known else None
+    if of is None or not of.ring.found or not of.cuts.unread:
+        return one
+    return replace(one, doubtful=True, assumed=(*one.assumed, UNREAD))
 
 
 def in_doubt(

@@ -22,7 +22,7 @@ from flowcheck.wire.learn.search.together import (
     start_up_apart,
     tells,
 )
-from flowcheck.wire.learn.search.trees import read_trees
+from flowcheck.wire.learn.search.trees import read_trees, trees_beside_others
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.terms import Rule
 
@@ -72,7 +72,14 @@ def _found(
 ) -> list[Communicator]:
     search = _Search(streams, grants, rules, logged, purse.until_s)
     best: tuple[float, list[Communicator]] | None = None
-    by_trees = read_trees(streams, rules, purse, logged)
+    by_trees = read_trees(streams, rules, purse, logged, whole=True)
+    if by_trees is not None and not by_trees.cuts.unread:
+        return [by_trees]
+    if (apart := trees_beside_others(streams, rules, purse, logged)) is not None:
+        peers = {stream.peer for edge in apart[0].ring.edges for stream in edge.streams}
+        left = [grant for grant in grants if grant.flow.key not in peers]
+        return [apart[0], *_found(apart[1], left, rules, purse, logged)]
+    by_trees = by_trees or read_trees(streams, rules, purse, logged)
     if by_trees is not None:
         if not by_trees.cuts.unread:
             return [by_trees]
