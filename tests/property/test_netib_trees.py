@@ -28,7 +28,7 @@ FOLLOWED = {
     "ll128": replace(TREES, ranks=6, protocol="LL128", version=(2, 21), mirrored=(4,)),
     "two-mirrors": replace(TREES, ranks=8, mirrored=(2, 5)),
     "beside-tensors": replace(TREES, tensor_layers=2, tensor_near=True),
-    "beside-metrics": replace(TREES, ranks=5, metrics_group=True, tree_below=90000),
+    "beside-metrics": replace(TREES, mirrored=(2,), metrics_group=True),
     "nodes": replace(TREES, ranks=12, gpus=2, mirrored=(2,), channels=4, tree_found=2),
     "nodes-mixed": replace(
         TREES, ranks=16, gpus=4, mirrored=(1,), tree_below=90000, protocol="Simple", metric_every=2
