@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowcheck.wire.learn.cuts.cut import CLOCK_EVERY, Purse
+from flowcheck.wire.learn.cuts.purse import CLOCK_EVERY, Purse
 from flowcheck.wire.learn.flows.channels import BY_BUFFERS, BY_NUMBER, BY_USE, OPEN, in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 

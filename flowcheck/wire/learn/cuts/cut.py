@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import Protocol
 
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
+from flowcheck.wire.learn.cuts.purse import Purse, pays
 from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
@@ -32,16 +32,6 @@ LOOK_BACK = 256
 HASTY, THOROUGH = (50, 2), (500, 6)
 """Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
 fits none of them is left unread from there on."""
-PURSE = (15_000, 20)
-"""Steps of the search, and collectives laid over the sends, at most for a whole capture: so many,
-and so many for each send seen. A guess costs as much whether it fits or not."""
-HASTY_PURSE = (1_500, 20)
-"""Of a reading that is made again as soon as more came. A stream cut off within a collective fits
-nothing, and one that is whole so far takes some dozens of steps."""
-MOST_S = 30.0
-"""CPU time of a search at most: one collective of many channels and loops takes far longer to lay
-over the sends than another."""
-CLOCK_EVERY = 16
 COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 OTHER_ROOT_COST = 0.5
@@ -64,28 +54,6 @@ class Expect(Protocol):
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
         """False if what was seen of `cut` contradicts the name it was expected by."""
-
-
-@dataclass(slots=True)
-class Purse:
-    """Collectives that one reading may still lay over the sends, all its rings together: where
-    much was lost on many connections, a search that ends is worth more than one more tensor."""
-
-    left: int
-    until_s: float = float("inf")
-    """CPU time of this process at which it is empty, however much is left."""
-
-    def pays(self) -> bool:
-        """One more; False once it is empty."""
-        self.left -= 1
-        if self.left % CLOCK_EVERY == 0 and time.process_time() > self.until_s:
-            self.left = 0
-        return self.left >= 0
-
-    @classmethod
-    def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
-        base, each = HASTY_PURSE if hasty else PURSE
-        return cls(base + each * count, time.process_time() + MOST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +177,7 @@ def _successors(
     for op in expect(ring, path, state):
         # Two things of one size are told apart by their content.
         name = (*_name(op), op.meaning)
-        if name in meant or not _pays(purse):
+        if name in meant or not pays(purse):
             continue
         if op.licensed:
             meant.add(name)
@@ -223,12 +191,12 @@ def _successors(
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]
     for op in [*followed[-1:], *repeats, *known]:
-        if _name(op) not in tried and _pays(purse):
+        if _name(op) not in tried and pays(purse):
             tried.add(_name(op))
             yield from apply(ring, state, op, may_be_unseen=not op.open_size)
     steps: list[tuple[State, Cut]] = []
     for op in generated(ring, state.positions, state.channels):
-        if _name(op) not in tried and _pays(purse):
+        if _name(op) not in tried and pays(purse):
             tried.add(_name(op))
             if ring.gathers:
                 steps += apply(ring, state, op)
@@ -246,8 +214,3 @@ def _name(op: Op) -> tuple[object, ...]:
 def _began(ring: Ring, cut: Cut) -> int:
     """When the first send of a collective was seen."""
     return min(cut.times(ring), default=0)
-
-
-def _pays(purse: Purse | None) -> bool:
-    """One more collective is tried; False once the purse is empty."""
-    return purse is None or purse.pays()

@@ -13,14 +13,12 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
-from flowcheck.wire.learn.jobs.tree import contradicted
+from flowcheck.wire.learn.jobs.settled import NO_RELEASE, release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.learn.verdict.writers import writers_open
 from flowcheck.wire.terms import Kind, Protocol
 
 NO_START = (
@@ -33,22 +31,6 @@ NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
 NO_FIRST = "iteration 0 is no set of buckets this release knows"
 NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
 NO_ADDED = "whether the trainer adds a ring step: nothing but sizes tells"
-NO_RELEASE = (
-    "no clear-to-send was mirrored and the sizes fit the partition of several NCCL releases: "
-    "mirror the other direction too"
-)
-COPIES_DIFFER = "two copies of every gradient's sum differ: no ring that fits the sizes is theirs"
-TREES_UNREAD = (
-    "nothing was lost, and some sends fit no collective: beside all-reduces by trees these may be "
-    "of the gradients"
-)
-NO_WRITERS = "where chunks of the gradients lie is not told: {}"
-SEVERAL_QPS = (
-    "each connection uses {} queue pairs (NCCL_IB_QPS_PER_CONNECTION), and the order of their "
-    "turns is not told: their start was not seen"
-)
-NO_COUNT = "sends were lost before the first iterations: where these begin is not sure"
-
 NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
 """More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
 
@@ -94,7 +76,7 @@ def _of(
         return None, (why,)
     begin = begun_at(cuts)
     if before is not None and begin < len(cuts) and repeats(communicator, collected, before, begin):
-        if _release_open(communicator):
+        if release_open(communicator):
             return None, (NO_RELEASE,)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
@@ -126,38 +108,6 @@ def _of(
                 return None, (NO_COMPLETION,)
             bucket += gradient
     return assembled(communicator, collected, plan), ()
-
-
-def turns_open(communicator: Communicator) -> str:
-    """Why the order in which queue pairs take turns is not told; empty: it is."""
-    streams = [s for edge in communicator.ring.edges for s in edge.streams]
-    several = max(len(s.queue_pairs) for s in streams)
-    told = several <= 1 or all(s.turns and s.from_start for s in streams)
-    return "" if told else SEVERAL_QPS.format(several)
-
-
-def unsettled(communicator: Communicator, collected: Found, each: Sequence[int]) -> str:
-    """Why an iteration, by its indices, is not sure to lie where it was read; empty: it is."""
-    if each[-1] >= collected.counted:
-        return NO_COUNT
-    return NO_RELEASE if _release_open(communicator) else _misplaced(communicator, collected)
-
-
-def _misplaced(communicator: Communicator, collected: Found) -> str:
-    """Why chunks of the gradients may lie elsewhere than they were read; empty: nothing says so."""
-    for cut in communicator.cuts.found:
-        if cut.op.meaning in GRADIENTS and (why := writers_open(cut, communicator)):
-            return NO_WRITERS.format(why)
-    gradients = [c for c in collected.collectives if c.meaning in GRADIENTS]
-    if why := contradicted(communicator, gradients):
-        return why
-    return COPIES_DIFFER if gradients and all(c.conflicts for c in gradients) else ""
-
-
-def _release_open(communicator: Communicator) -> bool:
-    """Sizes fit the partition of several NCCL releases."""
-    alike = {cut.op: cut for cut in communicator.cuts.found}.values()
-    return any(releases_open(cut, communicator) for cut in alike)
 
 
 def _as_before(before: job.Job, start: Cut, habits: Habits) -> Plan:

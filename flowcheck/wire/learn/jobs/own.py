@@ -8,16 +8,8 @@ from itertools import count
 from flowcheck.wire import job
 from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
-from flowcheck.wire.learn.jobs.job import (
-    NO_ADDED,
-    NO_ITERATION,
-    NO_START,
-    Plan,
-    assembled,
-    ring_op,
-    turns_open,
-    unsettled,
-)
+from flowcheck.wire.learn.jobs.job import NO_ADDED, NO_ITERATION, NO_START, Plan, assembled, ring_op
+from flowcheck.wire.learn.jobs.settled import turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET
 from flowcheck.wire.learn.trainer.iteration import iteration

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from flowcheck.wire.learn.cuts.cut import PURSE, Purse
+from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.cuts.purse import PURSE
 from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together

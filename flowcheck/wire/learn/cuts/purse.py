@@ -1,0 +1,44 @@
+"""How much of a search one reading may pay for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+PURSE = (15_000, 20)
+"""Steps of the search, and collectives laid over the sends, at most for a whole capture: so many,
+and so many for each send seen. A guess costs as much whether it fits or not."""
+HASTY_PURSE = (1_500, 20)
+"""Of a reading that is made again as soon as more came. A stream cut off within a collective fits
+nothing, and one that is whole so far takes some dozens of steps."""
+MOST_S = 30.0
+"""CPU time of a search at most: one collective of many channels and loops takes far longer to lay
+over the sends than another."""
+CLOCK_EVERY = 16
+
+
+@dataclass(slots=True)
+class Purse:
+    """Collectives that one reading may still lay over the sends, all its rings together: where
+    much was lost on many connections, a search that ends is worth more than one more tensor."""
+
+    left: int
+    until_s: float = float("inf")
+    """CPU time of this process at which it is empty, however much is left."""
+
+    def pays(self) -> bool:
+        """One more; False once it is empty."""
+        self.left -= 1
+        if self.left % CLOCK_EVERY == 0 and time.process_time() > self.until_s:
+            self.left = 0
+        return self.left >= 0
+
+    @classmethod
+    def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
+        base, each = HASTY_PURSE if hasty else PURSE
+        return cls(base + each * count, time.process_time() + MOST_S)
+
+
+def pays(purse: Purse | None) -> bool:
+    """One more collective is tried; False once the purse is empty."""
+    return purse is None or purse.pays()
