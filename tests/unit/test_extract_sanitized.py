@@ -9,6 +9,7 @@ from support import sanitized
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_placement_reads_and_writes_only_what_is_its_own(tmp_path: Path) -> None:
     if not sanitized.runtimes():
         pytest.skip("no address sanitizer: install gcc's libasan and libubsan")
