@@ -16,8 +16,6 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.search.begins import BY_PAUSES, FROM_BEFORE
 from flowcheck.wire.learn.search.fills import BY_COPIES
 
-ODD = ((96, 41), (96,), (31, 96), (31,), (7, 31))
-"""No bucket of them fills LL128 groups to the end, which would leave it open."""
 TWO = (3000, 16000)
 """Buckets of an iteration."""
 CASES = {
@@ -32,9 +30,6 @@ CASES = {
     ),
     "queue pairs that split": Options(
         ranks=3, protocol="LL", shapes=SMALL, qps=2, split=True, caps_bytes=TWO
-    ),
-    "buckets on few of many channels": Options(
-        protocol="LL128", shapes=ODD, channels=8, version=(2, 21), caps_bytes=TWO
     ),
     "four ranks, LL128": Options(ranks=4, protocol="LL128", shapes=SMALL, version=(2, 26)),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
@@ -29,16 +30,25 @@ SKIPPED_COST = 0.5
 """For a send before the place from which on all is read."""
 
 
+CHECKS = (at_once, leaves_none)
+"""What is asked of the times of a sum, the surest first."""
+
+
 class Amid(Trainer):
     """A trainer of whom nothing is known: what its connections carry of one sum they carry at one
-    time, and sizes alone would take a later one's sends as well."""
+    time, and sizes alone would take a later one's sends as well. checks: of those that every sum
+    must pass, how many are asked."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self._checks = CHECKS[:checks]
 
     def __call__(self, ring: Ring, path: Sequence[Cut], state: State) -> Iterator[Op]:
         if self.habits(ring, path).stage is not Stage.NOTHING:
             yield from super().__call__(ring, path, state)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
-        if cut.op.kind is Kind.ALL_REDUCE and not (at_once(cut, ring) and leaves_none(cut, ring)):
+        if cut.op.kind is Kind.ALL_REDUCE and not all(of(cut, ring) for of in self._checks):
             return False
         return super().accepts(ring, path, cut)
 
@@ -100,9 +110,10 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     streams = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
     found = []
     places = list(dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]))
-    for start in places:
-        with _share(purse, len(places) + 1) as own:
-            cuts = ended(cut_stream(ring, Amid(), effort=HASTY, start=start, purse=own))
+    ways = range(len(CHECKS), 0, -1)
+    for start, checks in product(places, ways):
+        with _share(purse, len(ways) * len(places) + 1) as own:
+            cuts = ended(cut_stream(ring, Amid(checks), effort=HASTY, start=start, purse=own))
         left = quiet.skipped(ring, start)
         cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
         found.append(cuts)
