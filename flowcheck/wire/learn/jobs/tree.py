@@ -40,7 +40,7 @@ PASSING = (
 BESIDE = (
     "several ranks write to one, or one to several: communicators of others, or all-reduces by "
     "trees (NCCL_ALGO=Tree, or NCCL's own choice), which are told and followed where both "
-    "directions of a rank's port are mirrored, of nodes with one rank each"
+    "directions of a node's ports are mirrored, from the trainers' start-up on"
 )
 MAY_BE_BESIDE = "it is of a ring: what trees send beside one may have its sizes"
 UPSIDE_DOWN = (
