@@ -84,7 +84,7 @@ def lacking(cut: Cut, ring: Ring, edge: Edge) -> tuple[Range, ...]:
         (send.start_byte, send.start_byte + send.data_bytes)
         for sends in cut.schedules[ring.edges.index(edge)]
         for send in sends
-        if send.final
+        if send.final and send.data_bytes  # one that holds nothing may stand behind the end
     )
     found: list[Range] = []
     at = 0
