@@ -10,6 +10,8 @@ import typer
 from flowcheck.options import Json
 
 MIB = 1 << 20
+MOST_MIB = 1 << 20
+"""A bucket of a terabyte is a slip of the pen."""
 
 
 def plan(
@@ -92,7 +94,14 @@ def plan(
     from flowcheck.strict import convert
 
     if check != bool(captures):
-        raise ConfigError("--check", check, "goes with captures to hold the plan against")
+        given = "without a capture" if check else "not given"
+        raise ConfigError("--check", given, "goes with captures to hold the plan against")
+    for option, size in (
+        ("--bucket-cap-mb", bucket_cap_mb),
+        ("--first-bucket-mb", first_bucket_mb),
+    ):
+        if size is not None and not 0 < size < MOST_MIB:
+            raise ConfigError(option, size, f"is more than 0 and less than {MOST_MIB:,} (MiB)")
     if optimizer not in (None, "sgd", "adam", "adamw"):
         raise ConfigError("--optimizer", optimizer, "is one of sgd, adam, adamw")
     values = {"name": optimizer, "learning_rate": 0.0, "momentum": momentum}

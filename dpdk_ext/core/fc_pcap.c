@@ -16,9 +16,11 @@ int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
 {
 	pcap->torn = what;
 	pcap->ended = true;
-	return fc_fail(EBADMSG, "%s is torn at byte %llu (%s); %llu frames before it were read",
+	return fc_fail(EBADMSG,
+		       "%s is torn at byte %llu (%s); %llu frames before it are whole: "
+		       "cut it there (head -c %llu) to have them read",
 		       pcap->path, (unsigned long long)pcap->at, what,
-		       (unsigned long long)pcap->delivered);
+		       (unsigned long long)pcap->delivered, (unsigned long long)pcap->at);
 }
 
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen)

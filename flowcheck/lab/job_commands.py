@@ -27,6 +27,9 @@ from flowcheck.lab.options import (
 )
 from flowcheck.strict import at_least
 
+LEAST_IN_TREES = 3
+"""Ranks: of two the tree is a ring's link both ways (README, "Which jobs are followed")."""
+
 
 def train(
     context: typer.Context,
@@ -85,6 +88,8 @@ def train(
     if jobs > 1 and comes_late:
         raise ConfigError("--jobs", jobs, "goes with a run that is seen from its start")
     at_least("--jobs", jobs, 1)
+    if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
+        raise ConfigError("--hosts", hosts, f"trees are followed from {LEAST_IN_TREES} ranks on")
     mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
     if comes_late:
         late = Late(join_at=join_at, leave_at=leave_at, gap_at=gap_at)

@@ -18,6 +18,8 @@ MESSAGE_BYTES = 16 + 4
 """RETH and immediate, once per message."""
 LL_BELOW_BYTES = 256 << 10
 """What is smaller is taken to go as LL, and the rest as Simple, where nothing is stated."""
+MOST_RANKS = 4096
+"""Eight times the longest ring that was tried."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,10 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.ranks < 2:
             raise ConfigError("--world", self.ranks, "a ring needs 2 ranks or more")
+        if self.ranks > MOST_RANKS:
+            raise ConfigError(
+                "--world", self.ranks, f"{MOST_RANKS:,} ranks are the most that are planned for"
+            )
         if not 1 <= self.channels <= 64:
             raise ConfigError("--channels", self.channels, "is 1 to 64")
         if not 0 <= self.ring_index < self.ranks:

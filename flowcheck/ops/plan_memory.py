@@ -65,7 +65,8 @@ def memory_of(
         Part(
             what="earlier steps",
             bytes=kept * copy,
-            why=f"{kept} whole steps fit replica.keep_bytes of {keep_bytes:,}",
+            why=f"{kept} whole steps, of {keep_bytes:,} bytes (replica.keep_bytes) and at most "
+            f"{COPIES_MAX - COPIES_LEAST}",
         ),
         Part(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
         Part(what="staging", bytes=ports * staging, why="start-up and first iterations"),

@@ -195,8 +195,13 @@ def _memory(memory: Memory) -> Table:
 
 def verdict(found: Found) -> list[str]:
     """What the captures say, in sentences."""
-    start = "the start-up and " if found.from_start else "no start-up was captured; "
-    held = f"as planned: {_count(found.held, 'collective')}, {start}"
+    start = (
+        ("the start-up and " if not found.difference else "")
+        if found.from_start
+        else "no start-up was captured; "
+    )
+    begun = "as planned up to there: " if found.difference else "as planned: "
+    held = f"{begun}{_count(found.held, 'collective')}, {start}"
     held += _count(found.iterations, "whole iteration")
     told = [f"DIFFERS: {found.difference}", held] if found.difference else [held]
     if found.order_told:

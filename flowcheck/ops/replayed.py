@@ -110,7 +110,7 @@ def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
         out.print(result["why"], markup=False)
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
-        f"state digest {result['digest']}",
+        f"state digest {result['digest'] or 'none: no state was made'}",
         highlight=False,
         soft_wrap=True,
     )

@@ -51,6 +51,7 @@ def refusal(folder: Path, words: str) -> str:
         ("cost -- --save-every 2", "cases"),
         ("record -- --steps 16", "--steps before `--`"),
         ("train -- --frobnicate 3", "unrecognized arguments: --frobnicate"),
+        ("train --algo Tree", "--hosts = 2: trees are followed from 3 ranks on"),
         ("train --kill-at 3 --no-kill", "--kill-at = 3: contradicts --no-kill"),
         ("train --kill-at 3 --join-at 5", "--kill-at = 3: contradicts --join-at"),
         ("train --jobs 2 --join-at 5", "goes with a run that is seen from its start"),

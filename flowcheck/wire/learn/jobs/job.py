@@ -25,7 +25,10 @@ NO_START = (
     "DDP's start-up messages were not seen: parameters and their order are unknown (the capture "
     "began later, DDP was told init_sync=False, or gradients are reduced without it)"
 )
-NO_REDUCES = "no all-reduce was seen: nothing here trains data-parallel yet"
+NO_REDUCES = (
+    "no all-reduce was read: nothing here trains data-parallel yet, or too little of it was "
+    "captured"
+)
 NO_PLAN = "the trainer's bucket plan was not seen yet"
 NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
 NO_FIRST = "iteration 0 is no set of buckets this release knows"

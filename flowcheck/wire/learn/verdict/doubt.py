@@ -8,7 +8,7 @@ from flowcheck.wire.learn.flows.channels import OPEN
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
-from flowcheck.wire.learn.trainer.habits import WEIGHTS
+from flowcheck.wire.learn.trainer.habits import COUNT, WEIGHTS
 from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.learn.verdict.writers import channels_open, writers_open
@@ -45,7 +45,7 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
             return ["it is an all_reduce: of what may have told that, sends were lost"]
         return []
     if not _clean(communicator):
-        return [f"it is a {cut.op.kind}: read from sizes alone while other sends are missing"]
+        return [f"it is {_a(cut.op.kind)}: read from sizes alone while other sends are missing"]
     return []
 
 
@@ -85,7 +85,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
         assumed.append(END_OPEN)
     assumed += [cut.op.end] if cut.op.end else []
     if not cut.op.licensed and not reduces and not cut.op.meaning:
-        assumed.append(f"it is a {cut.op.kind}: read from sizes alone")
+        assumed.append(f"it is {_a(cut.op.kind)}: read from sizes alone")
     unsized = not cut.op.licensed and cut.op.protocol is not Protocol.SIMPLE
     if cut.op.meaning == GATHERED and unsized:
         assumed.append(END_OPEN)
@@ -93,10 +93,13 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
         assumed.append("it is a reduce_scatter: what is gathered is gathered twice here")
     ring = communicator.ring
     assumed += ring.by_gpu if reduces else ()
-    named = any(other.op.licensed for other in communicator.cuts.found)
+    found = communicator.cuts.found
+    # What looks like a count of parameters alone is no start-up.
+    named = any(other.op.licensed and other.op.meaning != COUNT for other in found)
+    around = reduces or not any(other.op.kind is Kind.ALL_REDUCE for other in found)
     if reduces and not named and _may_be_two(cut, communicator):
         assumed.append(MAY_BE_TWO)
-    if reduces and not ring.closed and not named:
+    if around and not ring.closed and not named:
         assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
     for rival in communicator.rivals if reduces else ():
         other = rival.ring
@@ -107,6 +110,10 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     if channels_open(cut, communicator):
         assumed.append(ring.order)
     return list(dict.fromkeys(assumed))
+
+
+def _a(kind: Kind) -> str:
+    return f"an {kind}" if str(kind)[0] in "ae" else f"a {kind}"
 
 
 def _may_be_two(cut: Cut, communicator: Communicator) -> bool:
