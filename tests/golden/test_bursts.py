@@ -25,7 +25,10 @@ def read(frames: list[Frame], folder: Path) -> Reading:
     return read_stream(tape.flows, tape.messages)
 
 
-@pytest.mark.parametrize(("size", "step"), [(141, 9), (10, 31), (1, 47)])
+@pytest.mark.parametrize(
+    ("size", "step"),
+    [pytest.param(141, 9, marks=pytest.mark.nightly), (10, 31), (1, 47)],
+)
 def test_after_any_burst_every_hash_is_one_the_truth_has(
     size: int, step: int, frames: list[Frame], truth: Path, tmp_path: Path
 ) -> None:

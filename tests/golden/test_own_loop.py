@@ -79,7 +79,10 @@ def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:
     assert found.job is None
 
 
-@pytest.mark.parametrize(("name", "divisor"), [("each-ll", 2), ("buckets-ll", 1)])
+@pytest.mark.parametrize(
+    ("name", "divisor"),
+    [pytest.param("each-ll", 2, marks=pytest.mark.nightly), ("buckets-ll", 1)],
+)
 def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(

@@ -18,6 +18,8 @@ NAMES = sorted(path.stem for path in DATA.glob("*.pcapng"))
 WHOLE = ["three-ranks-simple", "two-ranks-ll", "two-ranks-metric"]
 LINE_BYTES = 8
 """Of a collective that fills no line the wire does not tell the size."""
+BY_NIGHT = ("two-ranks-metric", "three-ranks-simple")
+"""Their steps take a dozen seconds each, and are of the kinds that the others show."""
 
 
 def truth_of(name: str) -> dict[str, Any]:
@@ -75,7 +77,10 @@ def test_no_sum_has_a_hash_that_no_rank_got(name: str, capsys: pytest.CaptureFix
     assert {one["sha256"] for one in found if one["kind"] == "all_reduce"} <= true | {None}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.nightly) if n in BY_NIGHT else n for n in NAMES],
+)
 def test_replay_takes_the_steps_the_script_took(name: str) -> None:
     code, told = replayed(name)
     truth = {one["step"]: one["sha256"] for one in truth_of(name)["steps"]}

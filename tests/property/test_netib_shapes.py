@@ -20,6 +20,11 @@ LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
 KNOWN: dict[str, str] = {}
 """Shapes that are not decoded yet: why."""
 SLOW = {
+    "r2-ll128-226-three-communicators",
+    "r6-ll128-226-ring-order",
+    "r4-simple-230-random-qpns",
+    "r4-ll-226-all-beside",
+    "r2-ll-230-tensor-near-random-qpns",
     "r4-ll128-223-buffers-metric",
     "r3-ll128-230-metrics-group-2qps",
     "r4-simple-226-sharded-bf16",

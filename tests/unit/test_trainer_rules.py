@@ -92,7 +92,7 @@ def test_a_schedule_that_cannot_be_had_is_refused_with_what_is_wrong(tmp_path: P
     for schedule, reason in (
         ("nowhere", "file.py:function"),
         (f"{tmp_path}/none.py:f", "there is no file /.*/none.py"),
-        (f"{bad}:missing", "has no attribute"),
+        (f"{bad}:missing", "has no missing; it has text, number"),
         (f"{bad}:number", "not a function"),
         (f"{bad}:text", "gave 'x' at 0"),
         ("no_such_module:f", "No module named"),

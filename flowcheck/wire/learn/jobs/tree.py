@@ -75,7 +75,9 @@ def by_tree(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> tuple[int, int] 
     for size, enough in ((habits.state_bytes, 1), *((size, 2) for size in buckets)):
         found = _whole if ring.ranks == 2 else _passing
         times = sum(found(cuts[begin + 1 :], size))
-        if times >= enough and not _around(cuts[begin + 1 :], size):
+        # Of two ranks two trees behind each other are as large as a ring's all-reduce.
+        around = ring.ranks > 2 and _around(cuts[begin + 1 :], size)
+        if times >= enough and not around:
             return times, size
     return None
 
