@@ -9,7 +9,8 @@ from operator import attrgetter
 import msgspec
 
 from flowcheck.ops.plan_match import Stated, opens, said, unlike
-from flowcheck.ops.plan_traffic import MAP_BYTES, ORDER, USED_MAP, Planned, Traffic
+from flowcheck.ops.plan_traffic import ORDER, USED_MAP, Planned, Traffic
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.learn import Collective
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 

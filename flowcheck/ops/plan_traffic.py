@@ -16,10 +16,9 @@ from flowcheck.errors import ConfigError
 from flowcheck.ops.plan_model import Model, Tensor
 from flowcheck.wire import ddp
 from flowcheck.wire.buckets import CAP_BYTES, FIRST_CAP_BYTES
+from flowcheck.wire.job import MAP_BYTES
 from flowcheck.wire.terms import Kind
 
-MAP_BYTES = 4
-"""int32 for each parameter: how many ranks used it."""
 ORDER, USED_MAP = "bucket order", "map of used parameters"
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
 """Bytes of an element that torch's compression hooks send."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 PURSE = (15_000, 20)
@@ -34,9 +36,26 @@ class Purse:
         return self.left >= 0
 
     @classmethod
+    def of(cls, rate: tuple[int, int], sends: int, until_s: float = float("inf")) -> Purse:
+        """So many, and so many for each of `sends`."""
+        return cls(rate[0] + rate[1] * sends, until_s)
+
+    @classmethod
     def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
-        base, each = HASTY_PURSE if hasty else PURSE
-        return cls(base + each * count, time.process_time() + MOST_S)
+        return cls.of(HASTY_PURSE if hasty else PURSE, count, time.process_time() + MOST_S)
+
+
+@contextmanager
+def share(purse: Purse | None, count: int) -> Iterator[Purse | None]:
+    """One of `count` parts of what is left, which pays for what was spent of it: where a guess is
+    wrong, its search may never end."""
+    if purse is None:
+        yield None
+        return
+    own = Purse(max(0, purse.left // count), purse.until_s)
+    given = own.left
+    yield own
+    purse.left -= given - max(0, own.left)
 
 
 def pays(purse: Purse | None) -> bool:

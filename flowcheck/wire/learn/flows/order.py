@@ -14,7 +14,7 @@ def earliest(
     [edge][stream] number of its next send; trees: of the connections that trees alone have, or of
     all others; None: of all."""
     found = [
-        (send.message.first_ns, send.message.order, i, j)
+        (*send.message.time, i, j)
         for i, (edge, at) in enumerate(zip(ring.edges, positions, strict=True))
         for j, (stream, number) in enumerate(zip(edge.streams, at, strict=True))
         if trees in (None, edge.receiver is not None)

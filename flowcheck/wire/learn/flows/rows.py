@@ -68,7 +68,7 @@ def used_together(streams: Sequence[Stream]) -> Iterator[list[Row]]:
     rank sends on what it received, on all channels at once."""
     names = {id(stream): i for i, stream in enumerate(streams)}
     sends = sorted(
-        (send.message.first_ns, send.message.order, names[id(stream)])
+        (*send.message.time, names[id(stream)])
         for stream in streams
         for send in stream.sends.values()
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from flowcheck.wire import nccl
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
+from flowcheck.wire.learn.cuts.purse import share
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
 from flowcheck.wire.learn.flows.logged import logged_rings
@@ -191,18 +192,14 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
     for ring in (*begun, *(ring for ring in guesses if ring not in begun)):
         if PENALTY_COST * ring.penalty > least:
             continue
-        own = purse
-        # Of several ways to share trees out all are compared.
-        if purse and not ring.found and ring not in begun and any(map(explains_all, found)):
-            # Another one may be likelier still, and shows it soon.
-            own = Purse(purse.left // LATER_SHARE, purse.until_s)
-            purse.left -= own.left
+        # Another one may be likelier still, and shows it soon; of several ways to share trees out
+        # all are compared.
+        later = not ring.found and ring not in begun and any(map(explains_all, found))
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
-        found.append(
-            cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=own, in_order=in_order)
-        )
-        if purse and own and own is not purse:
-            purse.left += max(own.left, 0)
+        with share(purse, LATER_SHARE if later else 1) as own:
+            found.append(
+                cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=own, in_order=in_order)
+            )
         least = min(least, plain_score(found[-1]))
         if ring.borne_out and not found[-1].unread and not contradicted(found[-1]):
             break

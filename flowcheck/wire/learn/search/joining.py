@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.purse import share
 from flowcheck.wire.learn.flows.counted import COUNT_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
@@ -112,7 +112,7 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     places = list(dict.fromkeys([streams, *quiet.starts(ring), *quiet.aligned(ring)]))
     ways = range(len(CHECKS), 0, -1)
     for start, checks in product(places, ways):
-        with _share(purse, len(ways) * len(places) + 1) as own:
+        with share(purse, len(ways) * len(places) + 1) as own:
             cuts = ended(cut_stream(ring, Amid(checks), effort=HASTY, start=start, purse=own))
         left = quiet.skipped(ring, start)
         cuts = replace(cuts, skipped=left, cost=cuts.cost + SKIPPED_COST * left)
@@ -122,18 +122,6 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
     state = State(streams, tuple(tuple(None for _ in e.streams) for e in ring.edges), ring.rules)
     left = sum(len(stream.sends) for edge in ring.edges for stream in edge.streams)
     return [*found, resumed(Cuts(ring, (), state, left, 0.0), purse)]
-
-
-@contextmanager
-def _share(purse: Purse | None, count: int) -> Iterator[Purse | None]:
-    """As many parts of a purse: where a place is none, the search there may never end."""
-    if purse is None:
-        yield None
-        return
-    own = Purse(max(0, purse.left // count), purse.until_s)
-    given = own.left
-    yield own
-    purse.left -= given - max(0, own.left)
 
 
 def _whole_sum(cut: Cut) -> bool:

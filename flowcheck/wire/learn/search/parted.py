@@ -162,7 +162,7 @@ def _found(
 def _read(ring: Ring, parted: Parted) -> Cuts:
     """From its start, or where that was not seen, from a pause on behind which all is as stated."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
-    purse = Purse(PURSE[0] + PURSE[1] * sum(len(stream.sends) for stream in streams))
+    purse = Purse.of(PURSE, sum(len(stream.sends) for stream in streams))
     if all(stream.from_start for stream in streams):
         return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
     for start in pauses(ring):

@@ -32,7 +32,7 @@ def starts(ring: Ring) -> Iterator[Positions]:
     """Where all connections go on behind one of the longest pauses, the earliest first."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     times = sorted(
-        (send.message.first_ns, send.message.order, i, number)
+        (*send.message.time, i, number)
         for i, stream in enumerate(streams)
         for number, send in stream.sends.items()
     )

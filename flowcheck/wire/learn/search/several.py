@@ -176,8 +176,7 @@ class _Search:
     def _read(
         self, row: Row, purse: tuple[int, int], *, gathers: bool = False
     ) -> list[Communicator]:
-        most = purse[0] + purse[1] * sum(len(stream.sends) for stream in row)
-        left = Purse(most, self.until_s)
+        left = Purse.of(purse, sum(len(stream.sends) for stream in row), self.until_s)
         group = alone(row, self._unpaired(row))
         found = read_group(
             group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged

@@ -52,7 +52,7 @@ def read_trees(
     if not guesses:
         return None
     sends = sum(len(stream.sends) for stream in streams)
-    own = Purse(PURSE[0] + PURSE[1] * sends, purse.until_s)
+    own = Purse.of(PURSE, sends, purse.until_s)
     fitting = _fitting(guesses, sends, purse)
     if whole and not fitting:
         return None
@@ -121,7 +121,7 @@ def _fitting(guesses: Sequence[Ring], sends: int, purse: Purse) -> list[Ring]:
     for _, alike in groupby(ordered, key=lambda ring: ring.penalty):
         whole = []
         for ring in alike:
-            quick = Purse(QUICK_PURSE[0] + QUICK_PURSE[1] * sends, purse.until_s)
+            quick = Purse.of(QUICK_PURSE, sends, purse.until_s)
             in_order = seen_whole(ring)
             if not cut_stream(ring, Trainer(), effort=HASTY, purse=quick, in_order=in_order).unread:
                 whole.append(ring)
@@ -138,7 +138,7 @@ def _forked_rings(
     ways = list(forks(streams))
     for fork in ways:
         sends = sum(len(stream.sends) for stream in streams)
-        purse = Purse(LEAD_PURSE[0] + LEAD_PURSE[1] * sends)
+        purse = Purse.of(LEAD_PURSE, sends)
         for ring in sounded(fork.ring, rules, purse, logged, fork):
             if (ring.ranks, ring.gpus) == (fork.ranks, fork.gpus):
                 # Of several ways to share the trees out all are compared.

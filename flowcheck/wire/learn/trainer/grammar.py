@@ -127,12 +127,13 @@ class Trainer:
             return True
         if echoes(cut, ring) or (ring.found and amid_cut_off(cut, ring)):
             return False
-        before = self.habits(ring, path)
-        if cut.op.meaning == BUCKET and before.each and not before.reduced:
-            sizes = (size for _, size, _ in _first_buckets(before) if size < cut.op.work_bytes)
-            return not any(narrower(cut, size, ring) for size in sizes)
-        if not cut.op.meaning or cut.op.meaning in (WEIGHTS, BUCKET, PART, BUFFERS):
+        if not cut.op.meaning or cut.op.meaning in (WEIGHTS, PART, BUFFERS):
             return True
+        before = self.habits(ring, path)
+        if cut.op.meaning == BUCKET:
+            first = _first_buckets(before) if before.each and not before.reduced else ()
+            sizes = (size for _, size, _ in first if size < cut.op.work_bytes)
+            return not any(narrower(cut, size, ring) for size in sizes)
         if cut.op.meaning in (COUNT, SHAPES) and (path or before.stage is Stage.COUNTED):
             # Behind collectives of the trainer's own only content tells that DDP begins.
             told = Stage.COUNTED if cut.op.meaning == COUNT else Stage.SHAPED

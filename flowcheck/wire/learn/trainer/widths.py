@@ -48,18 +48,11 @@ def as_wide(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     """Every bucket seen would be as large on the wire in elements of another width, and nothing in
     them tells which it is."""
     types = habits.reduced or habits.each
-    if set(types) != {2 * COMPRESSED_BYTES} or ring.sounding:
+    if set(types) != {2 * COMPRESSED_BYTES}:
         return False
     seen = [cut for cut in cuts if cut.op.meaning == BUCKET and cut.matched]
-    told = 0
-    for cut in seen:
-        half = _halved(cut, cut.op.work_bytes // 2, ring)
-        if half is None:
-            return False
-        if not told:
-            canvas = paint(half, ring)[0]
-            told = _width_of(canvas.result[canvas.covered])
-    return bool(seen) and not told
+    halves = (_halved(cut, cut.op.work_bytes // 2, ring) for cut in seen)
+    return bool(seen) and all(half is not None and not _width_in(half, ring) for half in halves)
 
 
 def _halved(cut: Cut, size: int, ring: Ring) -> Cut | None:
@@ -67,6 +60,12 @@ def _halved(cut: Cut, size: int, ring: Ring) -> Cut | None:
     if cut.op.protocol is not Protocol.LL128 or cut.op.tree or ring.sounding:
         return None
     return reread(cut, replace(cut.op, work_bytes=size, type_bytes=COMPRESSED_BYTES), ring)
+
+
+def _width_in(cut: Cut, ring: Ring) -> int:
+    """Of what was seen of its result, as `_width_of`."""
+    canvas = paint(cut, ring)[0]
+    return _width_of(canvas.result[canvas.covered])
 
 
 def _width_of(data: NDArray[np.uint8]) -> int:

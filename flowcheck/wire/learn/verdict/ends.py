@@ -17,6 +17,7 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
+from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
@@ -32,8 +33,6 @@ from flowcheck.wire.terms import (
 END_OPEN = "the end of the tensor inside its last line"
 END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
 
-CHUNK_GRAIN_BYTES = 16
-"""Chunks of the last loop are a multiple of it, since 2.22."""
 PLACES_OPEN = "its size: another one has as many groups of lines, and its chunks at other places"
 
 
