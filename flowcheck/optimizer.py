@@ -33,7 +33,7 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Of several jobs on a port each is clipped by the norm of its own parameters."""
     clip_together: bool = False
     """Of the two rings of one job: by the norm over the parameters of both, each counted in every
-    ring that holds it, as Megatron-LM sums it (replica/clipping.py)."""
+    ring that holds it, as Megatron-LM sums it (replica/rules/clipping.py)."""
     clip_threads: int = 1
     """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
     synced_backwards: int = 1

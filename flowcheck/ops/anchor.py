@@ -12,7 +12,7 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
-from flowcheck.replica import snapshot
+from flowcheck.replica.kept import snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.gradients import open_log, steps_in

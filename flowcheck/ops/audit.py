@@ -14,9 +14,9 @@ from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
-from flowcheck.replica import snapshot
-from flowcheck.replica.header import peek_versions
-from flowcheck.replica.trace import digests_at
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.header import peek_versions
+from flowcheck.replica.kept.trace import digests_at
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit

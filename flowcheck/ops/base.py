@@ -17,9 +17,9 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import anchor
 from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
-from flowcheck.replica import optimizers
-from flowcheck.replica.header import peek_versions
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import optimizers
 from flowcheck.stages.base import write_base
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of

@@ -21,7 +21,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
-from flowcheck.replica.schedule import rate_of
+from flowcheck.replica.rules.schedule import rate_of
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.heard import Progress
 from flowcheck.stages.links import Links

@@ -11,7 +11,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.ops.stated import sharded_model
-from flowcheck.replica.gradients import forget_log
+from flowcheck.replica.kept.gradients import forget_log
 from flowcheck.stages.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.learn.jobs.late.amid import Expected

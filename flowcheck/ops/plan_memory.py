@@ -45,8 +45,8 @@ def memory_of(
     """before_proof: everything up to the first iteration that is like all later ones, which has to
     wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
     from flowcheck.plane.shard import GENERATIONS
-    from flowcheck.replica.header import COPIES_MAX
-    from flowcheck.replica.optimizers import counts_steps, state_names
+    from flowcheck.replica.kept.header import COPIES_MAX
+    from flowcheck.replica.rules.optimizers import counts_steps, state_names
 
     trained = sum(tensor.wire.nbytes for tensor in model.trained)
     names = state_names(optimizer)

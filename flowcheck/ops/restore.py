@@ -10,7 +10,7 @@ from rich.console import Console
 from flowcheck.errors import ConfigError
 from flowcheck.ops import steps
 from flowcheck.ops.chain import last_audit
-from flowcheck.replica.schedule import rate_of
+from flowcheck.replica.rules.schedule import rate_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
 from flowcheck.vault.template import load_template

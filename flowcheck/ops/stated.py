@@ -9,8 +9,8 @@ import msgspec
 from flowcheck.config import JobConfig, ModelConfig
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.plan_model import load_model
-from flowcheck.replica.parted import Laying
-from flowcheck.replica.units import Wrapped
+from flowcheck.replica.parting.parted import Laying
+from flowcheck.replica.parting.units import Wrapped
 from flowcheck.wire.logged import Logged, read_log
 from flowcheck.wire.parted import Style
 
@@ -61,7 +61,7 @@ def sharded_model(config: JobConfig) -> Wrapped | None:
     sharded = config.sharded
     if sharded is None:
         return None
-    from flowcheck.replica.wrapped import wrapped
+    from flowcheck.replica.parting.wrapped import wrapped
 
     if sharded.style is Style.FSDP:
         return wrapped(sharded.factory, sharded.ranks)

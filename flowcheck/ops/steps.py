@@ -12,9 +12,10 @@ from flowcheck.errors import StateError
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
-from flowcheck.replica import checkpoint, snapshot
+from flowcheck.replica import checkpoint
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.snapshot import Snapshot
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.generations import Generations
 from flowcheck.stages.incarnation import incarnation_of

@@ -12,7 +12,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
 from flowcheck.ops.several import every
-from flowcheck.replica.header import peek_versions
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.fitting import addresses_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole

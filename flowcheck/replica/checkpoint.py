@@ -25,11 +25,11 @@ from safetensors.torch import load_file, save_file
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError, naming
-from flowcheck.replica import optimizers
-from flowcheck.replica.digest import sha256_file
+from flowcheck.replica.kept.digest import sha256_file
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.placed import older
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.placed import older
 from flowcheck.whole import growing_apart, sync
 
 FORMAT = 1

@@ -12,15 +12,15 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import optimizers
-from flowcheck.replica.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.elements import Flat, elements_of
-from flowcheck.replica.header import COPIES_MAX, Commit, Description
+from flowcheck.replica.kept.digest import DIGEST_BYTES, state_digest, tensor_digests
+from flowcheck.replica.kept.header import COPIES_MAX, Commit, Description
+from flowcheck.replica.kept.sections import sections_of
+from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.placed import Placed, bound
-from flowcheck.replica.schedule import Rate, rate_of
-from flowcheck.replica.sections import sections_of
-from flowcheck.replica.state import StateFile, place_sections
+from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.placed import Placed, bound
+from flowcheck.replica.rules.schedule import Rate, rate_of
 from flowcheck.replica.tensors import flat_gradient
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.replica.kept.peek import newest_parameters
 from flowcheck.replica.layout import Layout, numbers, size_of
-from flowcheck.replica.peek import newest_parameters
 from flowcheck.wire.job import Job
 
 LOOKED_AT = 1 << 16

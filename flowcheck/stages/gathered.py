@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard, State
-from flowcheck.replica.units import Placing, Wrapped, flat_units, model_units
+from flowcheck.replica.parting.units import Placing, Wrapped, flat_units, model_units
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
 from flowcheck.wire.parted import Parted

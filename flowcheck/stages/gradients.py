@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.plane.shard import Shard
-from flowcheck.replica.gradients import GradientLog, Room
+from flowcheck.replica.kept.gradients import GradientLog, Room
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 

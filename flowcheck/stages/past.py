@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from flowcheck.errors import RingError, StateError
 from flowcheck.plane.extractor import Extractor
-from flowcheck.replica.digest import tensor_digests
-from flowcheck.replica.header import peek_versions
+from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.model import layout_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job

@@ -12,11 +12,11 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
-from flowcheck.replica import optimizers
-from flowcheck.replica.digest import sha256
-from flowcheck.replica.placed import older
+from flowcheck.replica.kept.digest import sha256
+from flowcheck.replica.kept.trace import Trace
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.trace import Trace
+from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.placed import older
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import growing, write_whole

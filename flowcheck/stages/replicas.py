@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.units import Placing
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated

@@ -103,7 +103,7 @@ class RunDir(LearnedFiles):
 
     @property
     def trace(self) -> Path:
-        """Digests of every tensor at every step (replica/trace.py)."""
+        """Digests of every tensor at every step (replica/kept/trace.py)."""
         return self.root / "trace"
 
     @property

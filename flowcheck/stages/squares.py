@@ -19,9 +19,9 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.plane.shard import GENERATIONS, Shard, State
-from flowcheck.replica.clipping import clipped, square
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.optimizers import Used
+from flowcheck.replica.rules.clipping import clipped, square
+from flowcheck.replica.rules.optimizers import Used
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole

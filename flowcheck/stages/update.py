@@ -16,9 +16,9 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard
+from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.schedule import rate_of
-from flowcheck.replica.units import Placing
+from flowcheck.replica.rules.schedule import rate_of
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting
 from flowcheck.stages.gathered import taken, whole

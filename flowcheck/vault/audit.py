@@ -11,10 +11,10 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import optimizers
-from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout, Parameter
-from flowcheck.replica.snapshot import Snapshot
+from flowcheck.replica.rules import optimizers
 from flowcheck.vault.flat import in_memory_order, state_of, step_counts, were_stepped
 from flowcheck.vault.template import Template
 
@@ -68,7 +68,7 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
 def compare_digests(
     template: Template, layout: Layout, optimizer: OptimizerConfig, digests: Sequence[bytes]
 ) -> Audit:
-    """As `compare`, for a step of which only the tensors' digests are kept (replica/trace.py).
+    """As `compare`, for a step of which only the tensors' digests are kept (replica/kept/trace.py).
 
     digests: in the order of optimizers.named_tensors. Raises StateError where the checkpoint does
     not hold the same tensors.

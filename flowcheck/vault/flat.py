@@ -7,8 +7,8 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import optimizers
 from flowcheck.replica.layout import Layout, Parameter, size_of
+from flowcheck.replica.rules import optimizers
 from flowcheck.vault.template import Template
 
 

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError, naming
-from flowcheck.replica import optimizers
-from flowcheck.replica.snapshot import Snapshot
+from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.rules import optimizers
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
 

@@ -8,7 +8,7 @@ import torch
 
 from bench.measure import Figure, Scale, memory, wall_seconds
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.kept.digest import tensor_digests
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 

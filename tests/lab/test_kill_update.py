@@ -17,7 +17,7 @@ from support.chain import (
     truth_steps,
 )
 
-from flowcheck.replica.header import peek
+from flowcheck.replica.kept.header import peek
 from flowcheck.stages.rundir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
@@ -35,7 +35,7 @@ import torch
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shard import Shard, State
-from flowcheck.replica.header import peek
+from flowcheck.replica.kept.header import peek
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir

@@ -16,8 +16,8 @@ from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
 from flowcheck.plane.tape import read_tape
-from flowcheck.replica.parted import Laying, Named, laid
-from flowcheck.replica.units import Wrapped, model_units
+from flowcheck.replica.parting.parted import Laying, Named, laid
+from flowcheck.replica.parting.units import Wrapped, model_units
 from flowcheck.wire.job import Follows, Parameter
 from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn import Reading, read_stream

@@ -13,7 +13,7 @@ from support.staged import Chain, rest
 from flowcheck.config import job_from
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
-from flowcheck.replica.gradients import GradientLog
+from flowcheck.replica.kept.gradients import GradientLog
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.extract import ExtractService
 from flowcheck.stages.records import Records

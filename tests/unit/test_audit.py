@@ -9,10 +9,10 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import optimizers
+from flowcheck.replica.kept.trace import Trace, digests_at
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.trace import Trace, digests_at
+from flowcheck.replica.rules import optimizers
 from flowcheck.vault import audit
 from flowcheck.vault.template import load_template
 

@@ -9,8 +9,8 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.ops import audit as verb
+from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.snapshot import Snapshot
 from flowcheck.vault import audit
 from flowcheck.vault.template import read_template
 

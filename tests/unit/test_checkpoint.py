@@ -12,9 +12,10 @@ from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint, optimizers
+from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules import optimizers
 
 CONFIGS = [
     OptimizerConfig(name="sgd", learning_rate=0.1),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.errors import StateError
-from flowcheck.replica.gradients import DATA_OFFSET, RECORD_ALIGN, GradientLog, Room
+from flowcheck.replica.kept.gradients import DATA_OFFSET, RECORD_ALIGN, GradientLog, Room
 
 BYTES = 5000
 STRIDE = 2 * RECORD_ALIGN

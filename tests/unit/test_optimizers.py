@@ -11,9 +11,9 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import optimizers
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules import optimizers
 
 STEPS = 20
 SETTINGS = [

@@ -8,7 +8,7 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.header import HEADER_BYTES, peek
+from flowcheck.replica.kept.header import HEADER_BYTES, peek
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 

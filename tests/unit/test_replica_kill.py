@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.header import peek
+from flowcheck.replica.kept.header import peek
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica import checkpoint, snapshot
+from flowcheck.replica import checkpoint
+from flowcheck.replica.kept import snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.model import layout_of

@@ -13,7 +13,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.schedule import rate_of
+from flowcheck.replica.rules.schedule import rate_of
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SCHEDULE = {"warmup": 2, "steps": 8, "floor": 0.1}

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.units import Piece, Unit, Wrapped, flat_units, model_units
-from flowcheck.replica.wrapped import check_made, wrapped
+from flowcheck.replica.parting.units import Piece, Unit, Wrapped, flat_units, model_units
+from flowcheck.replica.parting.wrapped import check_made, wrapped
 
 
 def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Unit, bytes]:

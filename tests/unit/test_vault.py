@@ -15,9 +15,9 @@ from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.snapshot import Snapshot, of_state
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.snapshot import Snapshot, of_state
 from flowcheck.vault import audit, restore
 from flowcheck.vault.template import load_template, read_template
 

@@ -10,10 +10,10 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.snapshot import of_state
+from flowcheck.replica.kept.state import StateFile
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.snapshot import of_state
-from flowcheck.replica.state import StateFile
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 LAYOUT = Layout.of_shapes([(5, 3), (3,)])

@@ -3,7 +3,7 @@
 A gradient's sum stays with the rank it belongs to; the parameters of every step cross the wire with
 the gathers of the next forward, each rank's part as it is. The job's tensors are the units as they
 are gathered, the ranks' parts one behind the other; what of a unit is which parameter, the model's
-own code tells (flowcheck.replica.units).
+own code tells (flowcheck.replica.parting.units).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.header import Commit, read_commit, read_commits, read_fixed
+from flowcheck.replica.kept.header import Commit, read_commit, read_commits, read_fixed
 from flowcheck.replica.layout import Layout
 
 

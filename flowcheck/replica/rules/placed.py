@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica import optimizers
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import optimizers
 from flowcheck.replica.tensors import Tensors, flat_tensor, views
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from flowcheck.replica.layout import size_of
-from flowcheck.replica.units import Piece, Unit, Wrapped
+from flowcheck.replica.parting.units import Piece, Unit, Wrapped
 from flowcheck.wire.parted import Part, Parted, Place, Style
 from flowcheck.wire.terms import round_up
 

@@ -14,12 +14,13 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint, optimizers
-from flowcheck.replica.digest import state_digest, tensor_digests
-from flowcheck.replica.header import Commit
+from flowcheck.replica import checkpoint
+from flowcheck.replica.kept.digest import state_digest, tensor_digests
+from flowcheck.replica.kept.header import Commit
+from flowcheck.replica.kept.peek import read_copy
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.peek import read_copy
-from flowcheck.replica.placed import older
+from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.placed import older
 from flowcheck.replica.tensors import flat_tensor, views
 
 ATTEMPTS = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.optimizers import (
+from flowcheck.replica.rules.optimizers import (
     PARAMETERS,
     STEP_COUNT,
     STEPPED,

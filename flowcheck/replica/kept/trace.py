@@ -14,7 +14,7 @@ from pathlib import Path
 import xxhash
 
 from flowcheck.errors import StateError
-from flowcheck.replica.digest import DIGEST_BYTES
+from flowcheck.replica.kept.digest import DIGEST_BYTES
 from flowcheck.whole import growing
 
 MAGIC = b"FCTRACE\n"

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.replica.parted import Laying, Named, laid
-from flowcheck.replica.units import Piece, Unit, Wrapped
+from flowcheck.replica.parting.parted import Laying, Named, laid
+from flowcheck.replica.parting.units import Piece, Unit, Wrapped
 from flowcheck.replica.user_code import callable_at, in_words
 
 KEY = "sharded.factory"
@@ -29,7 +29,7 @@ LIMIT_S = 300.0
 def wrapped(factory: str, ranks: int, how: Laying | None = None) -> Wrapped:
     """The units of the model that `factory`, "file.py:function", returns in a job of `ranks`. how:
     where they are laid by a trainer that is no FSDP. Raises ConfigError."""
-    command = [sys.executable, "-m", "flowcheck.replica.wrapped", factory, str(ranks)]
+    command = [sys.executable, "-m", "flowcheck.replica.parting.wrapped", factory, str(ranks)]
     command += [msgspec.json.encode(how).decode()] if how is not None else []
     try:
         done = subprocess.run(

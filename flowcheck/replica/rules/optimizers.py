@@ -17,7 +17,7 @@ import xxhash
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.digest import Named
+from flowcheck.replica.kept.digest import Named
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.tensors import flat_tensor, views
 

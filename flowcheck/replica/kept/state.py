@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.header import (
+from flowcheck.replica.kept.header import (
     HEADER_BYTES,
     SECTION_ALIGN,
     Commit,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.optimizers import Used
+from flowcheck.replica.rules.optimizers import Used
 from flowcheck.replica.tensors import flat_gradient, views
 
 EPSILON = 1.0e-6

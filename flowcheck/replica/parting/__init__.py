@@ -1,0 +1,1 @@
+"""Sharded training: which part of which parameter every rank gathers and sends."""
