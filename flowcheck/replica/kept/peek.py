@@ -1,36 +1,86 @@
-"""A look into a state file that another process may be stepping: nothing is locked."""
+"""A look into a state file that another process may be stepping; the updater never waits for it."""
 
 from __future__ import annotations
 
 import errno
 import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.kept.header import Commit, read_commit, read_commits, read_fixed
+from flowcheck.replica.kept.header import (
+    Commit,
+    Description,
+    Sizes,
+    read_commit,
+    read_commits,
+    read_fixed,
+)
+from flowcheck.replica.kept.pins import pin, unpin
 from flowcheck.replica.layout import Layout
+
+SPARE_COPIES = 3
+"""With so many the updater has another place to write to while one is read: the newest step's, a
+reader's, and its own."""
+ATTEMPTS = 16
+"""Looks before giving up: each may be overtaken by two steps of the updater."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A whole step in shared memory, in place."""
+
+    commit: Commit
+    layout: Layout
+    sections: dict[str, np.ndarray]
+    """Flat and read-only."""
+    spare: bool
+    """The updater leaves it alone for as long as it is pinned; else only until its next step but
+    one."""
+    _memory: mmap.mmap
+
+    @property
+    def still(self) -> bool:
+        """Nothing was written to it so far."""
+        return self.commit in read_commits(self._memory)
+
+
+@contextmanager
+def pinned(path: Path, step: int | None = None) -> Iterator[Pinned]:
+    """A step of the state file at `path`, the newest by default, held still as long as there is
+    memory for that.
+
+    Raises RingError where there is no state, StateError where it does not hold that step.
+    """
+    descriptor, memory = _mapped(path)
+    try:
+        sizes, description = read_fixed(path, memory)
+        commit = _pin(path, descriptor, memory, step)
+        try:
+            sections = _sections(memory, sizes, description, commit.copy)
+            spare = sizes.copies >= SPARE_COPIES
+            yield Pinned(commit, description.layout, sections, spare, memory)
+        finally:
+            unpin(descriptor, commit.copy)
+    finally:
+        os.close(descriptor)  # the mapping ends with the last view into it
 
 
 def read_copy(path: Path, step: int | None = None) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
     """(commit, layout, sections by name) copied out of a state file that another process may be
-    stepping; nothing is locked. Whether the copy is whole, its digest tells.
+    stepping. Whether the copy is whole, its digest tells.
 
     step: another one than the newest. Raises RingError where there is no state, StateError where
     it does not hold that step.
     """
-    with _mapped(path) as memory:
-        sizes, description = read_fixed(path, memory)
-        commit = read_commit(path, memory) if step is None else _version(path, memory, step)
-        base = sizes.data_offset + commit.copy * sizes.copy
-        sections = {
-            s.name: np.frombuffer(
-                memory[base + s.offset : base + s.offset + s.size_bytes], s.dtype
-            ).copy()
-            for s in description.sections
-        }
-    return commit, description.layout, sections
+    with pinned(path, step) as held:
+        copied = {name: array.copy() for name, array in held.sections.items()}
+        return held.commit, held.layout, copied
 
 
 def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:
@@ -39,18 +89,43 @@ def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:
 
     Raises RingError where there is no state.
     """
-    memory = _mapped(path)
+    descriptor, memory = _mapped(path)
+    os.close(descriptor)
     sizes, description = read_fixed(path, memory)
-    first = description.sections[0]
-    base = sizes.data_offset + read_commit(path, memory).copy * sizes.copy
-    flat = np.frombuffer(memory, first.dtype, first.elements, base + first.offset)
-    return description.layout, flat
+    sections = _sections(memory, sizes, description, read_commit(path, memory).copy)
+    return description.layout, sections[description.sections[0].name]
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _pin(path: Path, descriptor: int, memory: mmap.mmap, step: int | None) -> Commit:
+    """Pins a step's copy. The commit is looked for again behind the lock: from then on nobody takes
+    it away unseen."""
+    for _ in range(ATTEMPTS):
+        commit = read_commit(path, memory) if step is None else _version(path, memory, step)
+        if pin(descriptor, commit.copy):
+            if commit in read_commits(memory):
+                return commit
+            unpin(descriptor, commit.copy)
+    raise StateError(f"{path}: no step held still in {ATTEMPTS} looks")
+
+
+def _sections(
+    memory: mmap.mmap, sizes: Sizes, description: Description, copy: int
+) -> dict[str, np.ndarray]:
+    base = sizes.data_offset + copy * sizes.copy
+    return {
+        s.name: np.frombuffer(memory, s.dtype, s.elements, base + s.offset)
+        for s in description.sections
+    }
+
+
+def _mapped(path: Path) -> tuple[int, mmap.mmap]:
     try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        except BaseException:
+            os.close(descriptor)
+            raise
     except (OSError, ValueError) as error:
         sentence = f"{path}: no replica state can be read here: {error}"
         raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error

@@ -1,11 +1,14 @@
 """A consistent copy of a replica that another process goes on stepping.
 
-The updater writes only to a copy that it first says is whole no longer, and that is the oldest
-one; the digest proves that nothing moved while a copy was read.
+The updater writes only to a copy that it first says is whole no longer, the oldest one that nobody
+reads (pins.py); the digest proves that nothing moved while a copy was read.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +20,11 @@ from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint
 from flowcheck.replica.kept.digest import state_digest, tensor_digests
 from flowcheck.replica.kept.header import Commit
-from flowcheck.replica.kept.peek import read_copy
+from flowcheck.replica.kept.peek import ATTEMPTS, Pinned, pinned, read_copy
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.placed import older
 from flowcheck.replica.tensors import flat_tensor, views
-
-ATTEMPTS = 16
-"""Reads before giving up: each may be overtaken by two steps of the updater."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,38 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
     """
     for _ in range(ATTEMPTS):
         commit, layout, sections = read_copy(path, step)
-        if commit.fingerprint != optimizers.fingerprint(optimizer):
-            raise StateError(f"{path}: this replica was made with other optimizer settings")
-        named = optimizers.named_tensors(sections, layout)
-        if state_digest(named, tensor_digests(a for _, a in named)) == commit.digest:
+        _check_made_with(path, commit, optimizer)
+        if _has_its_digest(commit, layout, sections):
             return _assembled(commit, layout, optimizer, sections)
     raise StateError(
         f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest"
     )
+
+
+@contextmanager
+def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Iterator[Snapshot]:
+    """As `of_state`, without a copy where the file has a version to spare: its tensors lie in
+    shared memory then, not to be written, and the updater leaves them alone until the end of the
+    `with`. Without one it is the copy that `of_state` makes.
+
+    Raises what `of_state` does, and StateError at the end where the step did not hold still after
+    all, because other readers hold all other copies: what was made of it is worth nothing then.
+    """
+    with pinned(path, step) as found:
+        if found.spare:
+            _check_made_with(path, found.commit, optimizer)
+            if not _has_its_digest(found.commit, found.layout, found.sections):
+                raise StateError(
+                    f"{path}: the bytes of step {found.commit.step} do not have their digest"
+                )
+            yield _in_place(found, optimizer)
+            if not found.still:
+                raise StateError(
+                    f"{path}: step {found.commit.step} was overwritten while it was read, for "
+                    "other readers hold the other steps: make replica.keep_bytes larger"
+                )
+            return
+    yield of_state(path, optimizer, step)
 
 
 def of_checkpoint(folder: Path) -> Snapshot:
@@ -81,6 +105,23 @@ def of_checkpoint(folder: Path) -> Snapshot:
         kept.states,
         manifest.older,
     )
+
+
+def _check_made_with(path: Path, commit: Commit, optimizer: OptimizerConfig) -> None:
+    if commit.fingerprint != optimizers.fingerprint(optimizer):
+        raise StateError(f"{path}: this replica was made with other optimizer settings")
+
+
+def _has_its_digest(commit: Commit, layout: Layout, sections: dict[str, np.ndarray]) -> bool:
+    named = optimizers.named_tensors(sections, layout)
+    return state_digest(named, tensor_digests(a for _, a in named)) == commit.digest
+
+
+def _in_place(found: Pinned, optimizer: OptimizerConfig) -> Snapshot:
+    with warnings.catch_warnings():
+        # torch has no tensors that cannot be written, and says so of each.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return _assembled(found.commit, found.layout, optimizer, found.sections)
 
 
 def _assembled(

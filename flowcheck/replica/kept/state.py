@@ -32,6 +32,7 @@ from flowcheck.replica.kept.header import (
     write_fixed,
     write_in_step,
 )
+from flowcheck.replica.kept.pins import claim, unpin
 
 
 def place_sections(wanted: list[tuple[str, str, int]]) -> tuple[Section, ...]:
@@ -142,14 +143,17 @@ class StateFile:
         return read_commits(self._map)
 
     def begin(self) -> int:
-        """A copy to write the next step to: one that holds none, else the oldest step's, which is
-        whole no longer from here on."""
+        """A copy to write the next step to: one that holds none, else the oldest step's that nobody
+        reads, else the oldest step's; it is whole no longer from here on. Readers never make the
+        updater wait: where there is no other copy, theirs is taken, and they see that."""
         held = {commit.copy: commit.sequence for commit in self.versions}
-        copy = min(
+        others = sorted(
             (c for c in range(self.copies) if c != self.commit.copy),
             key=lambda c: held.get(c, 0),
         )
+        copy = next((c for c in others if claim(self._descriptor, c)), others[0])
         clear_commit(self._map, copy)
+        unpin(self._descriptor, copy)
         return copy
 
     def publish(
