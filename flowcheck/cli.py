@@ -186,7 +186,7 @@ def down(
 
 
 app.command()(cli_plan.plan)
-for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base):
+for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
 
 

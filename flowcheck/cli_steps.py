@@ -85,3 +85,21 @@ def base(
 
     place = verb.Place(then=then, after=after)
     raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))
+
+
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A file or folder that restore wrote, a step-N folder, or a folder of these."
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check an output against its manifest: sha256 of every file and of every tensor.
+
+    Exit code 0: all as it was written; 1: something is not, and what is named; 2: nothing tells.
+    """
+    from flowcheck.ops import verify as verb
+
+    raise typer.Exit(verb.run(path, as_json=as_json))

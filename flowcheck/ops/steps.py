@@ -13,6 +13,7 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint
+from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
@@ -72,9 +73,9 @@ def newest(run: RunDir, *, settle: bool) -> Found:
 
 def from_checkpoint(folder: Path) -> Found:
     """The step of a checkpoint folder. Raises StateError where it is not whole."""
-    manifest = checkpoint.load_manifest(folder)
-    names = stated_names(manifest.layout)
-    return Found(snapshot.of_checkpoint(folder), names, manifest.assumed, str(folder))
+    manifest = load_manifest(folder)
+    taken = checkpoint.snapshot_of(folder)
+    return Found(taken, stated_names(taken.layout), manifest.assumed, str(folder))
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

@@ -2,66 +2,50 @@
 
 step-N/model.safetensors       every parameter by name, in its shape, contiguous
 step-N/optimizer.safetensors   "<parameter name>/<torch's state name>"; empty before the first step
-step-N/manifest.json           what it is, the sha256 of both; written last
+step-N/averages.safetensors    moving averages, where the trainer keeps any
+step-N/manifest.json           what it is, all sums, and what is no tensor; written last
+latest                         the name of the newest one
 
-All is written into a temporary sibling, synced, read back, and renamed.
+All is written into a temporary sibling, synced and renamed; then `latest` moves.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError, naming
-from flowcheck.replica.kept.digest import sha256_file
+from flowcheck.errors import ConfigError, StateError, naming
+from flowcheck.replica.files.check import check
+from flowcheck.replica.files.latest import point
+from flowcheck.replica.files.manifest import (
+    FULL,
+    MANIFEST,
+    PARAMETERS_ONLY,
+    Manifest,
+    load_manifest,
+    write_manifest,
+)
+from flowcheck.replica.files.plain import from_plain, to_plain
+from flowcheck.replica.files.sums import Sums
+from flowcheck.replica.files.tensorfile import read_tensors, write_tensors
+from flowcheck.replica.given import Given, given
+from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.placed import older
-from flowcheck.whole import growing_apart, sync
+from flowcheck.whole import growing_apart
 
-FORMAT = 1
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-MANIFEST = "manifest.json"
+AVERAGES = "averages.safetensors"
 LEFTOVERS = ".step-*.tmp"
 """What a killed writer left: the step that comes next is another one."""
-FULL = "parameters and optimizer state"
-PARAMETERS_ONLY = "parameters, no optimizer state"
-
-
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint is and what it rests on."""
-
-    format: int
-    step: int
-    digest: str
-    """`Replica.digest` of this step, see digest.py."""
-    torch_version: str
-    """Whose arithmetic took the steps."""
-    kind: str = FULL
-    older: dict[str, int] = {}
-    """Parameters that are of another step than `step`, and which."""
-    layout: Layout
-    optimizer: OptimizerConfig
-    sha256: dict[str, str]
-    """File name to sha256 of its content."""
-    evidence: tuple[str, ...] = ()
-    """What was seen on the wire that the caller rests on."""
-    assumed: tuple[str, ...] = ()
-    """What no observation could have contradicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +58,23 @@ class Checkpoint:
 
     manifest: Manifest
     parameters: dict[str, torch.Tensor]
-    states: tuple[dict[str, torch.Tensor], ...]
+    states: tuple[dict[str, Any], ...]
+    averages: dict[str, torch.Tensor] | None = None
 
     def optimizer_state_dict(self) -> dict[str, Any]:
-        """What `torch.optim.Optimizer.load_state_dict` takes, for one group in this order. Raises
-        StateError where there is none."""
-        if self.manifest.kind == PARAMETERS_ONLY:
+        """What `torch.optim.Optimizer.load_state_dict` takes. Raises StateError where there is
+        none."""
+        manifest, names = self.manifest, list(self.parameters)
+        if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
             raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
-        built = optimizers.build(self.manifest.optimizer, list(self.parameters.values()))
-        groups = built.state_dict()["param_groups"]
-        return {
-            "state": {index: state for index, state in enumerate(self.states) if state},
-            "param_groups": groups,
-        }
+        groups = from_plain(manifest.plain.get("param_groups"))
+        if groups is None:  # of format 1
+            built = optimizers.build(manifest.optimizer, list(self.parameters.values()))
+            groups = built.state_dict()["param_groups"]
+        order = manifest.plain.get("numbers") or names
+        own = dict(zip(names, self.states, strict=True))
+        held = {number: own[name] for number, name in enumerate(order) if own.get(name)}
+        return {"state": held, "param_groups": groups}
 
 
 def save(
@@ -98,123 +86,152 @@ def save(
 ) -> Path:
     """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is.
 
-    Raises StateError where step-N is there with other content, or what was written does not read
-    back; OSError where there is no room.
+    Raises StateError where step-N is there with other content; OSError where there is no room.
     """
-    final = directory / f"step-{replica.step}"
+    snapshot = _in_place(replica)
+    try:
+        whole = given(snapshot, evidence=tuple(evidence), assumed=tuple(assumed))
+    except ConfigError as error:  # a state is kept also where its schedule cannot be had
+        rule = msgspec.structs.replace(snapshot.optimizer, schedule=None)
+        told = (*assumed, f"the learning rate of the next step is not known: {error}")
+        whole = given(replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told)
+        whole = replace(whole, rule=snapshot.optimizer)
+    return save_given(whole, directory, replica.layout)
+
+
+def save_given(step: Given, directory: Path, layout: Layout) -> Path:
+    """As `save`, of a step that was given; `latest` names it when it is on disk."""
+    final = directory / f"step-{step.step}"
     if final.exists():
         there = load_manifest(final)
-        if (there.digest, there.layout) == (replica.digest, replica.layout):
-            return final
-        raise StateError(
-            f"{final}: a checkpoint of another run is already here; name another --out"
-        )
-    directory.mkdir(parents=True, exist_ok=True)
-    with naming(final), growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
-        _write(replica, place, tuple(evidence), tuple(assumed))
-        _check_back(replica, place)
+        if (there.digest, there.layout) != (step.digest, layout):
+            raise StateError(
+                f"{final}: a checkpoint of another run is already here; name another --out"
+            )
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        with naming(final), growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
+            write(step, place, layout)
+    point(directory, final.name)
     return final
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises StateError where there is none or it is not ours."""
-    path = folder / MANIFEST
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except OSError as error:
-        raise StateError(f"{folder}: no whole checkpoint: {MANIFEST}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StateError(f"{path}: not a manifest of ours: {error}") from error
-    if manifest.format != FORMAT:
-        raise StateError(f"{path}: format {manifest.format}, this program reads {FORMAT}")
+def write(step: Given, folder: Path, layout: Layout) -> Manifest:
+    """The files of a step, each on disk, into an empty folder; the manifest last."""
+    own = numbers_of(step)
+    states, odd = _tensors_of(step, own)
+    with Sums() as sums:
+        write_tensors(folder / MODEL, step.model, sums, part="model/")
+        write_tensors(folder / OPTIMIZER, states, sums, part="optimizer/")
+        if step.averages is not None:
+            write_tensors(folder / AVERAGES, step.averages, sums, part="averages/")
+        groups = None if step.optimizer is None else step.optimizer["param_groups"]
+        rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
+        plain = {"param_groups": groups, "numbers": own, **rest}
+        manifest = Manifest(
+            step=step.step,
+            digest=step.digest,
+            torch_version=str(torch.__version__),
+            kind=PARAMETERS_ONLY if step.optimizer is None else FULL,
+            older=step.older,
+            layout=layout,
+            optimizer=step.rule,
+            files=sums.files(),
+            tensors=sums.tensors(),
+            plain={k: to_plain(v, k) for k, v in plain.items() if v is not None},
+            evidence=step.evidence,
+            assumed=step.assumed,
+        )
+    write_manifest(folder / MANIFEST, manifest)
     return manifest
 
 
 def load(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, its files checked against the manifest.
+    """The checkpoint in `folder`, its bytes checked against the manifest.
 
-    Raises StateError where a file is missing, differs, or does not fit the layout.
+    Raises StateError, which names the tensor, where something is missing, differs, or does not fit
+    the layout.
     """
     manifest = load_manifest(folder)
-    for name in (MODEL, OPTIMIZER):
-        path = folder / name
-        if not path.is_file() or sha256_file(path) != manifest.sha256.get(name):
-            raise StateError(f"{path}: missing, or not the file that {MANIFEST} speaks of")
-    values, kept = load_file(folder / MODEL), load_file(folder / OPTIMIZER)
-    if values.keys() != {p.name for p in manifest.layout.parameters}:
+    if manifest.layout is None:
+        raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
+    faults = check(folder, manifest, whole_files=False)
+    if faults or not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        what = f"{faults[0]}{more}" if faults else f"{MANIFEST} lacks a file"
+        raise StateError(f"{folder}: {what}: not the checkpoint that was written")
+    values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
+    own = {p.name: p for p in manifest.layout.parameters}
+    if values.keys() != own.keys():
         raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
-    parameters, states = {}, []
-    for p in manifest.layout.parameters:
-        parameters[p.name] = _strided(values[p.name], p.stride)
-        prefix = p.name + "/"
-        state = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
-        states.append({k: v if v.dim() == 0 else _strided(v, p.stride) for k, v in state.items()})
-    return Checkpoint(manifest, parameters, tuple(states))
+    states: dict[str, dict[str, Any]] = {name: {} for name in own}
+    for label, tensor in kept.items():
+        name, _, kind = label.rpartition("/")
+        if name not in own:
+            raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
+        alike = tuple(tensor.shape) == own[name].shape
+        states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
+    for name, more in from_plain(manifest.plain.get("state") or {}).items():
+        states[name].update(more)
+    parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
+    averages = read_tensors(folder / AVERAGES) if AVERAGES in manifest.files else None
+    return Checkpoint(manifest, parameters, tuple(states.values()), averages)
 
 
-def _write(
-    replica: Replica, folder: Path, evidence: tuple[str, ...], assumed: tuple[str, ...]
-) -> None:
-    values: dict[str, torch.Tensor] = {}
-    states: dict[str, torch.Tensor] = {}
-    for name, tensors in replica.tensors().items():
-        for kind, tensor in tensors.items():
-            if kind == "value":
-                values[name] = tensor.contiguous()
-            else:
-                states[f"{name}/{kind}"] = tensor.contiguous()
-    for path, held in ((folder / MODEL, values), (folder / OPTIMIZER, states)):
-        with writing(path):
-            save_file(held, path, metadata={"format": "pt"})
-        sync(path)
-    manifest = Manifest(
-        format=FORMAT,
-        step=replica.step,
-        digest=replica.digest,
-        torch_version=str(torch.__version__),
-        kind=PARAMETERS_ONLY if replica.optimizer.name == "none" else FULL,
-        older=older(replica.optimizer, replica.layout, replica.sections(), replica.step),
-        layout=replica.layout,
-        optimizer=replica.optimizer,
-        sha256={name: sha256_file(folder / name) for name in (MODEL, OPTIMIZER)},
-        evidence=evidence,
-        assumed=assumed,
+def snapshot_of(folder: Path) -> Snapshot:
+    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
+    kept = load(folder)
+    manifest = kept.manifest
+    assert manifest.layout is not None
+    if manifest.optimizer is None:
+        raise StateError(f"{folder}: its manifest names no optimizer")
+    return Snapshot(
+        manifest.step,
+        manifest.digest,
+        manifest.layout,
+        manifest.optimizer,
+        kept.parameters,
+        kept.states,
+        manifest.older,
     )
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    (folder / MANIFEST).write_bytes(text + b"\n")
-    sync(folder / MANIFEST)
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """safetensors raises OSError where there is no room: by itself, it only names the number in its
-    sentence."""
-    try:
-        yield
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        code = int(number[1]) if number else errno.EIO
-        raise OSError(code, os.strerror(code), str(path)) from error
+def numbers_of(step: Given) -> list[str]:
+    """[the optimizer's number] the parameter's name."""
+    return list(step.model)
 
 
-def _check_back(replica: Replica, folder: Path) -> None:
-    """Raises StateError unless what lies in `folder` is the replica, byte for byte."""
-    read = load(folder)
-    for (name, tensors), state in zip(replica.tensors().items(), read.states, strict=True):
-        back = {"value": read.parameters[name], **state}
-        same = back.keys() == tensors.keys() and all(
-            _same_bytes(tensor, back[kind]) for kind, tensor in tensors.items()
-        )
-        if not same:
-            raise StateError(f"{folder}: {name} does not read back as it was written")
+def _tensors_of(
+    step: Given, numbers: Sequence[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
+    """(the optimizer's tensors by "name/state", its other states by name)."""
+    tensors: dict[str, torch.Tensor] = {}
+    odd: dict[str, dict[str, Any]] = {}
+    for number, states in ((step.optimizer or {}).get("state") or {}).items():
+        for kind, value in states.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{numbers[number]}/{kind}"] = value
+            else:
+                odd.setdefault(numbers[number], {})[kind] = value
+    return tensors, odd
 
 
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit equality: NaNs equal themselves, 0.0 is not -0.0."""
-    raw = [t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]
-    return one.shape == other.shape and torch.equal(raw[0], raw[1])
+def _in_place(replica: Replica) -> Snapshot:
+    """The newest step over the replica's own memory: good until it takes the next."""
+    held = replica.tensors()
+    return Snapshot(
+        replica.step,
+        replica.digest,
+        replica.layout,
+        replica.optimizer,
+        {name: tensors["value"] for name, tensors in held.items()},
+        tuple({k: t for k, t in tensors.items() if k != "value"} for tensors in held.values()),
+        older(replica.optimizer, replica.layout, replica.sections(), replica.step),
+    )
 
 
 def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """The same values with these strides, which torch's fused kernels take for granted."""
+    if tensor.stride() == stride:
+        return tensor
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from flowcheck.config import JobConfig
-from flowcheck.replica.checkpoint import writing
+from flowcheck.replica.files.tensorfile import writing
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.gradients import open_log
 from flowcheck.stages.incarnation import Incarnation, incarnation_of

@@ -73,7 +73,7 @@ def test_a_step_is_what_was_sent_and_says_what_did_not_come(tmp_path: Path) -> N
         assert torch.equal(saved.parameters[name], drawn(of)[name])
     with pytest.raises(StateError, match="no optimizer state"):
         saved.optimizer_state_dict()
-    taken = snapshot.of_checkpoint(path)
+    taken = checkpoint.snapshot_of(path)
     assert taken.parameters_only and taken.older == {"a.bias": 1}
 
 

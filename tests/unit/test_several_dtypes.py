@@ -156,7 +156,7 @@ def test_checkpoint_restore_and_audit_keep_every_dtype(tmp_path: Path) -> None:
     folder = checkpoint.save(replica, tmp_path / "out")
     loaded = checkpoint.load(folder)
     assert [t.dtype for t in loaded.parameters.values()] == [p.dtype for p in net.parameters()]
-    restore.fill(template, snapshot.of_checkpoint(folder), lambda _: 0.01)
+    restore.fill(template, checkpoint.snapshot_of(folder), lambda _: 0.01)
     for own, theirs in zip(template.parameters, net.parameters(), strict=True):
         assert own.dtype == theirs.dtype and torch.equal(own, theirs)
     kept()

@@ -17,7 +17,6 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint
 from flowcheck.replica.kept.digest import state_digest, tensor_digests
 from flowcheck.replica.kept.header import Commit
 from flowcheck.replica.kept.peek import ATTEMPTS, Pinned, pinned, read_copy
@@ -90,21 +89,6 @@ def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Ite
                 )
             return
     yield of_state(path, optimizer, step)
-
-
-def of_checkpoint(folder: Path) -> Snapshot:
-    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
-    kept = checkpoint.load(folder)
-    manifest = kept.manifest
-    return Snapshot(
-        manifest.step,
-        manifest.digest,
-        manifest.layout,
-        manifest.optimizer,
-        kept.parameters,
-        kept.states,
-        manifest.older,
-    )
 
 
 def _check_made_with(path: Path, commit: Commit, optimizer: OptimizerConfig) -> None:

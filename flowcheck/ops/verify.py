@@ -1,0 +1,81 @@
+"""`flowcheck verify`: an output of ours against its manifest, files and tensors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from flowcheck.errors import StateError
+from flowcheck.replica.files.check import Fault, check
+from flowcheck.replica.files.latest import latest
+from flowcheck.replica.files.manifest import BESIDE, MANIFEST, Manifest, load_manifest, path_of
+
+DAMAGED = 1
+SHOWN = 8
+
+
+def run(path: Path, *, as_json: bool) -> int:
+    """Prints what is not as it was written; 0 if nothing is. Raises StateError where nothing tells
+    what was written there."""
+    output = output_at(path)
+    manifest = load_manifest(output)
+    faults = check(output if output.is_dir() else output.parent, manifest)
+    if as_json:
+        print(json.dumps(_told(output, manifest, faults)))
+    else:
+        _print(output, manifest, faults)
+    return DAMAGED if faults else 0
+
+
+def output_at(path: Path) -> Path:
+    """The output a path speaks of: a file, a folder, its manifest, or the newest checkpoint of a
+    folder of them. Raises StateError where there is none."""
+    if path.name == MANIFEST and path.is_file():
+        return path.parent
+    if path.name.endswith(BESIDE) and path.is_file():
+        return path.with_name(path.name.removesuffix(BESIDE))
+    if path_of(path).is_file() or path.is_file():
+        return path
+    newest = latest(path)
+    if newest is None:
+        there = "nothing is there" if not path.exists() else "no manifest of ours tells of it"
+        raise StateError(
+            f"{path}: {there}: name a step-N folder, a folder whose `latest` names one, or a file "
+            f"that flowcheck restore wrote (its sums lie beside it in NAME{BESIDE})"
+        )
+    return newest
+
+
+def _told(output: Path, manifest: Manifest, faults: list[Fault]) -> dict[str, object]:
+    return {
+        "path": str(output),
+        "format": manifest.form,
+        "step": manifest.step,
+        "whole": not faults,
+        "files": len(manifest.files or manifest.sha256),
+        "tensors": len(manifest.tensors),
+        "faults": [asdict(fault) for fault in faults],
+        "lacks": manifest.lacks,
+        "assumed": manifest.assumed,
+    }
+
+
+def _print(output: Path, manifest: Manifest, faults: list[Fault]) -> None:
+    say = Console(highlight=False, soft_wrap=True).print
+    files = manifest.files or manifest.sha256
+    what = f"step {manifest.step} ({manifest.form}), {len(files)} files"
+    tensors = len(manifest.tensors)
+    if faults:
+        say(f"{output}: {what}: DAMAGED")
+        for fault in faults[:SHOWN]:
+            say(f"  {fault}")
+        if len(faults) > SHOWN:
+            say(f"  and {len(faults) - SHOWN} more")
+        return
+    sums = f"{tensors} tensors" if manifest.tensors else "no tensor by itself: an older manifest"
+    say(f"{output}: {what}, {sums}: all as written (sha256)")
+    if manifest.lacks:
+        say(f"  NOT a full resume: {manifest.lacks}")

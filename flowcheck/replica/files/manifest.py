@@ -1,0 +1,126 @@
+"""What files are: manifest.json in a folder, NAME.manifest.json beside a file; written last.
+
+Sums are sha256. A tensor's is of its bytes as they lie in the files, so that whoever can read bytes
+can check it; `around` is of a file's bytes that belong to no tensor (headers, what pickles hold).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+from flowcheck.whole import write_whole
+
+FORMAT = 2
+READS = (1, 2)
+"""1 had no sums of tensors, and those of files in `sha256`."""
+MANIFEST = "manifest.json"
+BESIDE = ".manifest.json"
+"""Behind the name of an output that is one file."""
+FULL = "parameters and optimizer state"
+PARAMETERS_ONLY = "parameters, no optimizer state"
+
+Piece = tuple[str, int, int]
+"""File relative to the manifest's folder, first byte, bytes."""
+
+
+class FileSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file."""
+
+    bytes: int
+    sha256: str
+    around: str
+
+
+class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor; its bytes are those of the pieces, one behind the other."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    at: tuple[Piece, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an output is and what it rests on."""
+
+    format: int = FORMAT
+    form: str = "flowcheck"
+    """Which of vault.formats.FORMATS."""
+    step: int
+    digest: str
+    """`Replica.digest` of this step, see digest.py; empty where no replica gave it."""
+    torch_version: str
+    """Whose arithmetic took the steps."""
+    kind: str = FULL
+    lacks: str = ""
+    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    older: dict[str, int] = {}
+    """Parameters that are of another step than `step`, and which."""
+    layout: Layout | None = None
+    """Of the native form, as `optimizer`."""
+    optimizer: OptimizerConfig | None = None
+    sha256: dict[str, str] = {}
+    """Of format 1: file name to sha256 of its content."""
+    files: dict[str, FileSum] = {}
+    tensors: dict[str, TensorSum] = {}
+    """By part and the trainer's name: model/NAME, optimizer/NAME/STATE, averages/NAME."""
+    plain: dict[str, Any] = {}
+    """Of the native form: what is no tensor (files/plain.py)."""
+    evidence: tuple[str, ...] = ()
+    """What was seen on the wire that the caller rests on."""
+    assumed: tuple[str, ...] = ()
+    """What no observation could have contradicted."""
+    seal: str = ""
+    """sha256 of this file with zeros here. The last field; format 1 had none."""
+
+
+UNSEALED = "0" * 64
+_SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
+
+
+def path_of(output: Path) -> Path:
+    """Where the manifest of an output lies."""
+    return output / MANIFEST if output.is_dir() else output.with_name(output.name + BESIDE)
+
+
+def load_manifest(output: Path) -> Manifest:
+    """The manifest of a folder or a file. Raises StateError where there is none or it is not
+    ours."""
+    path = path_of(output)
+    try:
+        text = path.read_bytes()
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except OSError as error:
+        raise StateError(f"{output}: no whole checkpoint: {path.name}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StateError(f"{path}: not a manifest of ours: {error}") from error
+    if manifest.format not in READS:
+        known = " and ".join(map(str, READS))
+        raise StateError(f"{path}: format {manifest.format}, this program reads {known}")
+    if manifest.format > 1 and not _sealed(text):
+        raise StateError(f"{path}: is not the manifest that was written: its own sum differs")
+    return manifest
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Whole, and on disk when this returns."""
+    unsealed = msgspec.structs.replace(manifest, seal=UNSEALED)
+    text = msgspec.json.format(msgspec.json.encode(unsealed), indent=1) + b"\n"
+    own = hashlib.sha256(text).hexdigest().encode()
+    write_whole(path, _SEALED.sub(b'"seal": "' + own + b'"\n}\n', text))
+
+
+def _sealed(text: bytes) -> bool:
+    found = _SEALED.search(text)
+    if found is None:
+        return False
+    whole = text[: found.start(1)] + UNSEALED.encode() + text[found.end(1) :]
+    return hashlib.sha256(whole).hexdigest().encode() == found[1]

@@ -1,0 +1,134 @@
+"""sha256 of tensors and files, by threads beside whoever writes or reads (hashlib lets go of the
+GIL)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from flowcheck.replica.files.manifest import FileSum, Piece, TensorSum
+
+READ_BYTES = 1 << 20
+"""Of a file at once: stays in a core's cache until it is hashed."""
+
+Span = tuple[int, int]
+"""First byte, bytes."""
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in index order; of a contiguous one over the same memory."""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return raw.numpy().data
+
+
+class Sums:
+    """The sums of an output that is being written."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "sums")
+        self._tensors: dict[str, tuple[str, tuple[int, ...], tuple[Piece, ...], Future[str]]] = {}
+        self._files: dict[str, Future[FileSum]] = {}
+
+    def __enter__(self) -> Sums:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def tensor(
+        self, label: str, tensor: torch.Tensor, at: Sequence[Piece], raw: Sequence[memoryview]
+    ) -> None:
+        """raw: the bytes that are, or will be, at those pieces; not to change before `tensors`."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        sums = self._pool.submit(_of_memory, raw)
+        self._tensors[label] = (dtype, tuple(tensor.shape), tuple(at), sums)
+
+    def stream(self, name: str, head: bytes, rest: Sequence[memoryview]) -> None:
+        """A file of these bytes, of which those of `rest` are all a tensor's."""
+        self._files[name] = self._pool.submit(_of_stream, head, rest)
+
+    def file(self, name: str, path: Path) -> None:
+        """A file that is whole and whose tensors were all told of."""
+        spans = [
+            (first, count)
+            for _, _, at, _ in self._tensors.values()
+            for file, first, count in at
+            if file == name
+        ]
+        self._files[name] = self._pool.submit(of_file, path, spans)
+
+    def files(self) -> dict[str, FileSum]:
+        """Waits for them."""
+        return {name: found.result() for name, found in self._files.items()}
+
+    def tensors(self) -> dict[str, TensorSum]:
+        """Waits for them."""
+        return {
+            label: TensorSum(dtype, shape, sums.result(), at)
+            for label, (dtype, shape, at, sums) in self._tensors.items()
+        }
+
+
+def of_file(path: Path, spans: Iterable[Span]) -> FileSum:
+    """The sums of a file with tensors at `spans`. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+        size_bytes = os.fstat(descriptor).st_size
+        whole = of_spans(descriptor, [(0, size_bytes)])
+        return FileSum(size_bytes, whole, of_spans(descriptor, around(size_bytes, spans)))
+
+
+def around(size_bytes: int, spans: Iterable[Span]) -> list[Span]:
+    """What of a file lies in no span; a span that lies within another counts once."""
+    found, at = [], 0
+    for first, count in sorted(spans):
+        if first > at:
+            found.append((at, first - at))
+        at = max(at, first + count)
+    return [*found, (at, size_bytes - at)] if at < size_bytes else found
+
+
+def of_spans(descriptor: int, spans: Iterable[Span]) -> str:
+    """sha256 of parts of an open file, one behind the other; of what there is of them."""
+    whole = hashlib.sha256()
+    for first, count in spans:
+        feed(whole, descriptor, first, count)
+    return whole.hexdigest()
+
+
+def feed(whole: hashlib._Hash, descriptor: int, first: int, count: int) -> None:
+    """A part of an open file, of what there is of it; read, never mapped: a file that is cut short
+    meanwhile must not end the process."""
+    end, view = first + count, memoryview(bytearray(max(1, min(READ_BYTES, count))))
+    while first < end:
+        got = os.preadv(descriptor, [view[: min(READ_BYTES, end - first)]], first)
+        if not got:
+            return
+        whole.update(view[:got])
+        first += got
+
+
+def _of_memory(raw: Sequence[memoryview]) -> str:
+    whole = hashlib.sha256()
+    for part in raw:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def _of_stream(head: bytes, rest: Sequence[memoryview]) -> FileSum:
+    whole = hashlib.sha256(head)
+    for part in rest:
+        whole.update(part)
+    size_bytes = len(head) + sum(part.nbytes for part in rest)
+    return FileSum(size_bytes, whole.hexdigest(), hashlib.sha256(head).hexdigest())

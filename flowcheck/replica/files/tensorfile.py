@@ -1,0 +1,115 @@
+"""safetensors files written from memory, without a copy of it.
+
+Format (safetensors' README, "Format"): the header's length as 8 bytes, little-endian; the header,
+JSON of {name: {dtype, shape, data_offsets}} and "__metadata__", padded by spaces; the tensors back
+to back in index order. As its own writer does, larger elements come first: all are aligned then.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from flowcheck.errors import StateError, naming
+from flowcheck.replica.files.sums import Sums, bytes_of
+from flowcheck.whole import sync
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+ALIGN = 8
+"""Of the header's end."""
+FOR_TORCH = {"format": "pt"}
+"""What transformers asks a file's metadata for (modeling_utils.py, load_state_dict)."""
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    sums: Sums,
+    *,
+    part: str = "",
+    metadata: Mapping[str, str] = FOR_TORCH,
+    name: str = "",
+) -> None:
+    """Writes the file and syncs it. part: before each name in the manifest; name: the file's there.
+
+    Raises StateError for a dtype that the format lacks, OSError where there is no room.
+    """
+    ordered = sorted(tensors.items(), key=lambda one: -one[1].element_size())
+    head, first = _header(path, ordered, metadata)
+    raws = [bytes_of(tensor) for _, tensor in ordered]
+    sums.stream(name or path.name, head, raws)
+    at = first
+    for (own, tensor), raw in zip(ordered, raws, strict=True):
+        sums.tensor(part + own, tensor, [(name or path.name, at, raw.nbytes)], [raw])
+        at += raw.nbytes
+    with naming(path), path.open("wb", buffering=0) as file:
+        for raw in (memoryview(head), *raws):
+            done = 0
+            while done < raw.nbytes:  # one write takes at most 2 GiB (write(2))
+                done += file.write(raw[done:])
+    sync(path)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor, mapped from the file and private: writing to one does not change it. Raises
+    StateError where it is none of this format, or not whole."""
+    try:
+        found: dict[str, torch.Tensor] = load_file(path)
+    except FileNotFoundError as error:
+        raise StateError(f"{path}: is missing") from error
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise StateError(f"{path}: no whole safetensors file: {error}") from error
+    return found
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """safetensors' own writer raises OSError where there is no room: by itself, it only names the
+    number in its sentence."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def _header(
+    path: Path, ordered: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str]
+) -> tuple[bytes, int]:
+    """(the bytes before the first tensor, how many)."""
+    told: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, tensor in ordered:
+        if tensor.dtype not in DTYPES:
+            raise StateError(f"{path}: {name} is of {tensor.dtype}, which safetensors lacks")
+        end = at + tensor.numel() * tensor.element_size()
+        told[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGN)
+    return len(text).to_bytes(8, "little") + text, 8 + len(text)

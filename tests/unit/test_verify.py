@@ -1,0 +1,219 @@
+"""Files that are not what was written are told, and the tensor in them is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save, save_file
+from support.steps import ADAMW, given_of, layout_of, made, trained
+from typer.testing import CliRunner
+
+from flowcheck.cli import app
+from flowcheck.errors import StateError
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files import latest
+from flowcheck.replica.files.check import check
+from flowcheck.replica.files.manifest import MANIFEST, load_manifest, write_manifest
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint's folder, step-2."""
+    net, optimizer = made()
+    trained(net, optimizer, 1, 2)
+    out = tmp_path_factory.mktemp("written")
+    return checkpoint.save_given(given_of(net, optimizer, 2), out, layout_of(net))
+
+
+def verify(path: Path, *flags: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["verify", str(path), *flags])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout
+
+
+def test_every_sum_of_the_manifest_is_that_of_the_bytes_it_speaks_of(written: Path) -> None:
+    told = json.loads((written / MANIFEST).read_text())
+    for name, one in told["files"].items():
+        raw = (written / name).read_bytes()
+        assert (len(raw), hashlib.sha256(raw).hexdigest()) == (one["bytes"], one["sha256"])
+    values = load_file(written / "model.safetensors")
+    assert {f"model/{name}" for name in values} <= told["tensors"].keys()
+    for name, value in values.items():
+        one = told["tensors"][f"model/{name}"]
+        assert one["sha256"] == hashlib.sha256(value.numpy().tobytes()).hexdigest()
+        [[file, first, count]] = one["at"]
+        raw = (written / file).read_bytes()[first : first + count]
+        assert raw == value.numpy().tobytes()
+
+
+def test_the_tensor_file_is_the_very_bytes_that_safetensors_itself_writes(written: Path) -> None:
+    values = load_file(written / "model.safetensors")
+    theirs = save(values, metadata={"format": "pt"})
+    ours = (written / "model.safetensors").read_bytes()
+    begins = [8 + int.from_bytes(raw[:8], "little") for raw in (theirs, ours)]
+    headers = [json.loads(raw[8:b]) for raw, b in zip((theirs, ours), begins, strict=True)]
+    assert begins[1] % 8 == 0
+    for name in values:
+        places = [(h[name]["data_offsets"], b) for h, b in zip(headers, begins, strict=True)]
+        theirs_own, ours_own = (
+            raw[b + first : b + end]
+            for raw, ((first, end), b) in zip((theirs, ours), places, strict=True)
+        )
+        assert theirs_own == ours_own
+        assert headers[0][name]["shape"] == headers[1][name]["shape"]
+
+
+def test_a_whole_checkpoint_passes_and_a_changed_tensor_is_named(
+    written: Path, tmp_path: Path
+) -> None:
+    folder = copied(written, tmp_path)
+    code, said = verify(folder)
+    assert code == 0 and "all as written" in said
+    told = json.loads((folder / MANIFEST).read_text())
+    [[file, first, _]] = told["tensors"]["optimizer/outer.weight/exp_avg"]["at"]
+    flip(folder / file, first + 1)
+    code, said = verify(folder, "--json")
+    assert code == 1
+    assert [fault["tensor"] for fault in json.loads(said)["faults"]] == [
+        "optimizer/outer.weight/exp_avg"
+    ]
+    with pytest.raises(StateError, match=r"optimizer/outer\.weight/exp_avg: is not what was"):
+        checkpoint.load(folder)
+
+
+def test_a_file_cut_short_names_the_tensors_that_are_lost(written: Path, tmp_path: Path) -> None:
+    folder = copied(written, tmp_path)
+    told = json.loads((folder / MANIFEST).read_text())
+    last = max(
+        (at[0][1], label)
+        for label, at in ((k, v["at"]) for k, v in told["tensors"].items())
+        if at[0][0] == "model.safetensors"
+    )
+    raw = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(raw[: last[0] + 1])
+    faults = check(folder, load_manifest(folder))
+    assert [fault.tensor for fault in faults if fault.tensor] == [last[1]]
+    assert "ends before" in str(faults[-1])
+
+
+def test_what_is_no_output_of_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no manifest of ours"):
+        verify(tmp_path)
+    with pytest.raises(StateError, match="nothing is there"):
+        verify(tmp_path / "none")
+    torch.save({}, tmp_path / "foreign.pt")
+    with pytest.raises(StateError, match=r"foreign\.pt\.manifest\.json"):
+        verify(tmp_path / "foreign.pt")
+
+
+def test_a_manifest_may_not_speak_of_files_outside_its_folder(
+    written: Path, tmp_path: Path
+) -> None:
+    folder = copied(written, tmp_path)
+    manifest = load_manifest(folder)
+    (folder / "model.safetensors").rename(tmp_path / "other")
+    moved = {f"../{k}" if k == "model.safetensors" else k: v for k, v in manifest.files.items()}
+    moved["../other"] = moved.pop("../model.safetensors")
+    write_manifest(folder / MANIFEST, msgspec.structs.replace(manifest, files=moved))
+    assert verify(folder)[0] == 1
+
+
+def test_the_newest_of_a_folder_is_the_one_that_latest_names(written: Path, tmp_path: Path) -> None:
+    folder = copied(written, tmp_path)
+    latest.point(tmp_path, folder.name)
+    code, said = verify(tmp_path)
+    assert code == 0 and str(folder) in said
+    (tmp_path / "latest").write_text("../step-2\n")
+    assert latest.latest(tmp_path) is None
+
+
+def test_a_checkpoint_of_the_format_before_is_still_read_and_checked(tmp_path: Path) -> None:
+    net, optimizer = made()
+    values = {name: p.detach().clone() for name, p in net.named_parameters()}
+    folder = tmp_path / "step-0"
+    folder.mkdir()
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({}, folder / "optimizer.safetensors", metadata={"format": "pt"})
+    whole = given_of(net, optimizer, 0)
+    checkpoint.save_given(whole, tmp_path / "now", layout_of(net))
+    told = json.loads((tmp_path / "now/step-0" / MANIFEST).read_text())
+    old = {k: told[k] for k in ("step", "digest", "torch_version", "kind", "layout", "optimizer")}
+    names = ("model.safetensors", "optimizer.safetensors")
+    sums = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names}
+    (folder / MANIFEST).write_text(json.dumps(old | {"format": 1, "sha256": sums}))
+    kept = checkpoint.load(folder)
+    assert all(torch.equal(kept.parameters[n], v) for n, v in values.items())
+    assert kept.optimizer_state_dict()["param_groups"][0]["lr"] == ADAMW.learning_rate
+    assert verify(folder)[0] == 0
+    flip(folder / "model.safetensors", -1)
+    assert verify(folder)[0] == 1
+    with pytest.raises(StateError):
+        checkpoint.load(folder)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_files_torn_or_changed_anywhere_never_pass_nor_load(
+    data: st.DataObject, written: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "step-2"
+    if not folder.exists():
+        copied(written, tmp_path)
+    name = data.draw(st.sampled_from(["model.safetensors", "optimizer.safetensors"]))
+    whole = (folder / name).read_bytes()
+    if data.draw(st.booleans()):
+        torn = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        place = data.draw(st.integers(0, len(whole) - 1))
+        torn = whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+    (folder / name).write_bytes(torn)
+    try:
+        faults = check(folder, load_manifest(folder))
+        assert faults and all(fault.tensor or fault.file == name for fault in faults)
+        with pytest.raises(StateError, match=r"step-2"):
+            checkpoint.load(folder)
+    finally:
+        (folder / name).write_bytes(whole)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_torn_manifest_is_refused_and_never_raises_anything_else(
+    data: st.DataObject, written: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "step-2"
+    if not folder.exists():
+        copied(written, tmp_path)
+    whole = (written / MANIFEST).read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[place]))
+    changed = whole[:place] + bytes([other]) + whole[place + 1 :]
+    (folder / MANIFEST).write_bytes(data.draw(st.sampled_from([whole[:place], changed])))
+    with pytest.raises(StateError):
+        checkpoint.load(folder)
+
+
+def copied(written: Path, below: Path) -> Path:
+    folder = below / written.name
+    folder.mkdir()
+    for file in written.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def flip(file: Path, place: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[place] ^= 1
+    file.write_bytes(raw)
