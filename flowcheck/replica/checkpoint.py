@@ -71,10 +71,10 @@ class Checkpoint:
         if groups is None:  # of format 1
             built = optimizers.build(manifest.optimizer, list(self.parameters.values()))
             groups = built.state_dict()["param_groups"]
-        order = manifest.plain.get("numbers") or names
+        order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
         own = dict(zip(names, self.states, strict=True))
-        held = {number: own[name] for number, name in enumerate(order) if own.get(name)}
-        return {"state": held, "param_groups": groups}
+        held = {order[name]: state for name, state in own.items() if state}
+        return {"state": dict(sorted(held.items())), "param_groups": groups}
 
 
 def save(
@@ -118,32 +118,36 @@ def save_given(step: Given, directory: Path, layout: Layout) -> Path:
 
 def write(step: Given, folder: Path, layout: Layout) -> Manifest:
     """The files of a step, each on disk, into an empty folder; the manifest last."""
-    own = numbers_of(step)
-    states, odd = _tensors_of(step, own)
     with Sums() as sums:
-        write_tensors(folder / MODEL, step.model, sums, part="model/")
-        write_tensors(folder / OPTIMIZER, states, sums, part="optimizer/")
-        if step.averages is not None:
-            write_tensors(folder / AVERAGES, step.averages, sums, part="averages/")
-        groups = None if step.optimizer is None else step.optimizer["param_groups"]
-        rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
-        plain = {"param_groups": groups, "numbers": own, **rest}
+        more = write_files(step, folder, layout, sums)
         manifest = Manifest(
             step=step.step,
             digest=step.digest,
             torch_version=str(torch.__version__),
             kind=PARAMETERS_ONLY if step.optimizer is None else FULL,
             older=step.older,
-            layout=layout,
-            optimizer=step.rule,
             files=sums.files(),
             tensors=sums.tensors(),
-            plain={k: to_plain(v, k) for k, v in plain.items() if v is not None},
             evidence=step.evidence,
             assumed=step.assumed,
+            **more,
         )
     write_manifest(folder / MANIFEST, manifest)
     return manifest
+
+
+def write_files(step: Given, folder: Path, layout: Layout, sums: Sums) -> dict[str, Any]:
+    """The tensors of a step, each file on disk; what of the manifest is of this format alone."""
+    states, odd = _tensors_of(step)
+    write_tensors(folder / MODEL, step.model, sums, part="model/")
+    write_tensors(folder / OPTIMIZER, states, sums, part="optimizer/")
+    if step.averages is not None:
+        write_tensors(folder / AVERAGES, step.averages, sums, part="averages/")
+    groups = None if step.optimizer is None else step.optimizer["param_groups"]
+    rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
+    plain = {"param_groups": groups, "numbers": numbers_of(step), **rest}
+    told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
+    return {"layout": layout, "optimizer": step.rule, "plain": told}
 
 
 def load(folder: Path) -> Checkpoint:
@@ -196,23 +200,25 @@ def snapshot_of(folder: Path) -> Snapshot:
     )
 
 
-def numbers_of(step: Given) -> list[str]:
-    """[the optimizer's number] the parameter's name."""
-    return list(step.model)
+def numbers_of(step: Given) -> dict[str, int]:
+    """The optimizer's number of each parameter that is in one of its groups, by name."""
+    order = getattr(step, "order", ()) or range(len(step.model))
+    return {name: n for name, n in zip(step.model, order, strict=True) if n >= 0}
 
 
 def _tensors_of(
-    step: Given, numbers: Sequence[str]
+    step: Given,
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
     """(the optimizer's tensors by "name/state", its other states by name)."""
     tensors: dict[str, torch.Tensor] = {}
     odd: dict[str, dict[str, Any]] = {}
+    names = {number: name for name, number in numbers_of(step).items()}
     for number, states in ((step.optimizer or {}).get("state") or {}).items():
         for kind, value in states.items():
             if isinstance(value, torch.Tensor):
-                tensors[f"{numbers[number]}/{kind}"] = value
+                tensors[f"{names[number]}/{kind}"] = value
             else:
-                odd.setdefault(numbers[number], {})[kind] = value
+                odd.setdefault(names[number], {})[kind] = value
     return tensors, odd
 
 

@@ -31,7 +31,10 @@ def load_tree(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch guesses aloud what a foreign file may be
-            return torch.load(path, map_location="cpu", weights_only=True)
+            mapped = (
+                begin == ZIP_MAGIC
+            )  # private: what is written to a tensor stays out of the file
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises whatever its unpickler meets
         raise StateError(f"{path}: {_what(str(error), archive=begin == ZIP_MAGIC)}") from error
 

@@ -106,10 +106,11 @@ def write(tree: Any, path: Path) -> None:
     """torch.save, whole or not at all. Raises OSError where there is no room."""
     leftovers = f".{glob.escape(path.name)}.*.tmp"
     with naming(path), growing_apart(path, leftovers=leftovers) as place, place.open("wb") as file:
-        _save(tree, file)
+        save_into(tree, file)
 
 
-def _save(tree: Any, file: BinaryIO) -> None:
+def save_into(tree: Any, file: BinaryIO) -> None:
+    """torch.save that raises OSError where there is no room."""
     try:
         torch.save(tree, file)
     except RuntimeError as error:

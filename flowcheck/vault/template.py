@@ -30,6 +30,8 @@ class Template:
 
     tree: Any
     """Everything, as torch loaded it."""
+    model: dict[str, Any]
+    """Of it the module's state_dict."""
     names: tuple[str, ...]
     """The trainer's names of the parameters, registration order."""
     parameters: tuple[torch.Tensor, ...]
@@ -93,7 +95,7 @@ def read_template(tree: Any, layout: Layout, names: Sequence[str], what: str) ->
     optimizer = _optimizer_of(tree, what)
     order = _order_of(optimizer, layout, what) if optimizer is not None else ()
     step = _step_of(optimizer)
-    template = Template(tree, found_names, parameters, others, optimizer, order, step)
+    template = Template(tree, model, found_names, parameters, others, optimizer, order, step)
     skipped = {id(model), id(optimizer)}
     find_counters(template, tree, (), skipped)
     if template.step < 0:

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of format 1: file name to sha256 of its content."""
     files: dict[str, FileSum] = {}
     tensors: dict[str, TensorSum] = {}
-    """By part and the trainer's name: model/NAME, optimizer/NAME/STATE, averages/NAME."""
+    """By part and name: model/NAME, optimizer/NAME/STATE; of torch and dcp by their own keys."""
     plain: dict[str, Any] = {}
     """Of the native form: what is no tensor (files/plain.py)."""
     evidence: tuple[str, ...] = ()

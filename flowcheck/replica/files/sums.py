@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -34,6 +35,10 @@ class Sums:
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "sums")
         self._tensors: dict[str, tuple[str, tuple[int, ...], tuple[Piece, ...], Future[str]]] = {}
         self._files: dict[str, Future[FileSum]] = {}
+        self.names: dict[str, str] = {}
+        """Of files that are written under another name than they will have."""
+        self.more: dict[str, Any] = {}
+        """Fields of the manifest that this format alone has."""
 
     def __enter__(self) -> Sums:
         return self
@@ -52,21 +57,24 @@ class Sums:
         """raw: the bytes that are, or will be, at those pieces; not to change before `tensors`."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         sums = self._pool.submit(_of_memory, raw)
-        self._tensors[label] = (dtype, tuple(tensor.shape), tuple(at), sums)
+        places = tuple((self.names.get(file, file), first, count) for file, first, count in at)
+        self._tensors[label] = (dtype, tuple(tensor.shape), places, sums)
 
     def stream(self, name: str, head: bytes, rest: Sequence[memoryview]) -> None:
         """A file of these bytes, of which those of `rest` are all a tensor's."""
-        self._files[name] = self._pool.submit(_of_stream, head, rest)
+        own = self.names.get(name, name)
+        self._files[own] = self._pool.submit(_of_stream, head, rest)
 
     def file(self, name: str, path: Path) -> None:
         """A file that is whole and whose tensors were all told of."""
+        own = self.names.get(name, name)
         spans = [
             (first, count)
             for _, _, at, _ in self._tensors.values()
             for file, first, count in at
-            if file == name
+            if file == own
         ]
-        self._files[name] = self._pool.submit(of_file, path, spans)
+        self._files[own] = self._pool.submit(of_file, path, spans)
 
     def files(self) -> dict[str, FileSum]:
         """Waits for them."""

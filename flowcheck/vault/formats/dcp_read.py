@@ -1,0 +1,222 @@
+"""torch.distributed.checkpoint folders of any world size, read whole and without running code.
+
+.metadata is a pickle of a few classes of torch's; no other is let in. Every shard is a small
+archive of torch.save at an offset of a file, read by torch's own reader of tensors and plain
+values. Sources: torch/distributed/checkpoint/{metadata,filesystem,_nested_dict}.py.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.vault.formats.told import DCP_METADATA
+
+_CHECKPOINT = "torch.distributed.checkpoint"
+_KNOWN = {
+    (f"{_CHECKPOINT}.metadata", name)
+    for name in (
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorStorageMetadata",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "TensorProperties",
+        "_MEM_FORMAT_ENCODING",
+    )
+} | {
+    (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "Path"),
+    ("pathlib._local", "PosixPath"),
+}
+METADATA_MAX_BYTES = 1 << 30
+"""Of 100 bytes a shard: ten million shards."""
+
+
+class _Plain(pickle._Unpickler):
+    """Lets in torch's own classes of metadata, and its dtypes. The one written in Python: that in C
+    makes room for as many objects as a torn file says."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which would run code to be read")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One saved thing: some bytes of a file."""
+
+    path: Path
+    name: str
+    first: int
+    size_bytes: int
+
+    @contextmanager
+    def opened(self) -> Iterator[io.BytesIO]:
+        """The bytes. Raises StateError where the file does not hold them."""
+        with io.BytesIO(self.read()) as file:
+            yield file
+
+    def read(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.first)
+                raw = file.read(self.size_bytes)
+        except OSError as error:
+            raise StateError(f"{self.path}: cannot be read: {error.strerror}") from error
+        if len(raw) != self.size_bytes:
+            raise StateError(f"{self.path}: is cut off")
+        return raw
+
+
+def metadata_of(folder: Path) -> Any:
+    """The Metadata of a folder. Raises StateError where it is none."""
+    path = folder / DCP_METADATA
+    try:
+        if path.stat().st_size > METADATA_MAX_BYTES:
+            raise StateError(f"{path}: is larger than {METADATA_MAX_BYTES:,} bytes")
+        with path.open("rb") as file:
+            found = _Plain(file).load()
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    except StateError:
+        raise
+    except Exception as error:  # a torn pickle raises whatever its bytes say
+        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint: {error}") from error
+    if type(found).__name__ != "Metadata" or not isinstance(found.state_dict_metadata, dict):
+        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint")
+    return found
+
+
+def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> Item:
+    """Where a shard, or with None a plain value, was saved. Raises StateError."""
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+
+    info = (metadata.storage_data or {}).get(MetadataIndex(key, offset))
+    if info is None:
+        raise StateError(f"{folder}: {key}: its shard at {offset} was saved nowhere")
+    if getattr(info, "transform_descriptors", None):
+        raise StateError(f"{folder}: {key}: is saved through {info.transform_descriptors}")
+    name, first, size_bytes = info.relative_path, info.offset, info.length
+    if not isinstance(name, str) or Path(name).name != name:
+        raise StateError(f"{folder}: {key}: lies outside of the folder")
+    if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
+        raise StateError(f"{folder}: {key}: lies nowhere in {name}")
+    return Item(folder / name, name, first, size_bytes)
+
+
+def read_tree(folder: Path) -> dict[str, Any]:
+    """The nested dictionary that was saved, its tensors whole. Raises StateError, which names the
+    tensor, where a shard is missing or torn, and for what is no tensor or plain value."""
+    metadata = metadata_of(folder)
+    try:
+        return _whole(folder, metadata)
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        what = f"{folder / DCP_METADATA}: its parts do not fit together"
+        raise StateError(f"{what}: {error}") from error
+
+
+def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
+    held_bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    flat: dict[str, Any] = {}
+    for key, told in metadata.state_dict_metadata.items():
+        kind = type(told).__name__
+        if kind == "BytesStorageMetadata":
+            flat[key] = _loaded(item_at(folder, metadata, key, None), key)
+        elif kind == "TensorStorageMetadata":
+            flat[key] = _tensor(folder, metadata, key, told, held_bytes)
+        else:
+            raise StateError(f"{folder}: {key}: is a {kind}")
+    paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
+    return _nested(folder, flat, paths)
+
+
+def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -> torch.Tensor:
+    shape, dtype = tuple(told.size), told.properties.dtype
+    if not isinstance(dtype, torch.dtype) or any(not isinstance(n, int) or n < 0 for n in shape):
+        raise StateError(f"{folder}: {key}: {dtype} {shape} is no tensor")
+    elements = 1
+    for size in shape:
+        elements *= size
+    if elements * dtype.itemsize > held_bytes:
+        raise StateError(f"{folder}: {key}: {list(shape)} are more than all files hold")
+    whole: torch.Tensor | None = None
+    filled = 0
+    for chunk in told.chunks:
+        part = _loaded(item_at(folder, metadata, key, tuple(chunk.offsets)), key)
+        if not isinstance(part, torch.Tensor) or part.dtype != dtype:
+            raise StateError(f"{folder}: {key}: a shard of it is no tensor of {dtype}")
+        if tuple(part.shape) != tuple(chunk.sizes):
+            raise StateError(f"{folder}: {key}: a shard of it is of {list(part.shape)}")
+        ends = [o + n for o, n in zip(chunk.offsets, chunk.sizes, strict=True)]
+        if len(ends) != len(shape) or any(
+            o < 0 or end > n for o, end, n in zip(chunk.offsets, ends, shape, strict=True)
+        ):
+            raise StateError(f"{folder}: {key}: a shard of it lies outside of {list(shape)}")
+        filled += part.numel()
+        if tuple(part.shape) == shape and len(told.chunks) == 1:
+            return part
+        whole = torch.empty(shape, dtype=dtype) if whole is None else whole
+        whole[tuple(slice(o, e) for o, e in zip(chunk.offsets, ends, strict=True))] = part
+    if filled != elements:
+        raise StateError(f"{folder}: {key}: {filled} of {elements} elements were saved")
+    return torch.empty(shape, dtype=dtype) if whole is None else whole
+
+
+def _loaded(item: Item, key: str) -> Any:
+    raw = item.read()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler meets
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StateError(f"{item.path}: {key}: cannot be read: {what}") from error
+
+
+def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """planner_data tells the path of each flattened key; without it the keys are the paths."""
+    tree: dict[Any, Any] = {}
+    for key, value in flat.items():
+        path = paths.get(key, (key,))
+        if not isinstance(path, tuple) or not path:
+            raise StateError(f"{folder}: {key}: {path!r} is no path")
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise StateError(f"{folder}: {key}: lies within another value")
+        node[path[-1]] = value
+    listed: dict[str, Any] = _listed(tree)
+    return listed
+
+
+def _listed(node: Any) -> Any:
+    """Dictionaries that were lists: their keys are 0, 1, 2 ..."""
+    if not isinstance(node, dict):
+        return node
+    inside = {key: _listed(value) for key, value in node.items()}
+    if (
+        inside
+        and all(isinstance(k, int) for k in inside)
+        and sorted(inside) == list(range(len(inside)))
+    ):
+        return [inside[place] for place in range(len(inside))]
+    return inside

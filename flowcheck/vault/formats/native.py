@@ -1,0 +1,33 @@
+"""Our own format: safetensors and a JSON manifest (replica/checkpoint.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files.manifest import FULL
+from flowcheck.replica.files.plain import from_plain
+from flowcheck.replica.files.sums import Sums
+from flowcheck.vault.formats.parts import Options, Parts
+
+
+def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
+    """The step's own files; buffers have no place in them."""
+    sums.more.update(checkpoint.write_files(parts.given, folder, parts.layout, sums))
+    return parts.lacks if parts.given.optimizer is None or parts.given.older else ""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
+    kept = checkpoint.load(folder)
+    plain = kept.manifest.plain
+    found: dict[str, Any] = {"model": dict(kept.parameters)}
+    if kept.manifest.kind == FULL:
+        found["optimizer"] = kept.optimizer_state_dict()
+    for part in ("scheduler", "scaler"):
+        if plain.get(part) is not None:
+            found[part] = from_plain(plain[part])
+    if kept.averages is not None:
+        found["averages"] = kept.averages
+    return {**found, "step": kept.manifest.step}

@@ -1,0 +1,176 @@
+"""A step as files hold it: the trainer's names, and what the wire does not carry from an earlier
+checkpoint of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.checkpoint import numbers_of
+from flowcheck.replica.given import Given
+from flowcheck.replica.layout import Layout
+from flowcheck.vault.template import Template
+
+PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
+"""What a checkpoint is made of; each format has a place for some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a format is asked for beside its name."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Of torch and dcp: part to its key, nested by dots; "" leaves the part out."""
+    like: Path | None = None
+    """An earlier checkpoint of the job, or a model's folder: what is passed through from there."""
+    shard_bytes: int = 5_000_000_000
+    """Of huggingface: least whole number of files of at most so many bytes."""
+    ranks: int = 1
+    """Of deepspeed: data-parallel ranks its shards are for."""
+    stage: int = 2
+    """Of deepspeed: ZeRO's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One step; tensors are not to be written."""
+
+    given: Given
+    layout: Layout
+    model: Mapping[str, torch.Tensor]
+    """The module's state_dict as far as it is known: tied weights under each of their names (the
+    same tensor), buffers where an earlier checkpoint told them."""
+    numbers: Mapping[int, str]
+    """The optimizer's number of a parameter to its name."""
+    kept: tuple[str, ...] = ()
+    """What is not of this step, one phrase each."""
+
+    @property
+    def own(self) -> dict[str, torch.Tensor]:
+        """`model` with every tensor under its first name alone."""
+        first = {id(value): name for name, value in reversed(list(self.model.items()))}
+        return {name: value for name, value in self.model.items() if first[id(value)] == name}
+
+    @property
+    def named_states(self) -> dict[str, dict[str, Any]]:
+        """The optimizer's state by parameter name; {} where there is none."""
+        held = (self.given.optimizer or {}).get("state", {})
+        return {self.numbers[number]: state for number, state in held.items()}
+
+    @property
+    def named_groups(self) -> list[dict[str, Any]]:
+        """Its parameter groups with names in place of numbers."""
+        groups = (self.given.optimizer or {}).get("param_groups", [])
+        return [{**g, "params": [self.numbers[n] for n in g["params"]]} for g in groups]
+
+    @property
+    def lacks(self) -> str:
+        """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+        told = []
+        if self.given.optimizer is None:
+            told.append(f"parameters of step {self.given.step} and no optimizer state")
+        if self.given.older:
+            told.append(f"{len(self.given.older)} parameters are of earlier steps")
+        return "; ".join((*told, *self.kept))
+
+
+def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Parts:
+    """A step under the names of `like`, with its buffers; under its own without.
+
+    Raises StateError where `like` has other shapes.
+    """
+    order = numbers_of(given)
+    if like is None:
+        numbers = {number: name for name, number in order.items()}
+        return Parts(given, layout, given.model, numbers)
+    new = dict(zip(given.model, like.names, strict=True))
+    values = {new[name]: value for name, value in given.model.items()}
+    by_memory = {t.data_ptr(): n for n, t in zip(like.names, like.parameters, strict=True)}
+    model: dict[str, torch.Tensor] = {}
+    others = []
+    for name, value in like.model.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        own = name if name in values else by_memory.get(value.data_ptr()) if name else None
+        if own is not None and values[own].shape == value.shape:
+            model[name] = values[own]
+        elif own is not None:
+            raise StateError(
+                f"{name}: {list(value.shape)} there, {list(values[own].shape)} in the replica"
+            )
+        else:
+            model[name] = value
+            others.append(name)
+    numbers = {number: new[name] for name, number in order.items()}
+    renamed = replace(
+        given,
+        model=values,
+        older={new[name]: of for name, of in given.older.items()},
+        averages=None
+        if given.averages is None
+        else {new[name]: value for name, value in given.averages.items()},
+    )
+    kept = (f"{len(others)} buffers are of step {like.step}",) if others else ()
+    return Parts(renamed, _renamed(layout, like.names), model, numbers, kept)
+
+
+def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
+    own = zip(layout.parameters, names, strict=True)
+    parameters = tuple(msgspec.structs.replace(p, name=name) for p, name in own)
+    return msgspec.structs.replace(layout, parameters=parameters)
+
+
+def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, Any]:
+    """The step as one nested dictionary. named: the optimizer's state by names, not numbers.
+
+    Raises ConfigError for a part that is none, or keys that cannot be nested.
+    """
+    for part in keys:
+        if part not in PARTS:
+            raise ConfigError("--keys", part, f"is one of {', '.join(PARTS)}")
+    given = parts.given
+    optimizer: dict[str, Any] | None = given.optimizer
+    if named and optimizer is not None:
+        optimizer = {"state": parts.named_states, "param_groups": parts.named_groups}
+    found: dict[str, Any] = {
+        "model": dict(parts.model),
+        "optimizer": optimizer,
+        "scheduler": given.scheduler,
+        "scaler": given.scaler,
+        "averages": given.averages,
+        "masters": getattr(given, "masters", None),
+        "step": given.step,
+    }
+    tree: dict[str, Any] = {}
+    for part, value in found.items():
+        key = keys.get(part, part)
+        if not key or value is None:
+            continue
+        *above, last = key.split(".")
+        node = tree
+        for name in above:
+            node = node.setdefault(name, {})
+            if not isinstance(node, dict):
+                raise ConfigError("--keys", f"{part}={key}", f"{name} is another part's key")
+        if last in node:
+            raise ConfigError("--keys", f"{part}={key}", "two parts have this key")
+        node[last] = value
+    return tree
+
+
+def keys_in(stated: str) -> dict[str, str]:
+    """`model=state_dict,optimizer=app.optim` as a mapping. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for one in filter(None, (part.strip() for part in stated.split(","))):
+        part, equals, key = one.partition("=")
+        if not equals or part not in PARTS or (key and "" in key.split(".")):
+            right = f"is PART=KEY,... with PART one of {', '.join(PARTS)}"
+            raise ConfigError("--keys", one, right)
+        found[part] = key
+    return found

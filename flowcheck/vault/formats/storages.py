@@ -1,0 +1,66 @@
+"""Tensors that share flat memory as tensors that own their storage, without a copy: torch.save
+writes whole storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def alone(node: Any, made: dict[int, torch.Tensor] | None = None) -> Any:
+    """The same tree; each of its tensors over a storage of exactly its bytes. What was one tensor
+    is one again."""
+    made = {} if made is None else made
+    if isinstance(node, torch.Tensor):
+        if id(node) not in made:
+            made[id(node)] = _alone(node)
+        return made[id(node)]
+    if isinstance(node, dict):
+        return type(node)((key, alone(value, made)) for key, value in node.items())
+    if isinstance(node, list):
+        return [alone(value, made) for value in node]
+    if isinstance(node, tuple):
+        return tuple(alone(value, made) for value in node)
+    return node
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    whole = tensor.untyped_storage()
+    size_bytes = tensor.numel() * tensor.element_size()
+    if whole.nbytes() == size_bytes:
+        return tensor.detach()
+    if not size_bytes:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    flat = torch.as_strided(tensor.detach(), (tensor.numel(),), (1,))
+    own = torch.from_numpy(flat.view(torch.uint8).numpy()).view(tensor.dtype)
+    return torch.as_strided(own, tensor.shape, tensor.stride())
+
+
+def raw_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense tensor as they lie in memory."""
+    flat = torch.as_strided(tensor.detach(), (tensor.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
+
+
+def labelled(tree: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """(path, tensor, number of its storage) as torch.save numbers them: in the order pickle meets
+    them. A tensor met again is told once, under its first path."""
+    numbers: dict[int, int] = {}
+    for label, tensor in _met(tree, ()):
+        own = tensor.untyped_storage()._cdata
+        if own not in numbers:
+            numbers[own] = len(numbers)
+            yield label, tensor, numbers[own]
+
+
+def _met(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(node, torch.Tensor):
+        yield "/".join(path), node
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _met(value, (*path, str(key)))
+    elif isinstance(node, list | tuple):
+        for place, value in enumerate(node):
+            yield from _met(value, (*path, str(place)))

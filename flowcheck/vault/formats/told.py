@@ -1,0 +1,56 @@
+"""Which format something is in, told by what lies there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowcheck.errors import StateError
+from flowcheck.replica.files.latest import latest
+from flowcheck.replica.files.manifest import load_manifest, path_of
+
+ZIP_MAGIC = b"PK\x03\x04"
+DCP_METADATA = ".metadata"
+"""torch/distributed/checkpoint/filesystem.py, _METADATA_FN."""
+MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
+"""megatron/training/checkpointing.py, get_checkpoint_tracker_filename."""
+
+
+def form_of(path: Path) -> str:
+    """The name of its format. Raises StateError where nothing tells."""
+    if path_of(path).is_file():
+        return load_manifest(path).form
+    if path.is_dir():
+        return _of_folder(path)
+    try:
+        with path.open("rb") as file:
+            begin = file.read(9)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    if (begin[:4] != ZIP_MAGIC and begin[8:9] == b"{") or path.suffix == ".safetensors":
+        return "safetensors"
+    return "torch"
+
+
+def output_in(path: Path) -> Path:
+    """The newest checkpoint of a folder whose `latest` names one, else `path`."""
+    if path.is_dir() and not path_of(path).is_file():
+        return latest(path) or path
+    return path
+
+
+def _of_folder(path: Path) -> str:
+    def has(pattern: str) -> bool:
+        return next(iter(path.glob(pattern)), None) is not None
+
+    if (path / DCP_METADATA).is_file():
+        return "dcp"
+    if has("*_model_states.pt") or has("*/*_model_states.pt"):
+        return "deepspeed"
+    if (path / MEGATRON_LATEST).is_file() or has("mp_rank_*/model_optim_rng.pt"):
+        return "megatron"
+    if has("*.safetensors") or has("*.safetensors.index.json") or has("pytorch_model*.bin"):
+        return "huggingface"
+    raise StateError(
+        f"{path}: holds no checkpoint of a known format (torch.distributed.checkpoint's .metadata, "
+        "safetensors or an index of them, DeepSpeed's or Megatron's shards, a manifest of ours)"
+    )
