@@ -28,6 +28,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Supervisor
+from flowcheck.vault.persist.places import check_target
 from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
@@ -47,6 +48,11 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
             rate_of(own)
     config = with_factories(config)
     config = with_log(config)
+    if config.persist is not None:
+        from flowcheck.vault.persist.forms import check_form
+
+        check_target(config.persist)
+        check_form(config.persist)
     if config.model.factory is None:
         return config
     return msgspec.structs.replace(config, model=with_factory(config.model))

@@ -15,7 +15,7 @@ from threading import Event
 
 import msgspec
 
-from flowcheck.config import JobConfig
+from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import say
@@ -36,7 +36,8 @@ FOLDERS_MAX = 100
 class Kept:
     """A checkpoint that was written."""
 
-    folder: Path
+    folder: Path | str
+    """Or the URL of one."""
     why: str
     """Why it is not where the job file wants it; empty if it is."""
 
@@ -71,9 +72,9 @@ def keep_all(config: JobConfig, run: RunDir) -> tuple[list[Kept | None], str]:
     step, why = steps_to_keep(runs[0].settings(), runs)
     kept = [keep(own.settings(), own, step) for own in runs]
     if config.checkpoint is not None and any(kept):
-        write_index(
-            Path(config.checkpoint), run, [one.folder if one else None for one in kept], step
-        )
+        folders = [one.folder if one is not None else None for one in kept]
+        own = [folder if isinstance(folder, Path) else None for folder in folders]
+        write_index(Path(config.checkpoint), run, own, step)
     return kept, why
 
 
@@ -83,13 +84,20 @@ def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None
     an older one than the last."""
     if not _stepped(run):
         return None
-    why = ""
+    why, kept = "", None
+    if config.persist is not None:
+        try:
+            kept = _persisted(config, config.persist, run, step)
+        except (FlowCheckError, OSError) as error:
+            why = str(error)
     if config.checkpoint is not None:
         try:
             saved = save_checkpoint(config, run, Path(config.checkpoint), step)
-            return Kept(saved, "") if saved is not None else None
+            return Kept(saved, why) if saved is not None else None
         except (StateError, OSError) as error:
             why = f"no checkpoint in {config.checkpoint}: {error}"
+    if kept is not None:
+        return Kept(kept, why)
     for number in range(FOLDERS_MAX):
         try:
             saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}", step)
@@ -97,6 +105,21 @@ def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None
         except StateError as error:
             refused = error
     raise refused
+
+
+def _persisted(
+    config: JobConfig, persist: PersistConfig, run: RunDir, step: int | None
+) -> Path | str | None:
+    from flowcheck.stages.last_save import save_last
+
+    entry = save_last(run, config, step, say)
+    if entry is None:
+        return None
+    if persist.is_local:
+        from flowcheck.vault.persist.places import local_path
+
+        return local_path(persist.target) / entry.name
+    return f"{persist.target.rstrip('/')}/{entry.name}"
 
 
 def _stepped(run: RunDir) -> bool:

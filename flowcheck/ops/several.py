@@ -45,6 +45,10 @@ def own_settings(config: JobConfig, number: int) -> JobConfig:
     folder = None
     if config.checkpoint is not None:
         folder = str(Path(config.checkpoint) / folder_of(config, number))
+    persist = config.persist
+    if persist is not None:
+        target = f"{persist.target.rstrip('/')}/{folder_of(config, number)}"
+        persist = msgspec.structs.replace(persist, target=target)
     log = config.gradient_log
     if log.file is not None and number > 1:
         log = msgspec.structs.replace(log, file=f"{log.file}.{number}")
@@ -56,6 +60,8 @@ def own_settings(config: JobConfig, number: int) -> JobConfig:
         together=not config.job if config.together is None else config.together,
         checkpoint=folder,
         gradient_log=log,
+        persist=persist,
+        serve=config.serve if number == 1 else None,
     )
 
 

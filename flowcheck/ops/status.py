@@ -14,7 +14,7 @@ from rich.table import Table
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, LearnError, naming
-from flowcheck.ops import leftovers
+from flowcheck.ops import durable, leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
@@ -110,6 +110,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "logged": _logged(where, config),
         "shard": _shard(where),
         "last_step": last_step(where),
+        "durable": durable.read(where),
         "audit": msgspec.to_builtins(last_audit(where)),
     }
 
@@ -187,6 +188,8 @@ def _print(state: dict[str, Any]) -> None:
         console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
+    for sentence in durable.sentences(state["durable"], step["step"] if step else 0):
+        console.print(sentence, highlight=False, soft_wrap=True)
     for reason in state["why_not"]:
         console.print(f"  {reason}", highlight=False, markup=False, soft_wrap=True)
     if not state["stages"][0]["alive"]:

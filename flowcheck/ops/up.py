@@ -50,7 +50,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
         supervisor = _supervised(config, run, signals)
         runs = every(run)
-        saved = _kept(config, run) if config.checkpoint is not None else [None] * len(runs)
+        saved = _kept(config, run) if config.keeps else [None] * len(runs)
         watched = (supervisor, *supervisor.beside)
         ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         run.remove(keep_records=True)
@@ -67,7 +67,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
 
 
-def _told(run: RunDir, ended: Ending, saved: Path | None, of: Supervisor) -> dict[str, Any]:
+def _told(run: RunDir, ended: Ending, saved: Path | str | None, of: Supervisor) -> dict[str, Any]:
     return {
         "steps": ended.step,
         "digest": ended.digest,
@@ -88,7 +88,7 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
             config,
             run,
             until_drained=False,
-            will_save=config.checkpoint is not None,
+            will_save=config.keeps,
             signals=signals,
             watch=Aloud(len(config.source)),
         )
@@ -99,7 +99,9 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
         raise
 
 
-def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) -> list[Path | None]:
+def _kept(
+    config: JobConfig, run: RunDir, after: BaseException | None = None
+) -> list[Path | str | None]:
     """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
     their memory being left where it is, if there is no room for one."""
     try:
@@ -116,13 +118,13 @@ def _kept(config: JobConfig, run: RunDir, after: BaseException | None = None) ->
     return [one.folder if one is not None else None for one in kept]
 
 
-def _summary(config: JobConfig, run: RunDir, ended: Ending, saved: Path | None) -> str:
+def _summary(config: JobConfig, run: RunDir, ended: Ending, saved: Path | str | None) -> str:
     parts = [f"stopped at step {ended.step}" if ended.step else "stopped without a step"]
     if ended.in_flight is not None:
         parts.append(f"step {ended.in_flight} was under way and is not in it")
     if saved is not None:
         parts.append(f"checkpoint {saved}")
-    elif ended.step and config.checkpoint is None:
+    elif ended.step and not config.keeps:
         parts.append("no checkpoint, for the job file names no folder for one")
     if ended.lost_frames:
         parts.append(f"{ended.lost_frames:,} frames were lost in capture")

@@ -121,3 +121,11 @@ class Shard(Closing):
 
     def close(self) -> None:
         lib.fc_shard_close(self.handle)
+
+
+def applied_step(path: Path) -> int:
+    """The last step that was taken of the shard at `path`; 0 while there is none."""
+    if not path.exists():
+        return 0
+    with Shard.open(path) as shard:
+        return shard.applied_step

@@ -15,6 +15,10 @@ from flowcheck.stages.rundir import RunDir
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
 """A stage that dies so often without having moved its position is not started again."""
+BESIDE = ("persist", "serve")
+"""Stages that no other one needs: whatever becomes of them, the chain goes on."""
+REST_MAX_S = 60.0
+"""Longest wait before one of these is started again; one that lived longer begins at once."""
 
 
 @dataclass
@@ -31,6 +35,13 @@ class Child:
     """Where its position was when it last died."""
     fruitless_s: deque[float] = field(default_factory=lambda: deque(maxlen=FRUITLESS_MAX))
     """Deaths since it last moved."""
+    deaths: int = 0
+    """In a row, of a stage beside the chain."""
+    rests_until_s: float = 0.0
+
+    @property
+    def is_beside(self) -> bool:
+        return self.stage in BESIDE
 
     @property
     def is_capture(self) -> bool:
@@ -67,6 +78,25 @@ class Child:
         self.fruitless_s.append(now)
         return f"{self.stage} {ended} and was restarted"
 
+    def nurse(self, run: RunDir) -> str | None:
+        """Of a stage beside the chain: starts it again once it has died, later each time. A
+        sentence when it has."""
+        assert self.process is not None
+        code, now = self.process.poll(), time.monotonic()
+        if code is None:
+            return None
+        if self.rests_until_s:
+            if now >= self.rests_until_s:
+                self.rests_until_s = 0.0
+                self.spawn(run)
+            return None
+        self.deaths = 1 if now - self.started_s > REST_MAX_S else self.deaths + 1
+        rest_s = 0.0 if self.deaths == 1 else min(REST_MAX_S, 2.0 ** (self.deaths - 1))
+        self.rests_until_s = now + rest_s
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        again = f"again in {rest_s:.0f} s" if rest_s else "again"
+        return f"{self.stage} {ended} and is started {again}{self.last_words(run)}"
+
     def last_words(self, run: RunDir) -> str:
         """The last line of its log, to end a sentence with."""
         log = run.log(self.stage)
@@ -79,6 +109,10 @@ def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, 
     """{stage name: words after `flowcheck stage`}, in the order they are started. reader: a further
     job on the same ports has no capture of its own."""
     stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
+    if config.persist is not None:
+        stages["persist"] = ("persist",)
+    if config.serve is not None:
+        stages["serve"] = ("serve",)
     if reader:
         return stages
     for ring in range(len(config.rings)):

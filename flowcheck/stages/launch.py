@@ -11,7 +11,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Service, run
 
-NAMES = ("capture", "parse", "extract", "update")
+NAMES = ("capture", "parse", "extract", "update", "persist")
 
 
 def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
@@ -42,6 +42,10 @@ def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Servic
         from flowcheck.stages.update import UpdateService
 
         return UpdateService(where, config)
+    if name == "persist" and config.persist is not None:
+        from flowcheck.stages.persist import PersistService
+
+        return PersistService(where, config)
     raise ConfigError("stage", name, f"is one of {', '.join(NAMES)}")
 
 

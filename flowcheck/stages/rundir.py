@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import shutil
@@ -117,6 +118,18 @@ class RunDir(LearnedFiles):
         return self.root / "events.jsonl"
 
     @property
+    def persisted(self) -> Path:
+        """What is durable at the target, and what is under way (vault/persist/told.py)."""
+        return self.root / "persist.json"
+
+    def staged(self, stated: str | None) -> Path:
+        """Where checkpoints lie that are being sent elsewhere; stated: in the job file, shared with
+        other runs."""
+        if stated is None:
+            return self.root / "persist"
+        return Path(stated) / hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:16]
+
+    @property
     def unlearned(self) -> Path:
         """Why no job is learned yet: a list of sentences."""
         return self.root / "unlearned.json"
@@ -186,7 +199,7 @@ class RunDir(LearnedFiles):
 
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
-        own = (self.config, self.steps, self.events, self.audits, self.unlearned)
+        own = (self.config, self.steps, self.events, self.audits, self.unlearned, self.persisted)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *(path for pattern in patterns for path in self.root.glob(pattern))]
 

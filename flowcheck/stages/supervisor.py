@@ -12,7 +12,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
+from flowcheck.plane.shard import applied_step
 from flowcheck.stages.bounded import EVENTS_BYTES, Logs, append_line
 from flowcheck.stages.child import Child, stage_arguments
 from flowcheck.stages.heard import Progress
@@ -75,7 +75,7 @@ class Supervisor:
         return own and all(other._all_up for other in self.beside)
 
     def _consumers(self) -> list[Child]:
-        return [child for child in self._children if not child.is_capture]
+        return [c for c in self._children if not (c.is_capture or c.is_beside)]
 
     def work(self) -> int:
         try:
@@ -109,6 +109,11 @@ class Supervisor:
 
     def _look_after(self, child: Child) -> None:
         if child.process is None:
+            return
+        if child.is_beside:
+            if (sentence := child.nurse(self.run)) is not None:
+                self.progress.notes.append(sentence)
+                self._record({"event": "restart", "stage": child.stage})
             return
         code = child.process.poll()
         waited_s = time.monotonic() - child.started_s
@@ -186,10 +191,7 @@ class Supervisor:
         return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
 
     def _applied(self) -> int:
-        if not self.run.shard.exists():
-            return 0
-        with Shard.open(self.run.shard) as shard:
-            return shard.applied_step
+        return applied_step(self.run.shard)
 
     def stop(self) -> None:
         """Capture first, so that nothing new comes; then along the flow of data, each after what

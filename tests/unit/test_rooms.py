@@ -12,6 +12,7 @@ MAY_IMPORT = {
     "vault": {"vault", "replica", "plane", "wire", "errors", "whole", "config"},
     "stages": {
         "stages",
+        "vault",
         "replica",
         "plane",
         "wire",

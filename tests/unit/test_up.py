@@ -203,7 +203,7 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
 
     monkeypatch.setattr(remains, "_stepped", lambda run: True)
     monkeypatch.setattr(remains, "save_checkpoint", save)
-    kept = remains.keep(SimpleNamespace(checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
+    kept = remains.keep(SimpleNamespace(persist=None, checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
     assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
     assert kept.why.startswith("no checkpoint in /wanted: ")

@@ -1,0 +1,65 @@
+"""A step's files in the form that a setting names, always a folder with a manifest of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.config import PersistConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files.manifest import MANIFEST, path_of
+from flowcheck.replica.given import Given
+from flowcheck.replica.layout import Layout
+from flowcheck.vault.formats import FORMATS
+from flowcheck.vault.formats import write as write_as
+from flowcheck.vault.formats.parts import Options, parts_of
+
+NATIVE = "flowcheck"
+FILE = "checkpoint.pt"
+"""In the folder of a form that is one file."""
+
+
+def check_form(config: PersistConfig) -> None:
+    """Raises ConfigError for a form or an option that there is not."""
+    if config.format not in FORMATS:
+        raise ConfigError("persist.format", config.format, f"is one of {', '.join(FORMATS)}")
+    _options(config.format_options)
+
+
+def write(step: Given, layout: Layout, folder: Path, form: str, options: dict[str, Any]) -> None:
+    """Into an empty folder, each file on disk, manifest.json last.
+
+    Raises StateError where the form cannot hold the step, OSError where there is no room.
+    """
+    if form == NATIVE:
+        checkpoint.write(step, folder, layout)
+        return
+    chosen = _options(options)
+    like = None
+    if chosen.like is not None:
+        from flowcheck.vault.template import load_template
+
+        like = load_template(chosen.like, layout, ())
+    parts = parts_of(step, layout, like)
+    try:
+        if FORMATS[form].folder:
+            whole = folder / ".whole"
+            write_as(parts, whole, form, chosen)
+            for path in sorted(whole.iterdir(), key=lambda one: one.name == MANIFEST):
+                path.rename(folder / path.name)
+            whole.rmdir()
+        else:
+            write_as(parts, folder / FILE, form, chosen)
+            path_of(folder / FILE).rename(folder / MANIFEST)
+    except ConfigError as error:  # of a step, not of the settings
+        raise StateError(f"format {form}: {error}") from error
+
+
+def _options(stated: dict[str, Any]) -> Options:
+    try:
+        return msgspec.convert(stated, Options, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        raise ConfigError("persist.format_options", stated, str(error)) from error

@@ -1,0 +1,86 @@
+"""What lies at a target: a file there of our own, so that nothing else is ever taken away.
+
+A store has no folders that appear whole and no rename. So the ledger says before the first byte
+which checkpoint is being written, after the last one that it is durable, and before the first
+deletion which go; `latest` moves between. Killed anywhere, the next process sees how far it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.errors import StateError
+
+LEDGER = "checkpoints.json"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is durable and was verified."""
+
+    name: str
+    step: int
+    digest: str
+    """Of the replica's state at this step."""
+    bytes: int
+    saved: float
+    """When, in seconds since 1970."""
+    run: str
+    """Whose it is: nobody else takes it away."""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one target."""
+
+    format: int = 1
+    entries: tuple[Entry, ...] = ()
+    """In the order they were saved."""
+    writing: tuple[str, ...] = ()
+    """Names that may be there in part."""
+    leaving: tuple[str, ...] = ()
+    """Names that may be gone in part."""
+
+    def of(self, run: str) -> tuple[Entry, ...]:
+        """Those of one run."""
+        return tuple(entry for entry in self.entries if entry.run == run)
+
+    def with_writing(self, name: str) -> Ledger:
+        return msgspec.structs.replace(self, writing=(*self.writing, name))
+
+    def without_writing(self, *names: str) -> Ledger:
+        left = tuple(name for name in self.writing if name not in names)
+        return msgspec.structs.replace(self, writing=left)
+
+    def with_entry(self, entry: Entry) -> Ledger:
+        """The newest; no longer being written."""
+        others = tuple(one for one in self.entries if one.name != entry.name)
+        added = msgspec.structs.replace(self, entries=(*others, entry))
+        return added.without_writing(entry.name)
+
+    def with_leaving(self, names: tuple[str, ...]) -> Ledger:
+        """No entries any more, before they go."""
+        left = tuple(entry for entry in self.entries if entry.name not in names)
+        return msgspec.structs.replace(self, entries=left, leaving=(*self.leaving, *names))
+
+    def without_leaving(self) -> Ledger:
+        """They are gone."""
+        return msgspec.structs.replace(self, leaving=())
+
+
+def encode(ledger: Ledger) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(ledger), indent=1) + b"\n"
+
+
+def decode(text: bytes | None, where: str) -> Ledger:
+    """An empty one where there is none. Raises StateError for what `encode` did not write."""
+    if text is None:
+        return Ledger()
+    try:
+        ledger = msgspec.json.decode(text, type=Ledger)
+    except msgspec.MsgspecError as error:
+        raise StateError(
+            f"{where}: is not a list of checkpoints of ours ({error}): nothing is written or "
+            "taken away there; name another persist.target, or move that file aside"
+        ) from error
+    if ledger.format != 1:
+        raise StateError(f"{where}: format {ledger.format}, this program reads 1")
+    return ledger

@@ -1,0 +1,90 @@
+"""A folder as a target: checkpoints appear whole by a rename, everything is synced before it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from flowcheck.errors import StateError, naming
+from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.vault.persist.listing import Listing, check
+from flowcheck.vault.persist.pace import Pace
+from flowcheck.whole import growing_apart, sync, write_whole
+
+LEFTOVERS = ".step-*.tmp"
+"""What a killed process left: the step that comes next is another one."""
+COPY_BYTES = 4 << 20
+
+
+class LocalPlace:
+    """See `Place`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root)
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        place = self.root / path
+        with naming(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(place, data)
+
+    def send(self, folder: Path, name: str, listing: Listing, pace: Pace) -> None:
+        final = self.root / name
+        if final.exists():
+            pace.skipped(listing.size_bytes)
+            return
+        with naming(final):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
+                for file in listing.files:
+                    (place / file.name).parent.mkdir(parents=True, exist_ok=True)
+                    _copy(folder / file.name, place / file.name, pace)
+
+    def verify(self, name: str, listing: Listing, pace: Pace) -> None:
+        pace.living()
+        try:
+            if check(self.root / name) != listing:
+                raise StateError(f"{self.root / name}: its {MANIFEST} is not what was written")
+        except StateError:
+            self.remove(name)
+            raise
+        pace.living()
+
+    def remove(self, name: str) -> bool:
+        place = self.root / name
+        if not place.is_dir():
+            return True
+        held = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # it is being served
+            except OSError:  # NFS locks no folder
+                pass
+            (place / MANIFEST).unlink(missing_ok=True)
+            sync(place)
+            shutil.rmtree(place)
+            sync(self.root)
+        finally:
+            os.close(held)
+        return True
+
+
+def _copy(source: Path, to: Path, pace: Pace) -> None:
+    with source.open("rb") as reader, to.open("wb") as writer:
+        while data := reader.read(COPY_BYTES):
+            pace.take(len(data))
+            writer.write(data)
+            pace.moved(len(data))
+        writer.flush()
+        os.fsync(writer.fileno())
+    sync(to.parent)

@@ -1,0 +1,107 @@
+"""Where checkpoints go: what every kind of target can do, and which kind a setting names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from flowcheck.config import PersistConfig
+from flowcheck.errors import ConfigError
+from flowcheck.vault.persist.listing import Listing
+from flowcheck.vault.persist.pace import Pace
+
+PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "az": "adlfs",
+}
+"""What `pip install` is given, by the URL's scheme."""
+
+
+class Place(Protocol):
+    """A target. Paths are relative to it, with / between folders. What fails is a StateError or an
+    OSError with a sentence for the operator."""
+
+    url: str
+
+    def read(self, path: str) -> bytes | None:
+        """A small file; None where there is none."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """A small file: the old content or the new one at every instant, durable behind this."""
+
+    def send(self, folder: Path, name: str, listing: Listing, pace: Pace) -> None:
+        """Makes `name` of the files in `folder`, the manifest last; what a call before this one
+        sent of the same files is not sent again."""
+
+    def verify(self, name: str, listing: Listing, pace: Pace) -> None:
+        """Raises StateError where a file of `name` is not there with its size and its sum."""
+
+    def remove(self, name: str) -> bool:
+        """All of a checkpoint, whole or not, its manifest first. False: somebody reads it just now
+        and it stays."""
+
+
+def open_place(config: PersistConfig, journal: Path) -> Place:
+    """The target of a setting; nothing is asked of it yet. journal: a folder on this machine for
+    what was sent. Raises ConfigError for a URL that nothing here can open."""
+    if config.is_local:
+        from flowcheck.vault.persist.local import LocalPlace
+
+        return LocalPlace(local_path(config.target))
+    from flowcheck.vault.persist.store import StorePlace
+
+    return StorePlace(config.target, file_system(config), journal)
+
+
+def local_path(target: str) -> Path:
+    """Of a folder, named as it is or as file://..."""
+    parts = urlsplit(target)
+    return Path(target if not parts.scheme else parts.netloc + parts.path)
+
+
+def check_target(config: PersistConfig) -> None:
+    """Raises ConfigError where the URL's scheme is unknown or its package is missing here."""
+    if not config.is_local:
+        file_system_class(config.target, "persist.target")
+
+
+def file_system_class(url: str, key: str) -> Any:
+    """fsspec's class for a URL. Raises ConfigError, naming what to install."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ConfigError(key, url, "needs fsspec: pip install fsspec") from error
+    scheme = urlsplit(url).scheme
+    try:
+        return fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        package = PACKAGES.get(scheme)
+        right = f"needs {package}: pip install {package}" if package else f"needs more: {error}"
+        raise ConfigError(key, url, right) from error
+    except ValueError as error:
+        right = f"{scheme}:// is no scheme that fsspec knows"
+        raise ConfigError(key, url, right) from error
+
+
+def file_system(config: PersistConfig) -> Any:
+    """fsspec's file system of the target, with a limit to every wait where it takes one."""
+    return opened(config.target, config.options, config.timeout_s, "persist")
+
+
+def opened(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
+    """fsspec's file system of a URL. key: the table of settings, for what is wrong with them."""
+    kind = file_system_class(url, f"{key}.target")
+    arguments = {"use_listings_cache": False, "skip_instance_cache": True} | options
+    if urlsplit(url).scheme in ("s3", "s3a"):
+        limits = {"connect_timeout": min(timeout_s, 10.0), "read_timeout": timeout_s}
+        arguments["config_kwargs"] = limits | dict(options.get("config_kwargs", {}))
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}.options", sorted(options), f"are refused: {error}") from error

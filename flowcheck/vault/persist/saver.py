@@ -1,0 +1,229 @@
+"""One save, from a step in memory to a `latest` that names it, and on from wherever a kill came.
+
+The order: the ledger names what is being written; files, the manifest last; all is verified; the
+ledger has it; `latest` names it; what need not stay leaves the ledger, then goes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from flowcheck.config import PersistConfig
+from flowcheck.errors import FlowCheckError, StateError, naming
+from flowcheck.replica.files.latest import LATEST
+from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.vault.persist import ledger as ledgers
+from flowcheck.vault.persist.journal import SENT
+from flowcheck.vault.persist.ledger import LEDGER, Entry, Ledger
+from flowcheck.vault.persist.listing import Listing, check, listing, listing_of
+from flowcheck.vault.persist.local import LEFTOVERS, LocalPlace
+from flowcheck.vault.persist.pace import Pace
+from flowcheck.vault.persist.places import Place
+from flowcheck.vault.persist.schedule import leaving
+from flowcheck.whole import growing_apart
+
+
+class HeldStep(Protocol):
+    """A step that holds still."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def write(self, folder: Path) -> None:
+        """Its files into an empty folder, each on disk, the manifest last."""
+
+
+class Source(Protocol):
+    """Where steps come from."""
+
+    name: str
+    """Whose they are, in the ledger."""
+
+    def hold(self, step: int) -> AbstractContextManager[HeldStep]:
+        """Raises StateError where it is not held, or did not hold still."""
+
+
+class Saver:
+    """What one process does at a time with one target."""
+
+    def __init__(self, config: PersistConfig, place: Place, staging: Path, source: Source) -> None:
+        self._config, self._place, self._source = config, place, source
+        self._staging = staging
+        self._direct = isinstance(place, LocalPlace) and config.rate_limit_bytes_s is None
+        self.pace = Pace(config.rate_limit_bytes_s)
+        self.on_phase: Callable[[str, int, int], None] = lambda *_: None
+        """Told what begins, of which step, and how many bytes that is (0: not known)."""
+        self._far = False
+        """What is under way waits for the target."""
+
+    def stands_still(self, limit_s: float) -> bool:
+        """Nothing moved at the target for so long; writing and reading here take what they take."""
+        return self._far and time.monotonic() - self.pace.moved_s > limit_s
+
+    def durable(self) -> Entry | None:
+        """The newest checkpoint of this run at the target."""
+        own = self._ledger().of(self._source.name)
+        return own[-1] if own else None
+
+    def unfinished(self) -> bool:
+        """A part of a checkpoint was sent: `save` goes on with that one, whatever it is told."""
+        return any((self._staging / f"{name}{SENT}").exists() for name in self._staged_names())
+
+    def save(self, step: int) -> Entry:
+        """Makes `step`, or what is unfinished, durable; it is `latest` behind this.
+
+        Raises StateError or OSError; the step, and all that was durable, are as they were then.
+        """
+        ledger = self._cleaned(self._ledger())
+        if self._direct:
+            return self._save_direct(ledger, step)
+        names = self._staged_names()
+        begun = [name for name in names if (self._staging / f"{name}{SENT}").exists()]
+        for name in set(names) - set(begun[:1]):
+            shutil.rmtree(self._staging / name, ignore_errors=True)
+        if begun:
+            return self._send(ledger, begun[0])
+        return self._send(ledger, self._stage(ledger, step))
+
+    def _save_direct(self, ledger: Ledger, step: int) -> Entry:
+        assert isinstance(self._place, LocalPlace)
+        root = self._place.root
+        with self._source.hold(step) as held:
+            name = self._name(ledger, held)
+            if (root / name).exists():
+                found = listing(root / name)
+            else:
+                ledger = self._noted(ledger.with_writing(name))
+                self.on_phase("writing", held.step, 0)
+                with self._new_folder(root / name) as folder:
+                    held.write(folder)
+                    self.pace.living()
+                    self.on_phase("verifying", held.step, 0)
+                    found = check(folder)
+                self.pace.moved(found.size_bytes)
+        return self._finish(ledger, name, found)
+
+    def _stage(self, ledger: Ledger, step: int) -> str:
+        """A whole checkpoint below the staging folder; its name."""
+        with self._source.hold(step) as held:
+            name = self._name(ledger, held)
+            self.on_phase("writing", held.step, 0)
+            with self._new_folder(self._staging / name) as folder:
+                held.write(folder)
+                self.pace.living()
+        return name
+
+    def _send(self, ledger: Ledger, name: str) -> Entry:
+        folder = self._staging / name
+        try:
+            found = check(folder)
+        except StateError:
+            shutil.rmtree(folder, ignore_errors=True)  # the next attempt makes another one
+            raise
+        if name not in ledger.writing:
+            ledger = self._noted(ledger.with_writing(name))
+        self.on_phase("sending", found.step, found.size_bytes)
+        self.pace.living()
+        self._far = not isinstance(self._place, LocalPlace)
+        self._place.send(folder, name, found, self.pace)
+        self.on_phase("verifying", found.step, found.size_bytes)
+        self._place.verify(name, found, self.pace)
+        entry = self._finish(ledger, name, found)
+        self._far = False
+        shutil.rmtree(folder, ignore_errors=True)
+        (self._staging / f"{name}{SENT}").unlink(missing_ok=True)
+        return entry
+
+    def _finish(self, ledger: Ledger, name: str, found: Listing) -> Entry:
+        """It is durable and verified: the ledger, `latest`, and what leaves for it."""
+        self.pace.living()
+        entry = Entry(
+            name=name,
+            step=found.step,
+            digest=found.digest,
+            bytes=found.size_bytes,
+            saved=time.time(),
+            run=self._source.name,
+        )
+        ledger = self._noted(ledger.with_entry(entry))
+        self._place.write(LATEST, f"{name}\n".encode())
+        own = ledger.of(self._source.name)
+        steps = [one.step for one in own]
+        gone = leaving(steps, self._config.keep_last, self._config.keep_every)
+        names = tuple(own[index].name for index in gone)
+        if names:
+            self._remove_leaving(self._noted(ledger.with_leaving(names)))
+        return entry
+
+    def _remove_leaving(self, ledger: Ledger) -> Ledger:
+        held = tuple(name for name in ledger.leaving if not self._place.remove(name))
+        if held != ledger.leaving:
+            ledger = self._noted(ledger.without_leaving().with_leaving(held))
+        return ledger
+
+    def _cleaned(self, ledger: Ledger) -> Ledger:
+        """What a killed process left at the target is whole, or goes."""
+        if ledger.leaving:
+            ledger = self._remove_leaving(ledger)
+        staged = self._staged_names()
+        for name in [one for one in ledger.writing if one not in staged]:
+            if self._direct and (found := self._whole(name)) is not None:
+                self._finish(ledger, name, found)
+                ledger = self._ledger()
+            elif name not in [one.name for one in ledger.entries]:
+                self._place.remove(name)
+                ledger = self._noted(ledger.without_writing(name))
+        return ledger
+
+    def _whole(self, name: str) -> Listing | None:
+        assert isinstance(self._place, LocalPlace)
+        try:
+            return check(self._place.root / name)
+        except StateError:
+            return None
+
+    def _name(self, ledger: Ledger, held: HeldStep) -> str:
+        """step-N; where another past of the job, or somebody else, has left a step of this number
+        there, with the digest behind it."""
+        name = f"step-{held.step}"
+        known = {entry.name: entry.digest for entry in ledger.entries}
+        if name in ledger.leaving or known.get(name, held.digest) != held.digest:
+            return f"{name}-{held.digest[:8]}"
+        if name not in known and name not in ledger.writing:
+            there = self._place.read(f"{name}/{MANIFEST}")
+            if there is not None and _digest(there, name) != held.digest:
+                return f"{name}-{held.digest[:8]}"
+        return name
+
+    def _ledger(self) -> Ledger:
+        return ledgers.decode(self._place.read(LEDGER), f"{self._place.url}/{LEDGER}")
+
+    def _noted(self, ledger: Ledger) -> Ledger:
+        self._place.write(LEDGER, ledgers.encode(ledger))
+        return ledger
+
+    def _staged_names(self) -> list[str]:
+        folders = self._staging.glob("step-*") if not self._direct else ()
+        return sorted(one.name for one in folders if one.is_dir())
+
+    @contextmanager
+    def _new_folder(self, final: Path) -> Iterator[Path]:
+        with naming(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with growing_apart(final, leftovers=LEFTOVERS, folder=True) as folder:
+                yield folder
+
+
+def _digest(manifest: bytes, name: str) -> str:
+    try:
+        return listing_of(manifest, name).digest
+    except FlowCheckError:
+        return ""

@@ -1,0 +1,118 @@
+"""A replica in shared memory whose steps are saved, and what others than we say of the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flowcheck.config import OptimizerConfig, PersistConfig, load_job
+from flowcheck.ops.chain import create
+from flowcheck.replica import checkpoint
+from flowcheck.replica.given import Given, given
+from flowcheck.replica.kept.snapshot import held
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.model import optimizer_in
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.persist.places import open_place
+from flowcheck.vault.persist.saver import Saver
+from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.job_file import encode_job
+from flowcheck.wire.terms import Rule
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
+
+
+def replica_in(path: Path, elements: int = 1000, *, spare: int = 1) -> Replica:
+    """A new one at step 0, with room for so many versions to spare."""
+    layout = Layout.of_shapes([(elements,), (3,)])
+    weights = np.linspace(-1, 1, layout.elements).astype(np.float32)
+    each = 4 * 3 * layout.elements + 64
+    return Replica.create(path, layout, ADAMW, weights, keep_bytes=spare * each)
+
+
+def take(replica: Replica, steps: int = 1) -> None:
+    for step in range(replica.step + 1, replica.step + 1 + steps):
+        gradient = np.random.default_rng(step).standard_normal(replica.layout.elements)
+        replica.apply(step, gradient.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Held:
+    given: Given
+    layout: Layout
+
+    @property
+    def step(self) -> int:
+        return self.given.step
+
+    @property
+    def digest(self) -> str:
+        return self.given.digest
+
+    def write(self, folder: Path) -> None:
+        checkpoint.write(self.given, folder, self.layout)
+
+
+class Steps:
+    """Of a state file, whoever steps it."""
+
+    def __init__(self, path: Path, name: str = "run") -> None:
+        self._path, self.name = path, name
+
+    @contextmanager
+    def hold(self, step: int) -> Iterator[Held]:
+        with held(self._path, ADAMW) as snapshot:
+            yield Held(given(snapshot), snapshot.layout)
+
+
+def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
+    return Saver(config, open_place(config, staging), staging, Steps(state, name))
+
+
+def proved(folder: Path) -> int:
+    """The step of a checkpoint, loaded by safetensors itself and with the sums its manifest tells,
+    by hashlib."""
+    from safetensors.torch import load_file
+
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest["files"]
+    for name, told in manifest["files"].items():
+        data = (folder / name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (told["bytes"], told["sha256"])
+    assert load_file(folder / "model.safetensors")
+    counts = load_file(folder / "optimizer.safetensors")
+    step = int(counts["param.0/step"].item())
+    assert step == manifest["step"]
+    return step
+
+
+def run_with_replica(root: Path, memory: Path, job_file: str, elements: int = 1000) -> RunDir:
+    """A run directory as the chain of this job file leaves it after it learned a job of one
+    parameter; its replica is at step 0 of `replica_of`."""
+    path = root.parent / "job.toml"
+    path.write_text(
+        f'run = "{root}"\n[[source]]\ninterface = "none0"\n[ring]\nslots = 64\n[staging]\n'
+        "size_bytes = 1_048_576\n[optimizer]\nname = 'adamw'\nlearning_rate = 0.1\n" + job_file
+    )
+    run, _ = create(load_job(path), root)
+    sizes = Parameter(sizes=(elements,), strides=(1,))
+    job = Job(
+        rule=Rule.V2_20, communicators=(), edges=(), parameters=(sizes,),
+        first_buckets=((0,),), buckets=((0,),), first=(), each=(),
+    )  # fmt: skip
+    run.learned_job.write_bytes(encode_job(job))
+    layout = Layout.of_shapes([(elements,)])
+    weights = np.linspace(-1, 1, elements).astype(np.float32)
+    Replica.create(run.replica, layout, optimizer_in(run), weights, keep_bytes=1 << 20).close()
+    return run
+
+
+def replica_of(run: RunDir) -> Replica:
+    return Replica.open(run.replica, optimizer_in(run))

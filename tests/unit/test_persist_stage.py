@@ -1,0 +1,138 @@
+"""The stage: what it saves beside a replica that goes on, what it says, and what its end costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from support.persisting import proved, replica_of, run_with_replica, take
+from support.supervised import Clock, FakeProcess
+
+from flowcheck.config import encode_config
+from flowcheck.ops import durable, remains
+from flowcheck.stages import child
+from flowcheck.stages.child import Child, stage_arguments
+from flowcheck.stages.rundir import RunDir
+
+WAIT_S = 60.0
+
+
+def until(true: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> None:
+    for _ in range(int(WAIT_S / 0.05)):
+        if true():
+            return
+        tick()
+        Event().wait(0.05)
+    raise AssertionError("it never came")
+
+
+@contextmanager
+def stage(run: RunDir) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "flowcheck", "stage", "persist", "--run", str(run.root)]
+    with run.log("persist").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def run(tmp_path: Path, target: Path) -> Iterator[RunDir]:
+    stated = f'[persist]\ntarget = "{target}"\nevery_steps = 5\nkeep_last = 2\n'
+    made = run_with_replica(tmp_path / "run", tmp_path, stated)
+    yield made
+    made.remove()
+
+
+def told(run: RunDir) -> dict[str, Any]:
+    state = durable.read(run)
+    assert state is not None
+    return state
+
+
+def test_steps_become_durable_while_the_replica_goes_on_and_failures_are_seen_at_once(
+    run: RunDir, target: Path, tmp_path: Path
+) -> None:
+    replica = replica_of(run)
+    with stage(run) as process:
+        until(lambda: told(run)["durable_step"] is not None, lambda: take(replica))
+        assert proved(target / told(run)["durable_name"]) >= 5
+        aside = tmp_path / "aside"
+        target.rename(aside)
+        target.write_text("no folder any more")
+        until(lambda: told(run)["attempts"] > 1, lambda: take(replica))
+        state = told(run)
+        assert "Not a directory" in state["error"] or "File exists" in state["error"]
+        (_, failing, *_) = (*durable.sentences(state, replica.step), "")
+        assert failing.startswith("[red]saving fails[/] (2 attempts)")
+        before = state["durable_step"]
+        target.unlink()
+        aside.rename(target)
+        until(lambda: not told(run)["attempts"] and told(run)["durable_step"] > before)
+        assert told(run)["error"] == ""
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    assert replica.step > before
+    replica.close()
+
+
+def test_the_last_step_goes_the_same_way_when_the_chain_stops(run: RunDir, target: Path) -> None:
+    replica = replica_of(run)
+    take(replica, 3)
+    replica.close()
+    kept, why = remains.keep_all(run.settings(), run)
+    assert why == ""
+    assert [one.folder for one in kept if one is not None] == [target / "step-3"]
+    assert (target / "latest").read_text() == "step-3\n"
+    assert proved(target / "step-3") == 3
+
+
+def test_a_last_step_that_its_target_refuses_is_kept_below_the_run(
+    run: RunDir, target: Path
+) -> None:
+    replica = replica_of(run)
+    take(replica, 3)
+    replica.close()
+    target.write_text("no folder")
+    kept, _ = remains.keep_all(run.settings(), run)
+    assert kept[0] is not None and kept[0].folder == run.root / "rescued" / "step-3"
+    assert str(target) in kept[0].why
+
+
+def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_never_the_chain(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeProcess.started, FakeProcess.said = [], []
+    clock = Clock()
+    monkeypatch.setattr(child.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(child, "time", clock)
+    own = Child("persist", ("persist",))
+    own.spawn(run)
+    said = []
+    for _ in range(400):
+        clock.now_s += 1
+        FakeProcess.started[-1].code = 1
+        said.append(own.nurse(run))
+    sentences = [one for one in said if one]
+    assert "persist ended with exit code 1 and is started again without a word" in sentences[0]
+    assert "again in 2 s" in sentences[1] and "again in 60 s" in sentences[-1]
+    assert 9 < len(FakeProcess.started) < 20
+
+
+def test_only_a_job_that_states_it_has_the_stage(run: RunDir) -> None:
+    settings = run.settings()
+    assert list(stage_arguments(settings))[:3] == ["update", "extract", "persist"]
+    assert b"kept" in encode_config(settings)
