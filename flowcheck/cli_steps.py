@@ -12,45 +12,108 @@ from flowcheck.options import DEFAULT_RUN, Json, Run
 
 
 def restore(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file or folder to write; the trainer's resume flag takes it. Of several jobs "
+            "a folder."
+        ),
+    ],
     template: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             help="Any checkpoint the trainer wrote in this job: the form to fill. Of several jobs "
             "one of each."
         ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The file to write; the trainer's resume flag takes it. Of several jobs a folder."
-        ),
-    ],
-    run: Run = DEFAULT_RUN,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="A step-N folder instead of a run's newest step.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="Instead of a template: flowcheck, torch, dcp, safetensors, huggingface, "
+            "deepspeed or megatron.",
+        ),
+    ] = None,
+    run: Run = DEFAULT_RUN,
+    step: Annotated[
+        str, typer.Option(help="A step that is kept, or latest.", metavar="N|latest")
+    ] = "latest",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A step-N folder, or a folder of them, instead of a run's step."),
+    ] = None,
+    keys: Annotated[
+        str,
+        typer.Option(
+            help="Of torch and dcp: model=state_dict,optimizer=app.optim,step=global_step,..."
+        ),
+    ] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="An earlier checkpoint of the job, or a model's folder: names, buffers and "
+            "configuration come from it."
+        ),
+    ] = None,
+    shard_mb: Annotated[
+        int, typer.Option(help="Of huggingface: megabytes of a file at most.", min=1)
+    ] = 5000,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the newest step as a checkpoint of the trainer's own, ready to resume from.
+    """Write a step as a checkpoint the trainer resumes from: in the form of its own, or by format.
 
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
+
+    Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
     """
     from flowcheck.ops import restore as verb
     from flowcheck.ops import restore_all
 
+    number = _step(step)
+    if form is not None:
+        if template:
+            raise ConfigError("--format", form, "does not go with --template: give one of them")
+        from flowcheck.ops import restore_as
+        from flowcheck.vault.formats.parts import Options, keys_in
+
+        options = Options(keys_in(keys), like, shard_mb * 1_000_000)
+        asked = restore_as.Asked(form, out, options, number, force)
+        raise typer.Exit(restore_as.run(run, asked, checkpoint=checkpoint, as_json=as_json))
+    if not template:
+        right = "or --format NAME says in what form the step is to be written"
+        raise ConfigError("--template", "none", right)
     if len(template) > 1 or restore_all.asked(run, checkpoint):
         if checkpoint is not None:
             raise ConfigError("--checkpoint", str(checkpoint), "is of one job: give its template")
+        if number is not None:
+            raise ConfigError("--step", step, "is of one job: --run RUN/jobs/N names it")
         raise typer.Exit(restore_all.run(run, template, out, force=force, as_json=as_json))
-    raise typer.Exit(
-        verb.run(run, template[0], out, checkpoint=checkpoint, force=force, as_json=as_json)
-    )
+    which = verb.Which(checkpoint, number)
+    raise typer.Exit(verb.run(run, template[0], out, which=which, force=force, as_json=as_json))
+
+
+def _step(stated: str) -> int | None:
+    """None for the newest. Raises ConfigError."""
+    if stated == "latest":
+        return None
+    if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
+        raise ConfigError("--step", stated, "is a number of steps taken, or latest")
+    return int(stated)
 
 
 def audit(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="The trainer's file.")],
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="The trainer's file, or a folder of DCP's, Hugging Face's, DeepSpeed's ...",
+        ),
+    ],
     run: Run = DEFAULT_RUN,
+    step: Annotated[
+        int | None, typer.Option(help="Where nothing in it tells of which step it is.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Hold the replica against a checkpoint the trainer wrote itself, bit for bit.
@@ -59,7 +122,7 @@ def audit(
     """
     from flowcheck.ops import audit as verb
 
-    raise typer.Exit(verb.run(run, checkpoint, as_json=as_json))
+    raise typer.Exit(verb.run(run, checkpoint, step, as_json=as_json))
 
 
 def base(

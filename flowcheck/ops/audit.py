@@ -26,13 +26,13 @@ DIFFERENT = 1
 SHOWN = 8
 
 
-def run(root: Path, file: Path, *, as_json: bool) -> int:
+def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> int:
     """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
     the step is not known or the file does not fit."""
     where = RunDir(root)
     if len(runs := every(where)) > 1:
-        where = _one_of(runs, file)
-    found = _audited(where, file)
+        where = _one_of(runs, file, step)
+    found = _audited(where, file, step)
     line = AuditLine(
         step=found.step,
         passed=found.passed,
@@ -51,13 +51,13 @@ def run(root: Path, file: Path, *, as_json: bool) -> int:
     return 0 if found.passed else DIFFERENT
 
 
-def _one_of(runs: Sequence[RunDir], file: Path) -> RunDir:
+def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
     """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
     is equal to none, as then nothing tells, or to several."""
     passed, why = [], []
     for number, own in enumerate(runs, 1):
         try:
-            found = _audited(own, file)
+            found = _audited(own, file, step)
         except StateError as error:
             why.append(f"job {number}: {error}")
             continue
@@ -74,12 +74,12 @@ def _one_of(runs: Sequence[RunDir], file: Path) -> RunDir:
     )
 
 
-def _audited(where: RunDir, file: Path) -> audit.Audit:
+def _audited(where: RunDir, file: Path, step: int | None) -> audit.Audit:
     where.settings()
     if not where.replica.exists():
         raise StateError(f"{where.root}: there is no replica yet")
     layout, kept = peek_versions(where.replica)
-    template = load_template(file, layout, stated_names(layout))
+    template = load_template(file, layout, stated_names(layout), step)
     if template.step in kept:
         try:
             taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)

@@ -1,8 +1,9 @@
-"""`flowcheck restore`: the newest step in the trainer's own checkpoint format."""
+"""`flowcheck restore --template`: a step in the form of the trainer's own checkpoint."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -16,18 +17,30 @@ from flowcheck.vault import restore
 from flowcheck.vault.template import load_template
 
 
-def run(
-    root: Path, template: Path, out: Path, *, checkpoint: Path | None, force: bool, as_json: bool
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The step that is asked for."""
+
+    checkpoint: Path | None = None
+    """A checkpoint's folder, or one of them; None: of the run."""
+    step: int | None = None
+    """None: the newest."""
+
+
+def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
     """Writes `out`. Raises ConfigError, StateError where there is no step or it does not fit."""
     if out.exists() and not force:
         raise ConfigError("--out", str(out), "is there already: name another file, or --force")
     if not out.parent.is_dir():
         raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
+    checkpoint = which.checkpoint
+    if template.is_dir():
+        right = "is a folder: --format NAME --like FOLDER writes one in its place"
+        raise ConfigError("--template", str(template), right)
     if checkpoint is not None:
-        found = steps.from_checkpoint(checkpoint)
+        found = steps.from_checkpoint(checkpoint, which.step)
     else:
-        found = steps.newest(RunDir(root), settle=True)
+        found = steps.newest(RunDir(root), settle=True, step=which.step)
     filled = give_back(found, template, out)
     audit = last_audit(RunDir(root)) if checkpoint is None else None
     audited = audit.step if audit is not None and audit.passed else None

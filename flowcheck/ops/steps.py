@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -15,6 +17,7 @@ from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.stages.assumed import assumed
@@ -23,6 +26,7 @@ from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
+from flowcheck.vault.formats.told import output_in
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
@@ -46,34 +50,76 @@ class Found:
     where: str
 
 
-def newest(run: RunDir, *, settle: bool) -> Found:
+def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
     """The newest step of a run: of its replica, else of the checkpoint its job names.
 
     settle: first let frames that were captured already become steps, as long as anything moves;
-    of a job that goes on sending, the newest step there is.
-    Raises ConfigError without a run, StateError without a step.
+    of a job that goes on sending, the newest step there is. step: that one instead.
+    Raises ConfigError without a run, StateError without the step.
     """
     config = run.settings()
-    if settle and run.stage_pids():
+    if settle and step is None and run.stage_pids():
         _settle(run, config)
-    if run.replica.exists():
-        taken = snapshot.of_state(run.replica, optimizer_in(run))
-        if taken.step == 0 and incarnation_of(run).step is None:
-            raise StateError(
-                f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
-            )
-        names = stated_names(taken.layout)
-        return Found(taken, names, assumed(run), f"the replica of {run.root}")
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        return _of_replica(run, snapshot.of_state(run.replica, optimizer_in(run), step))
+    return _of_files(run, config, step)
+
+
+@contextmanager
+def holding(run: RunDir, *, settle: bool, step: int | None = None) -> Iterator[Found]:
+    """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
+    nothing is copied where the replica has a version to spare (replica/kept/snapshot.py)."""
+    config = run.settings()
+    if settle and step is None and run.stage_pids():
+        _settle(run, config)
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        with snapshot.held(run.replica, optimizer_in(run), step) as taken:
+            yield _of_replica(run, taken)
+        return
+    yield _of_files(run, config, step)
+
+
+def _of_replica(run: RunDir, taken: Snapshot) -> Found:
+    if taken.step == 0 and incarnation_of(run).step is None:
+        raise StateError(
+            f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
+        )
+    return Found(taken, stated_names(taken.layout), assumed(run), f"the replica of {run.root}")
+
+
+def _of_files(run: RunDir, config: JobConfig, step: int | None) -> Found:
+    """A step that the run's replica does not hold."""
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
+    if step is not None:
+        named = [path for path in kept if path.name == f"step-{step}"]
+        if not named:
+            held = sorted({*_steps_of(kept), *_versions(run)})
+            there = ", ".join(map(str, held)) or "none"
+            raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
+        kept = named
     if not kept:
         why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
     return from_checkpoint(kept[-1])
 
 
-def from_checkpoint(folder: Path) -> Found:
-    """The step of a checkpoint folder. Raises StateError where it is not whole."""
+def _versions(run: RunDir) -> list[int]:
+    return list(peek_versions(run.replica)[1]) if run.replica.exists() else []
+
+
+def _steps_of(kept: list[Path]) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in kept]
+
+
+def from_checkpoint(folder: Path, step: int | None = None) -> Found:
+    """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
+    that one instead. Raises StateError where there is none, or it is not whole."""
+    if step is not None and (folder / f"step-{step}").is_dir():
+        folder /= f"step-{step}"
+    folder = output_in(folder)
     manifest = load_manifest(folder)
+    if step not in (None, manifest.step):
+        raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
     taken = checkpoint.snapshot_of(folder)
     return Found(taken, stated_names(taken.layout), manifest.assumed, str(folder))
 

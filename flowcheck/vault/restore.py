@@ -122,7 +122,7 @@ def save_into(tree: Any, file: BinaryIO) -> None:
 
 def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
     assert template.optimizer is not None
-    state: dict[int, dict[str, Any]] = template.optimizer["state"]
+    state: dict[int | str, dict[str, Any]] = template.optimizer["state"]
     counter = (optimizers.STEP_COUNT,) if optimizers.counts_steps(snapshot.optimizer) else ()
     ordered = (*counter, *optimizers.state_names(snapshot.optimizer))  # as torch makes them
     wanted = set(ordered)

@@ -156,7 +156,7 @@ def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, 
         node = tree
         for name in above:
             node = node.setdefault(name, {})
-            if not isinstance(node, dict):
+            if any(node is other for other in found.values()):
                 raise ConfigError("--keys", f"{part}={key}", f"{name} is another part's key")
         if last in node:
             raise ConfigError("--keys", f"{part}={key}", "two parts have this key")

@@ -1,0 +1,151 @@
+"""`flowcheck restore --format`: a step in a format by name, without a checkpoint to fill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops import steps
+from flowcheck.ops.bar import growing_bar
+from flowcheck.ops.chain import last_audit
+from flowcheck.replica.files.check import check
+from flowcheck.replica.files.manifest import Manifest
+from flowcheck.replica.given import given
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.formats import FORMATS, read, write
+from flowcheck.vault.formats.parts import Options, Parts, parts_of
+from flowcheck.vault.formats.told import form_of
+from flowcheck.vault.template import Template, read_template
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be written, and where."""
+
+    form: str
+    out: Path
+    options: Options = field(default_factory=Options)
+    step: int | None = None
+    """None: the newest."""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written, and how fast."""
+
+    manifest: Manifest
+    size_bytes: int
+    took_s: float
+
+    @property
+    def rate(self) -> str:
+        gigabytes = self.size_bytes / 1e9
+        return f"{gigabytes:.2f} GB in {self.took_s:.1f} s, {gigabytes / self.took_s:.2f} GB/s"
+
+
+def run(root: Path, asked: Asked, *, checkpoint: Path | None, as_json: bool) -> int:
+    """Writes `asked.out`. Raises ConfigError, StateError where there is no such step or it does not
+    fit."""
+    check_asked(asked)
+    with step_of(root, asked.step, checkpoint) as found:
+        written = restore_from(found, asked)
+        audit = last_audit(RunDir(root)) if checkpoint is None else None
+    audited = audit.step if audit is not None and audit.passed else None
+    manifest = written.manifest
+    if as_json:
+        result = {
+            "step": manifest.step,
+            "format": manifest.form,
+            "out": str(asked.out),
+            "from": found.where,
+            "bytes": written.size_bytes,
+            "seconds": round(written.took_s, 3),
+            "assumed": manifest.assumed,
+            "not_full": manifest.lacks,
+            "older": manifest.older,
+            "audited": audited,
+        }
+        print(json.dumps(result))
+        return 0
+    say = Console(highlight=False, soft_wrap=True).print
+    say(f"{asked.out}: step {manifest.step} of {found.where}, as {manifest.form}: {written.rate}")
+    say(
+        f"  read back: {len(manifest.files)} files, {len(manifest.tensors)} tensors, all as written"
+    )
+    if manifest.lacks:
+        say(f"  NOT a full resume: {manifest.lacks}")
+    for name, of in manifest.older.items():
+        say(f"  of step {of}: {name}")
+    for sentence in manifest.assumed:
+        say(f"  assumed: {sentence}")
+    if checkpoint is None and audited is None:
+        say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
+    return 0
+
+
+def check_asked(asked: Asked) -> None:
+    """Raises ConfigError for what cannot be written, before anything is read."""
+    if asked.form not in FORMATS:
+        raise ConfigError("--format", asked.form, f"is one of {', '.join(FORMATS)}")
+    if asked.out.exists() and not asked.force:
+        raise ConfigError("--out", str(asked.out), "is there already: name another, or --force")
+    if not asked.out.parent.is_dir():
+        right = f"there is no folder {asked.out.parent}: make it first"
+        raise ConfigError("--out", str(asked.out), right)
+
+
+@contextmanager
+def step_of(root: Path, step: int | None, checkpoint: Path | None) -> Iterator[steps.Found]:
+    """The step that is asked for: of a checkpoint folder, else of a run, in place."""
+    if checkpoint is not None:
+        yield steps.from_checkpoint(checkpoint, step)
+        return
+    with steps.holding(RunDir(root), settle=True, step=step) as found:
+        yield found
+
+
+def restore_from(found: steps.Found, asked: Asked) -> Written:
+    """Writes a step that was found, reads it back and holds it against its sums. Raises StateError
+    where it does not fit or does not read back, OSError where there is no room."""
+    parts = parts_in(found, asked.form, asked.options)
+    begun_s = time.monotonic()
+    with growing_bar(asked.out, _bytes(parts)):
+        manifest = write(parts, asked.out, asked.form, asked.options, force=asked.force)
+    root = asked.out if asked.out.is_dir() else asked.out.parent
+    if faults := check(root, manifest, whole_files=False):
+        raise StateError(f"{asked.out}: {faults[0]}: it does not read back as it was written")
+    size_bytes = sum(file.bytes for file in manifest.files.values())
+    return Written(manifest, size_bytes, time.monotonic() - begun_s)
+
+
+def parts_in(found: steps.Found, form: str, options: Options) -> Parts:
+    """The step with what an earlier checkpoint tells beside it."""
+    whole = given(found.snapshot, assumed=found.assumed)
+    like = _template(options.like, found, form) if options.like is not None else None
+    return parts_of(whole, found.snapshot.layout, like)
+
+
+def _template(like: Path, found: steps.Found, form: str) -> Template | None:
+    """An earlier checkpoint; None for a model's folder that holds its configuration alone."""
+    if form == "huggingface" and (like / "config.json").is_file():
+        try:
+            form_of(like)
+        except StateError:
+            return None
+    tree = read(like).tree
+    return read_template(tree, found.snapshot.layout, found.names, str(like), step=0)
+
+
+def _bytes(parts: Parts) -> int:
+    """Of all tensors of a step, as far as they are its own."""
+    states = parts.named_states.values()
+    held = [value for state in states for value in state.values() if hasattr(value, "nbytes")]
+    return sum(tensor.nbytes for tensor in (*parts.own.values(), *held))

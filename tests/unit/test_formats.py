@@ -1,0 +1,262 @@
+"""A step in each format: torch and safetensors load it, trainers go on from it, torn ones are
+refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+from support.steps import Net, given_of, layout_of, made, trained
+from typer.testing import CliRunner
+
+import flowcheck
+from flowcheck.cli import app
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files.check import check
+from flowcheck.replica.files.manifest import load_manifest
+from flowcheck.vault.formats import FORMATS, read, write
+from flowcheck.vault.formats.parts import Options, Parts, keys_in, parts_of
+from flowcheck.vault.template import read_template
+
+BEFORE, AFTER = 3, 6
+WHOLE = ("flowcheck", "torch", "dcp")
+"""Formats of a full resume, in one process."""
+ALONE = ("safetensors", "huggingface")
+
+
+@pytest.fixture(scope="module")
+def step() -> Parts:
+    net, optimizer = made()
+    trained(net, optimizer, 1, BEFORE)
+    return parts_of(given_of(net, optimizer, BEFORE), layout_of(net))
+
+
+@pytest.fixture(scope="module")
+def kept(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of checkpoints with one in it."""
+    out = tmp_path_factory.mktemp("kept")
+    checkpoint.save_given(step.given, out, step.layout)
+    return out
+
+
+def run(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout
+
+
+def test_a_trainer_loads_the_file_under_its_own_keys_and_goes_on_bit_for_bit(
+    step: Parts, tmp_path: Path
+) -> None:
+    keys = keys_in("model=app.net,optimizer=app.optim,step=global_step,scheduler=")
+    write(step, tmp_path / "step.pt", "torch", Options(keys))
+    tree = torch.load(tmp_path / "step.pt", weights_only=True)
+    assert tree.keys() == {"app", "global_step"} and tree["global_step"] == BEFORE
+    net, optimizer = made(seed=99)
+    net.load_state_dict(tree["app"]["net"], strict=True)
+    optimizer.load_state_dict(tree["app"]["optim"])
+    trained(net, optimizer, BEFORE + 1, AFTER)
+    straight, its = made()
+    trained(straight, its, 1, AFTER)
+    assert all(map(torch.equal, net.parameters(), straight.parameters()))
+    sizes = {t.untyped_storage().nbytes() for t in tree["app"]["net"].values()}
+    assert sizes == {t.nbytes for t in step.model.values()}
+
+
+@pytest.mark.parametrize("form", [*WHOLE, *ALONE])
+def test_a_kept_step_is_restored_verified_and_loaded_in_each_format(
+    form: str, step: Parts, kept: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "restored"
+    words = ("restore", "--checkpoint", kept, "--format", form, "--out", out)
+    code, said = run(*words, "--step", BEFORE, "--json")
+    told = json.loads(said)
+    assert (code, told["step"], told["format"]) == (0, BEFORE, form)
+    assert bool(told["not_full"]) == (form in ALONE)
+    assert run("verify", out)[0] == 0
+    tree = flowcheck.load(out)
+    assert tree["step"] == BEFORE
+    assert all(torch.equal(tree["model"][name], value) for name, value in step.model.items())
+    assert ("optimizer" in tree) == (form in WHOLE)
+    with pytest.raises(ConfigError, match="is there already"):
+        run(*words)
+    assert run(*words, "--force")[0] == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_what_is_read_of_each_format_is_a_base_with_every_state(
+    form: str, step: Parts, tmp_path: Path
+) -> None:
+    write(step, tmp_path / "out", form)
+    found = read_template(read(tmp_path / "out").tree, step.layout, (), "out")
+    assert (found.step, found.names) == (BEFORE, tuple(step.model))
+    assert step.given.optimizer is not None
+    for index in range(len(found.names)):
+        own = step.given.optimizer["state"][index]
+        assert found.states(index).keys() == own.keys()
+        assert all(torch.equal(found.states(index)[kind], value) for kind, value in own.items())
+
+
+class Tied(Net):
+    """With a weight under two names, a buffer, and a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.arange(5.0))
+        self.head = torch.nn.Linear(5, 3, bias=False)
+        self.head.weight = self.outer.weight
+
+
+def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    net = Tied()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)
+    earlier = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}
+    template = read_template(earlier, layout_of(net), (), "earlier")
+    torch.save(earlier, tmp_path / "earlier.pt")
+    trained(net, optimizer, 1, 2)
+    named = given_of(net, optimizer, 2)
+    unnamed = type(named)(
+        2,
+        named.digest,
+        named.rule,
+        {f"param.{i}": value for i, value in enumerate(named.model.values())},
+        named.optimizer,
+    )
+    for form in ("torch", "dcp"):
+        written = write(parts_of(unnamed, layout_of(net), template), tmp_path / form, form)
+        assert "1 buffers are of step 0" in written.lacks
+        fresh = Tied()
+        fresh.load_state_dict(read(tmp_path / form).tree["model"], strict=True)
+        assert all(map(torch.equal, fresh.state_dict().values(), net.state_dict().values()))
+    write(parts_of(unnamed, layout_of(net), template), tmp_path / "hf", "huggingface")
+    tensors = load_file(tmp_path / "hf/model.safetensors")
+    assert tensors.keys() == net.state_dict().keys() - {"head.weight"}
+
+
+def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
+    step: Parts, tmp_path: Path
+) -> None:
+    like = tmp_path / "like"
+    like.mkdir()
+    (like / "config.json").write_text('{"model_type": "net"}')
+    (like / "tokenizer.json").write_text("{}")
+    for other in ("model.safetensors", "pytorch_model.bin", "optimizer.pt", "trainer_state.json"):
+        (like / other).write_bytes(b"of another step")
+    out = tmp_path / "out"
+    most = max(value.nbytes for value in step.model.values())
+    write(step, out, "huggingface", Options(like=like, shard_bytes=most))
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 1
+    assert files == [
+        f"model-{n + 1:05d}-of-{len(files):05d}.safetensors" for n in range(len(files))
+    ]
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in step.model.values())
+    found: dict[str, Any] = {}
+    for name in files:
+        with safe_open(out / name, framework="pt") as file:
+            assert file.metadata()["format"] == "pt"
+            held = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        assert {index["weight_map"][key] for key in held} == {name}
+        assert sum(value.nbytes for value in held.values()) <= most
+        found |= held
+    assert all(torch.equal(found[name], value) for name, value in step.model.items())
+    passed = {path.name for path in out.iterdir()} - set(files)
+    assert passed == {
+        "config.json",
+        "tokenizer.json",
+        "manifest.json",
+        "model.safetensors.index.json",
+    }
+    assert (out / "config.json").read_text() == '{"model_type": "net"}'
+    assert not check(out, load_manifest(out))
+
+
+def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    index = {"metadata": {}, "weight_map": {"a": "../../etc/passwd"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(StateError, match="outside of its folder"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("stated", ["weights=a", "model", "model=a..b", "model=.a"])
+def test_keys_that_are_none_are_refused(stated: str) -> None:
+    with pytest.raises(ConfigError, match="--keys"):
+        keys_in(stated)
+
+
+def test_two_parts_under_one_key_are_refused(step: Parts, tmp_path: Path) -> None:
+    for stated in ("model=a,optimizer=a", "model=a,optimizer=a.b"):
+        with pytest.raises(ConfigError, match="--keys"):
+            write(step, tmp_path / "out", "torch", Options(keys_in(stated)))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_path: Path) -> None:
+    words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
+    with pytest.raises(StateError, match=r"is of step 3, not 7"):
+        run(*words, "--format", "torch", "--step", 7)
+    with pytest.raises(ConfigError, match="is one of flowcheck, torch"):
+        run(*words, "--format", "onnx")
+    with pytest.raises(ConfigError, match="--format"):
+        run(*words)
+
+
+def test_the_package_itself_loads_no_torch() -> None:
+    code = "import sys, flowcheck; assert callable(flowcheck.load); print('torch' in sys.modules)"
+    told = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    assert told.strip() == "False"
+
+
+@pytest.fixture(scope="module")
+def outputs(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("outputs")
+    for form in (*WHOLE, *ALONE):
+        write(step, out / form, form)
+    return out
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    form=st.sampled_from([*WHOLE, *ALONE]),
+    pick=st.floats(0, 1, exclude_max=True),
+    place=st.floats(0, 1, exclude_max=True),
+    cut=st.booleans(),
+)
+def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
+    outputs: Path, form: str, pick: float, place: float, cut: bool
+) -> None:
+    path = outputs / form
+    root = path if path.is_dir() else outputs
+    files = sorted(load_manifest(path).files)
+    file = root / files[int(pick * len(files))]
+    whole = file.read_bytes()
+    at = int(place * len(whole))
+    torn = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+    file.write_bytes(torn)
+    try:
+        faults = check(root, load_manifest(path))
+        assert faults and all(fault.file == file.relative_to(root).name for fault in faults)
+        with pytest.raises(StateError, match=path.name):
+            read(path)
+    finally:
+        file.write_bytes(whole)
+
+
+def test_every_format_has_a_writer_and_a_reader() -> None:
+    for one in FORMATS.values():
+        if one.name not in ("deepspeed", "megatron"):
+            assert callable(one.write) and callable(one.read)
