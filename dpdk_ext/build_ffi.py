@@ -20,6 +20,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core"
+STEP = HERE / "step"
 DPDK = HERE / "dpdk"
 LAB = HERE / "lab"
 
@@ -41,6 +42,9 @@ CORE_HEADERS = (
     "fc_extract.h",
 )
 """Headers cffi may read: declarations only, no inline functions, no macros that matter."""
+
+STEP_HEADERS = ("fc_step.h",)
+"""The optimizer step's header for cffi; the others in that folder hold inlines and vectors."""
 
 DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
 """The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
@@ -74,17 +78,19 @@ def declarations(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def core_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
-    """The plain C11 module: rings, parsing, placing. Builds anywhere gcc or clang does."""
+    """The plain C11 module: rings, parsing, placing, and the optimizer's step, whose roundings are
+    torch's: nothing may be fused or reordered. Builds anywhere gcc or clang does."""
     ffi = FFI()
     headers = tuple(name for name in CORE_HEADERS if (CORE / name).exists())
     ffi.cdef(declarations(CORE, headers) + "\nconst char *fc_last_error(void);\n")
+    ffi.cdef(declarations(STEP, STEP_HEADERS))
     ffi.set_source(
         "flowcheck._core",
-        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h")),
-        sources=[str(path) for path in sorted(CORE.glob("*.c"))],
-        include_dirs=[str(CORE)],
-        extra_compile_args=[*COMMON_FLAGS, *extra_flags],
-        libraries=["pthread"],
+        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h", *STEP_HEADERS)),
+        sources=[str(path) for folder in (CORE, STEP) for path in sorted(folder.glob("*.c"))],
+        include_dirs=[str(CORE), str(STEP)],
+        extra_compile_args=[*COMMON_FLAGS, "-ffp-contract=off", "-fno-math-errno", *extra_flags],
+        libraries=["m", "pthread"],
     )
     return ffi
 

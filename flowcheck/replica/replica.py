@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +17,7 @@ from flowcheck.replica.kept.sections import sections_of
 from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
-from flowcheck.replica.rules.placed import Placed, bound
-from flowcheck.replica.rules.schedule import Rate, rate_of
+from flowcheck.replica.taking import Taker
 from flowcheck.replica.tensors import flat_gradient
 
 
@@ -38,12 +35,9 @@ class Replica:
         self.layout: Layout = state.description.layout
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
-        self._bound = [
-            bound(optimizer, self.layout, state.sections(copy)) for copy in range(state.copies)
-        ]
+        self._taker = Taker(state, optimizer, self.layout)
         self.tensor_digests: list[bytes] = []
         """Of the step taken last, in the order of `optimizers.named_tensors`; [] before it."""
-        self._pool = ThreadPoolExecutor(torch.get_num_threads(), "digest")
         state.in_step = 0
 
     @classmethod
@@ -96,7 +90,8 @@ class Replica:
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
                 )
             replica = cls(state, optimizer)
-            if verify and replica._digest_of(state.commit.copy)[0] != state.commit.digest:
+            copy = state.commit.copy
+            if verify and replica._whole(copy, replica._taker.digests(copy)) != state.commit.digest:
                 raise StateError(
                     f"{path}: the bytes of step {state.commit.step} do not have their digest; "
                     "the file was changed or the memory is faulty"
@@ -105,11 +100,6 @@ class Replica:
             state.close()
             raise
         return replica
-
-    @cached_property
-    def _rate(self) -> Rate:
-        """Only steps ask for it: a replica is kept also where its schedule cannot be had."""
-        return rate_of(self.optimizer)
 
     @property
     def step(self) -> int:
@@ -144,10 +134,10 @@ class Replica:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
         place with the trainer's strides. Not to be written."""
-        bound, held = self._bound[self._open.commit.copy], self.have_state()
+        parameters, states = self._taker.tensors(self._open.commit.copy)
+        held = self.have_state()
         return {
-            p.name: {"value": bound.parameters[i]}
-            | {n: t[i] for n, t in bound.states.items() if held[i]}
+            p.name: {"value": parameters[i]} | {n: t[i] for n, t in states.items() if held[i]}
             for i, p in enumerate(self.layout.parameters)
         }
 
@@ -170,14 +160,9 @@ class Replica:
         values = flat_gradient(gradient, self.layout)
         good, other = state.commit.copy, state.begin()
         state.in_step = step
-        torch.from_numpy(state.whole_copy(other)).copy_(torch.from_numpy(state.whole_copy(good)))
-        taker = self._bound[other]
-        if isinstance(taker, Placed):
-            taker.place(step, values, used)
-        else:
-            taker.step(values, state.commit.has_optimizer_state, self._rate(step - 1), used)
-        whole, self.tensor_digests = self._digest_of(other)
-        state.publish(step, other, whole)
+        had = state.commit.has_optimizer_state
+        self.tensor_digests = self._taker.take(step, good, other, values, had, used)
+        state.publish(step, other, self._whole(other, self.tensor_digests))
         state.in_step = 0
 
     def rebase(self, step: int, sections: Mapping[str, np.ndarray]) -> None:
@@ -194,7 +179,8 @@ class Replica:
             raise StateError(f"a base with {sorted(found)} is none for this replica")
         for name, array in held.items():
             np.copyto(array, sections[name].reshape(-1))
-        whole, self.tensor_digests = self._digest_of(copy)
+        self.tensor_digests = self._taker.digests(copy)
+        whole = self._whole(copy, self.tensor_digests)
         state.publish(step, copy, whole, has_optimizer_state=step > 0)
         state.forget_others()
 
@@ -226,10 +212,9 @@ class Replica:
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""
         if self._state is not None:
-            self._pool.shutdown()
+            self._taker.close()
             self._state.close()
             self._state = None
-            self._bound = []
 
     @property
     def _open(self) -> StateFile:
@@ -237,11 +222,10 @@ class Replica:
             raise StateError("the replica is closed")
         return self._state
 
-    def _digest_of(self, copy: int) -> tuple[bytes, list[bytes]]:
-        """(of the whole, of each tensor in the order of `optimizers.named_tensors`)."""
+    def _whole(self, copy: int, digests: list[bytes]) -> bytes:
+        """Of a copy, by its tensors' digests in the order of `optimizers.named_tensors`."""
         named = optimizers.named_tensors(self._open.sections(copy), self.layout)
-        digests = tensor_digests((array for _, array in named), self._pool)
-        return state_digest(named, digests), digests
+        return state_digest(named, digests)
 
 
 assert DIGEST_BYTES == 16  # the commit slot holds 16

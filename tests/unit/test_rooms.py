@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 MAY_IMPORT = {
     "wire": {"wire", "errors"},
     "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
-    "replica": {"replica", "plane", "wire", "errors", "whole", "config"},
+    "replica": {"replica", "plane", "wire", "errors", "whole", "config", "_core"},
     "vault": {"vault", "replica", "plane", "wire", "errors", "whole", "config"},
     "stages": {
         "stages",

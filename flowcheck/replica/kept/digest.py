@@ -3,8 +3,8 @@
 Digests ride along with every step: xxh3_128 of each 16 MiB block of a tensor, of a tensor the
 xxh3_128 over its blocks' digests (of one block: the block's own), and of the state the xxh3_128
 over a table of (tensor name, bytes, digest). Blocks are independent, so that they can be taken by
-several threads, and later inside the update pass. They find faults, not forgers: manifests and
-`--digests` use sha256.
+several threads, and inside the update pass (dpdk_ext/step/fc_digest.c). They find faults, not
+forgers: manifests and `--digests` use sha256.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def tensor_digests(arrays: Iterable[np.ndarray], executor: Executor | None = Non
         cut = [raw[at : at + BLOCK_BYTES] for at in range(0, raw.size, BLOCK_BYTES)]
         counts.append(len(cut))
         blocks += cut
-    digests = iter(executor.map(_block, blocks) if executor else map(_block, blocks))
-    return [_joined([next(digests) for _ in range(count)]) for count in counts]
+    digests = iter(executor.map(block_digest, blocks) if executor else map(block_digest, blocks))
+    return [joined([next(digests) for _ in range(count)]) for count in counts]
 
 
 def state_digest(tensors: Iterable[Named], digests: Iterable[bytes]) -> bytes:
@@ -59,9 +59,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _joined(blocks: list[bytes]) -> bytes:
+def joined(blocks: list[bytes]) -> bytes:
+    """A tensor's digest by its blocks' own; of none, that of no bytes."""
     return blocks[0] if len(blocks) == 1 else xxhash.xxh3_128_digest(b"".join(blocks))
 
 
-def _block(raw: np.ndarray) -> bytes:
+def block_digest(raw: np.ndarray) -> bytes:
+    """Of at most BLOCK_BYTES."""
     return xxhash.xxh3_128_digest(raw.data)

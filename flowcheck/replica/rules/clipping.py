@@ -1,11 +1,14 @@
-"""Clipping by one norm over the parameters of two rings, as Megatron-LM's distributed trainers do
-(megatron/core/optimizer/clip_grads.py, get_grad_norm_fp32 and clip_grad_by_total_norm_fp32): each
-ring squares the norm of its own, the squares are summed in float32 over the ranks, and the root is
-taken, and held against the most that is allowed, in double. Of two squares the sum is the same in
-either order; of more it is not.
+"""Clipping by a norm: torch's own over one model, and one over the parameters of two rings.
+
+Of two rings as Megatron-LM's distributed trainers do (megatron/core/optimizer/clip_grads.py,
+get_grad_norm_fp32 and clip_grad_by_total_norm_fp32): each ring squares the norm of its own, the
+squares are summed in float32 over the ranks, and the root is taken, and held against the most that
+is allowed, in double. Of two squares the sum is the same in either order; of more it is not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,6 +19,20 @@ from flowcheck.replica.tensors import flat_gradient, views
 
 EPSILON = 1.0e-6
 """Beside the norm that is divided by; torch's clip_grad_norm_ has the same."""
+
+
+def factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int) -> float:
+    """A float32: what the gradients are to be multiplied by (torch/nn/utils/clip_grad.py,
+    _clip_grads_with_norm_). threads: torch's in the trainer; a norm's last bits depend on them."""
+    if not gradients:
+        return 1.0
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        norm = torch.nn.utils.get_total_norm(gradients)
+    finally:
+        torch.set_num_threads(before)
+    return float(torch.clamp(most / (norm + EPSILON), max=1.0))
 
 
 def square(gradient: np.ndarray, layout: Layout, used: Used, *, threads: int) -> float:

@@ -151,6 +151,22 @@ class BoundOptimizer:
             self.states[STEP_COUNT] = [counters[i] for i in range(len(self.parameters))]
         self._optimizer = build(config, self.parameters)
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """torch's own, its groups as the last `step` or `set_rate` left them."""
+        return self._optimizer
+
+    @property
+    def groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+        """torch's groups, and the parameters of each by their number."""
+        number = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+        return [(g, [number[id(p)] for p in g["params"]]) for g in self._optimizer.param_groups]
+
+    def set_rate(self, learning_rate: float) -> None:
+        """The learning rate of the step that follows."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+
     def step(
         self, gradient: torch.Tensor, has_state: bool, learning_rate: float, used: Used = None
     ) -> None:
@@ -169,8 +185,7 @@ class BoundOptimizer:
                 grad.div_(self._config.gradient_divisor)
         for parameter, grad, taken in zip(self.parameters, gradients, used, strict=True):
             parameter.grad = grad if taken else None
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.set_rate(learning_rate)
         self._clip()
         held = have_state(self._config, self._sections, len(used), stepped=has_state)
         for index, parameter in enumerate(self.parameters):

@@ -1,0 +1,44 @@
+/* Eight float32 at a time. */
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FC_TARGET __attribute__((target("avx2,fma")))
+#define FC_LANES 8u
+
+typedef __m256 fc_v;
+
+#define v_all(x) _mm256_set1_ps(x)
+#define v_load(p) _mm256_loadu_ps(p)
+#define v_store(p, x) _mm256_storeu_ps(p, x)
+#define v_add(a, b) _mm256_add_ps(a, b)
+#define v_sub(a, b) _mm256_sub_ps(a, b)
+#define v_mul(a, b) _mm256_mul_ps(a, b)
+#define v_div(a, b) _mm256_div_ps(a, b)
+#define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define v_sqrt(a) _mm256_sqrt_ps(a)
+#define v_rsqrt(a) _mm256_rsqrt_ps(a)
+#define v_negate(a) _mm256_xor_ps(a, _mm256_set1_ps(-0.0f))
+
+/* NaN where either is one: all bits set, as torch's vectors have it (vec256_float.h, maximum). */
+FC_TARGET static inline fc_v v_maximum(fc_v a, fc_v b)
+{
+	return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
+}
+
+FC_TARGET static inline __m256i rare_lanes(fc_v x)
+{
+	const __m256i moved =
+		_mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f800000));
+	return _mm256_cmpgt_epi32(moved, _mm256_set1_epi32((int)0xfefff000));
+}
+
+FC_TARGET static inline bool v_rare(fc_v x)
+{
+	return _mm256_movemask_epi8(rare_lanes(x)) != 0;
+}
+
+FC_TARGET static inline fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
+{
+	return _mm256_blendv_ps(common, rare, _mm256_castsi256_ps(rare_lanes(x)));
+}

@@ -1,0 +1,103 @@
+/* One optimizer step over flat state, out of place, in one pass: reads the committed copy and the
+ * gradient, writes the new copy past the caches, and sums the digests of what it writes. Read by
+ * the compiler and by cffi.
+ *
+ * The arithmetic is that of torch's for-loop on a CPU; the order and rounding of every operation
+ * is in fc_step_kernels.h. */
+#ifndef FC_STEP_H
+#define FC_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	FC_STEP_SECTIONS_MAX = 4, /* parameters and at most three states */
+	FC_STEP_DIGEST_BYTES = 16,
+};
+
+enum fc_step_rule {
+	FC_STEP_COPY = 0,     /* left out of this step: nothing changes */
+	FC_STEP_SGD = 1,      /* sections: parameters */
+	FC_STEP_MOMENTUM = 2, /* parameters, momentum_buffer */
+	FC_STEP_ADAM = 3,     /* parameters, exp_avg, exp_avg_sq; AdamW too */
+	FC_STEP_AMSGRAD = 4,  /* the same, and max_exp_avg_sq */
+};
+
+enum fc_step_flag {
+	FC_STEP_DIVIDE = 1,           /* gradient / divisor, before all else */
+	FC_STEP_SCALE = 2,            /* gradient * scale: clipping */
+	FC_STEP_NEGATE = 4,           /* maximize */
+	FC_STEP_DECAY_GRADIENT = 8,   /* gradient + weight_decay * parameter */
+	FC_STEP_DECAY_PARAMETER = 16, /* parameter * decay: AdamW */
+	FC_STEP_FIRST = 32,           /* the momentum buffer becomes the gradient */
+	FC_STEP_NESTEROV = 64,
+};
+
+/* Which square root: torch's on a CPU is that of the library it was built with. */
+enum fc_step_root {
+	FC_STEP_ROOT_EXACT = 0,  /* rounded correctly (IEEE 754) */
+	FC_STEP_ROOT_NEWTON = 1, /* one Newton step on the CPU's estimate, without fma */
+};
+
+/* What one tensor's elements go through. Each scalar is what torch makes of Python's double:
+ * the nearest float32. */
+struct fc_step_row {
+	uint32_t rule;
+	uint32_t flags;
+	float divisor;
+	float scale;
+	float weight_decay;
+	float decay;
+	float rate; /* SGD: -lr; Adam: -(lr / bias_correction1) */
+	float momentum;
+	float undamped;   /* 1 - dampening */
+	float beta1_rest; /* 1 - beta1 */
+	float beta2;
+	float beta2_rest; /* 1 - beta2 */
+	float bias2_root; /* bias_correction2 ** 0.5 */
+	float eps;
+};
+
+/* Elements of one tensor that have a digest of their own (a block of it). */
+struct fc_step_item {
+	uint64_t first; /* in the flat state */
+	uint64_t elements;
+	uint32_t row;
+	uint32_t reserved;
+};
+
+struct fc_step_job {
+	const struct fc_step_row *rows;
+	const struct fc_step_item *items;
+	const uint32_t *chosen; /* items to do, by number; NULL: all */
+	uint64_t count;         /* of chosen, or of items */
+	uint64_t next;          /* the first that no thread has taken */
+	const float *gradient;  /* flat, as the parameters lie */
+	const float *from[4];   /* FC_STEP_SECTIONS_MAX */
+	float *to[4];
+	uint8_t *digests; /* [item][section][16]; NULL: none are wanted */
+	uint32_t sections;
+	uint32_t root; /* enum fc_step_root */
+};
+
+/* Works until nobody has items left; several threads may, each calls it once. Digests of items of
+ * at most fc_step_digest_least() bytes a section are left to the caller. */
+void fc_step_work(struct fc_step_job *job);
+
+/* xxh3_128 of more than this many bytes is summed here. */
+uint32_t fc_step_digest_least(void);
+
+/* xxh3_128 of `bytes` bytes, more than fc_step_digest_least(), as 16 big-endian bytes. */
+void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *digest);
+
+/* out[i] = the square root of values[i], of a kind of enum fc_step_root. */
+void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root);
+
+/* Chooses the twin that runs: "avx512", "avx2", "plain"; NULL: the best this CPU has. Returns -1
+ * where the CPU does not have it, and nothing has changed. Not while a step is taken. */
+int fc_step_choose(const char *name);
+
+/* The twin that runs. FLOWCHECK_STEP in the environment chooses a lesser one from the start. */
+const char *fc_step_name(void);
+
+#endif

@@ -1,0 +1,87 @@
+"""One pass of C over flat state: its tables, its threads, and the digests it brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.kept import digest
+from flowcheck.replica.layout import Layout
+
+ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved", "u4")])
+"""struct fc_step_item."""
+assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
+ELEMENT_BYTES = 4
+
+
+class FlatPass:
+    """The blocks of a float32 layout's tensors, each of which has a digest of its own."""
+
+    def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
+        """sections: those of one element per element of the layout, parameters first."""
+        self._sections = tuple(sections)
+        block = digest.BLOCK_BYTES // ELEMENT_BYTES
+        cut = [
+            (at, min(block, p.stop - at), index, 0)
+            for index, p in enumerate(layout.parameters)
+            for at in range(p.start, p.stop, block)
+        ]
+        self._items = np.array(cut, ITEM)
+        self._first = np.searchsorted(self._items["row"], np.arange(len(layout.parameters) + 1))
+
+    def take(
+        self,
+        table: np.ndarray,
+        root: int,
+        source: Mapping[str, np.ndarray],
+        target: Mapping[str, np.ndarray],
+        gradient: np.ndarray,
+        executor: Executor | None = None,
+        threads: int = 1,
+    ) -> list[bytes]:
+        """Every tensor's digest, those of the parameters first, as `digest.tensor_digests` gives
+        them. table: [parameters] of onepass.ROW; gradient: [elements] float32."""
+        found = np.zeros((len(self._items), len(self._sections), digest.DIGEST_BYTES), np.uint8)
+        job = ffi.new("struct fc_step_job *")
+        job.rows = _at("struct fc_step_row *", table)
+        job.items = _at("struct fc_step_item *", self._items)
+        job.count = len(self._items)
+        job.gradient = _at("float *", gradient)
+        for number, name in enumerate(self._sections):
+            getattr(job, "from")[number] = _at("float *", source[name])
+            job.to[number] = _at("float *", target[name])
+        job.digests = _at("uint8_t *", found)
+        job.sections, job.root = len(self._sections), root
+        if executor is None or threads == 1:
+            lib.fc_step_work(job)
+        else:
+            for done in [executor.submit(lib.fc_step_work, job) for _ in range(threads)]:
+                done.result()
+        return self._digests(found, target)
+
+    def _digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
+        short = np.flatnonzero(self._items["elements"] * ELEMENT_BYTES <= _SHORT_BYTES)
+        for number, name in enumerate(self._sections):
+            raw = target[name].view(np.uint8)
+            for item in short:
+                at, elements = (int(self._items[item][key]) for key in ("first", "elements"))
+                part = raw[at * ELEMENT_BYTES : (at + elements) * ELEMENT_BYTES]
+                found[item, number] = np.frombuffer(digest.block_digest(part), np.uint8)
+        return [
+            digest.joined([found[i, number].tobytes() for i in range(first, last)])
+            for number in range(len(self._sections))
+            for first, last in zip(self._first, self._first[1:], strict=False)
+        ]
+
+
+_SHORT_BYTES = int(lib.fc_step_digest_least())
+"""Blocks of no more bytes are left to Python's xxhash."""
+
+
+def _at(kind: str, array: np.ndarray) -> Any:
+    assert array.flags.c_contiguous
+    return ffi.cast(kind, array.ctypes.data)

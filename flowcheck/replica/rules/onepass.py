@@ -1,0 +1,183 @@
+"""The optimizer step in one pass over the state, in C (dpdk_ext/step): which rules fit it, and what
+it is told of each tensor.
+
+C does what torch's for-loop does on a CPU, operation by operation; foreach runs the same operations
+(torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are computed here, in
+Python's doubles, by torch's own expressions; torch rounds each to float32 where it meets a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.layout import Layout
+
+Groups = Sequence[tuple[dict[str, Any], Sequence[int]]]
+"""torch's parameter groups as they stand before the step, and the parameters each is for, by their
+number in registration order."""
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+ROW = np.dtype(
+    [("rule", "u4"), ("flags", "u4")]
+    + [
+        (name, "f4")
+        for name in (
+            *("divisor", "scale", "weight_decay", "decay", "rate", "momentum", "undamped"),
+            *("beta1_rest", "beta2", "beta2_rest", "bias2_root", "eps"),
+        )
+    ]
+)
+"""struct fc_step_row."""
+assert ROW.itemsize == ffi.sizeof("struct fc_step_row")
+
+
+def unfit(optimizer: torch.optim.Optimizer, layout: Layout) -> str | None:
+    """Why torch itself must take the steps of this optimizer; None where C may."""
+    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return f"{type(optimizer).__name__} has no kernel of its own"
+    if layout.dtype != "float32":
+        return f"parameters are of {layout.dtype}"
+    for group in optimizer.param_groups:
+        for key in ("fused", "capturable", "differentiable"):
+            if group.get(key):
+                return f"{key} has another arithmetic"
+        if any(isinstance(value, torch.Tensor) for key, value in group.items() if key != "params"):
+            return "a setting is a tensor"
+        if np.float32(1 - group.get("betas", (0.9, 0.999))[0]) == 1:
+            return "without a first beta, a zero's sign is left to where torch's vectors end"
+    if not fuses():
+        return "torch runs without fused multiply-add here"
+    if not isinstance(optimizer, torch.optim.SGD) and root_kind() is None:
+        return "torch's square root here is of a kind that is not known"
+    return None
+
+
+def fuses() -> bool:
+    """Whether torch's CPU kernels contract a multiplication and an addition: those for AVX2 and
+    AVX-512 do, the ones for every x86 do not (ATEN_CPU_CAPABILITY)."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+@cache
+def root_kind() -> int | None:
+    """Which of C's square roots gives the bits of torch's, tried on every float32 of two binades
+    and on what is special; None: neither.
+
+    torch hands them to MKL (aten/src/ATen/cpu/vml.h), which rounds correctly on Intel's CPUs and
+    begins with the CPU's own estimate on others: every seventh is one bit off there.
+    """
+    kinds = {int(lib.FC_STEP_ROOT_EXACT), int(lib.FC_STEP_ROOT_NEWTON)}
+    binades = (np.arange(at, at + (1 << 20), dtype=np.uint32) for at in _probes())
+    special = np.array([0, 1, 2, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000], np.uint32)
+    for bits in (special, *binades):
+        values = bits.view(np.float32)
+        own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
+        for kind in sorted(kinds):
+            if not np.array_equal(roots(values, kind).view(np.uint32), own):
+                kinds.discard(kind)
+        if not kinds:
+            return None
+    return min(kinds)
+
+
+def _probes() -> range:
+    """The first of each million of float32's bits from 1 up to below 4."""
+    return range(0x3F800000, 0x40800000, 1 << 20)
+
+
+def roots(values: np.ndarray, kind: int) -> np.ndarray:
+    """C's square roots. values: [n] float32."""
+    found = np.empty_like(values)
+    pointers = (ffi.cast("float *", a.ctypes.data) for a in (values, found))
+    lib.fc_step_roots(*pointers, values.size, kind)
+    return found
+
+
+def rows(
+    optimizer: torch.optim.Optimizer,
+    groups: Groups,
+    steps: np.ndarray | None,
+    held: np.ndarray,
+    used: np.ndarray,
+    *,
+    divisor: float = 1.0,
+    scale: float | None = None,
+) -> np.ndarray:
+    """[parameters] of ROW: what the next step does to each.
+
+    steps: [parameters] float32, Adam's counters before it; held: [parameters] bool, those that have
+    an optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before
+    all else. Raises OverflowError where a setting is more than float32 holds.
+    """
+    table = np.zeros(len(used), ROW)
+    kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam
+    for group, members in groups:
+        made: dict[float, tuple[Any, ...]] = {}
+        for index in members:
+            if not used[index]:
+                continue  # rule 0: nothing changes
+            at = float(held[index]) if steps is None else float(steps[index] + np.float32(1))
+            if at not in made:
+                made[at] = _row(kind(group, at), divisor, scale)
+            table[index] = made[at]
+    return table
+
+
+def _row(own: dict[str, float | int], divisor: float, scale: float | None) -> tuple[Any, ...]:
+    if divisor != 1.0:
+        own |= {"divisor": divisor, "flags": int(own["flags"]) | lib.FC_STEP_DIVIDE}
+    if scale is not None:
+        own |= {"scale": scale, "flags": int(own["flags"]) | lib.FC_STEP_SCALE}
+    for name, value in own.items():
+        if math.isfinite(value) and abs(value) > FLOAT32_MAX:
+            raise OverflowError(f"{name} {value} is more than float32 holds")
+    return tuple(own.get(name, 0) for name in ROW.names or ())
+
+
+def _sgd(group: dict[str, Any], held: float) -> dict[str, float | int]:
+    flags = _common(group)
+    momentum = group["momentum"]
+    if momentum:
+        flags |= 0 if held else lib.FC_STEP_FIRST
+        flags |= lib.FC_STEP_NESTEROV if group["nesterov"] else 0
+    if group["weight_decay"]:
+        flags |= lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_MOMENTUM if momentum else lib.FC_STEP_SGD,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "rate": -group["lr"],
+        "momentum": momentum,
+        "undamped": 1 - group["dampening"],
+    }
+
+
+def _adam(group: dict[str, Any], step: float) -> dict[str, float | int]:
+    flags = _common(group)
+    beta1, beta2 = group["betas"]
+    if group["weight_decay"]:
+        apart = group["decoupled_weight_decay"]
+        flags |= lib.FC_STEP_DECAY_PARAMETER if apart else lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_AMSGRAD if group["amsgrad"] else lib.FC_STEP_ADAM,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "decay": 1 - group["lr"] * group["weight_decay"],
+        "rate": -(group["lr"] / (1 - beta1**step)),
+        "beta1_rest": 1 - beta1,
+        "beta2": beta2,
+        "beta2_rest": 1 - beta2,
+        "bias2_root": (1 - beta2**step) ** 0.5,
+        "eps": group["eps"],
+    }
+
+
+def _common(group: dict[str, Any]) -> int:
+    return int(lib.FC_STEP_NEGATE) if group["maximize"] else 0

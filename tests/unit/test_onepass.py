@@ -1,0 +1,176 @@
+"""One pass of C against torch's own optimizers, bit for bit, on every twin."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.onestep import TWINS, Follower
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.kept import digest
+from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import onepass
+
+few = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(params=TWINS)
+def twin(request):
+    if lib.fc_step_choose(request.param.encode()):
+        pytest.skip(f"this CPU has no {request.param}")
+    yield request.param
+    assert lib.fc_step_choose(ffi.NULL) == 0
+
+
+fractions = st.floats(0, 0.9999).map(lambda x: round(x, 4))
+common = {
+    "lr": st.floats(1e-6, 3.0),
+    "weight_decay": st.sampled_from([0, 0.0, 0.01, 0.3]),
+    "maximize": st.booleans(),
+}
+sgd = st.fixed_dictionaries(
+    common | {"momentum": st.just(0), "dampening": st.just(0), "nesterov": st.just(False)}
+)
+momentum = st.fixed_dictionaries(
+    common | {"momentum": st.floats(0.01, 1.5), "dampening": fractions, "nesterov": st.just(False)}
+)
+nesterov = st.fixed_dictionaries(
+    common | {"momentum": st.floats(0.01, 1.5), "dampening": st.just(0), "nesterov": st.just(True)}
+)
+adam = st.fixed_dictionaries(
+    common
+    | {
+        "betas": st.tuples(fractions.filter(bool), fractions),
+        "eps": st.sampled_from([0.0, 1e-15, 1e-8, 1e-3]),
+        "amsgrad": st.just(False),
+    }
+)
+
+
+@st.composite
+def cases(draw):
+    name = draw(st.sampled_from(["sgd", "adam", "adamw"]))
+    kind = draw(st.sampled_from([sgd, momentum, nesterov])) if name == "sgd" else adam
+    groups = draw(st.lists(kind, min_size=1, max_size=3))
+    if name != "sgd" and draw(st.booleans()):
+        groups = [group | {"amsgrad": True} for group in groups]
+    size = st.one_of(st.integers(1, 40), st.integers(1, 3000), st.sampled_from([1024, 2048, 4096]))
+    sizes = [draw(st.lists(size, min_size=1, max_size=4)) for _ in groups]
+    foreach = draw(st.booleans())
+    return Follower(name, groups, sizes, foreach, seed=draw(st.integers(0, 99)))
+
+
+def gradients(follower, rng):
+    """Of every magnitude, and with zeros, in float32."""
+    n = follower.layout.elements
+    values = rng.standard_normal(n) * np.exp(rng.standard_normal(n) * rng.uniform(0, 12))
+    values[rng.random(n) < 0.05] = 0
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+@few
+@given(case=cases(), seed=st.integers(0, 1 << 30))
+def test_steps_have_the_bits_of_torchs_own_whatever_the_sizes_and_settings(case, seed, twin):
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        used = np.ones(len(case.parameters), np.float32)
+        case.step(gradients(case, rng), used)
+        case.assert_same()
+
+
+@few
+@given(case=cases(), seed=st.integers(0, 1 << 30))
+def test_parameters_left_out_of_a_step_keep_their_bytes_and_count_nothing(case, seed, twin):
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        used = (rng.random(len(case.parameters)) < 0.5).astype(np.float32)
+        case.step(gradients(case, rng), used)
+        case.assert_same()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_three_hundred_steps_stay_bit_equal(name, twin):
+    settings = {"momentum": 0.9, "nesterov": True} if name == "sgd" else {"amsgrad": True}
+    case = Follower(name, [settings | {"lr": 1e-3, "weight_decay": 0.02}], [[1, 17, 300]])
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        case.step(gradients(case, rng), np.ones(3, np.float32))
+    case.assert_same()
+
+
+@pytest.mark.parametrize("divisor, scale", [(3.0, None), (1.0, 0.37), (7.0, 0.11)])
+def test_gradients_are_divided_and_clipped_as_torch_rounds_them(divisor, scale, twin):
+    case = Follower("adamw", [{"lr": 1e-2, "maximize": True}], [[1000, 33]])
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        case.step(gradients(case, rng), np.ones(2, np.float32), divisor=divisor, scale=scale)
+        case.assert_same()
+
+
+SPECIAL = np.array(
+    (
+        *(0, 0x80000000, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000),
+        *(0x7FC00000, 0x7FA00001, 0xFFC12345, 0x1A000000, 0x5F000000, 0x7F000000),
+    ),
+    np.uint32,
+).view(np.float32)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("size", [1, 15, 500])
+def test_infinities_denormals_and_nan_become_what_torch_makes_of_them(name, size, twin):
+    settings = {"momentum": 0.9} if name == "sgd" else {"weight_decay": 0.1}
+    case = Follower(name, [settings | {"lr": 1e-3}], [[size, size]])
+    rng = np.random.default_rng(7)
+    with np.errstate(all="ignore"):
+        for _ in range(6):
+            gradient = gradients(case, rng)
+            places = rng.random(gradient.size) < 0.3
+            gradient[places] = rng.choice(SPECIAL, int(places.sum()))
+            case.step(gradient, np.ones(2, np.float32))
+            case.assert_same(any_nan=True)
+
+
+@pytest.mark.parametrize("block_bytes", [1024, 4096, 5 * 1024, 16 * 1024 * 1024])
+def test_the_digests_of_a_pass_are_those_of_the_bytes_it_wrote(block_bytes, twin, monkeypatch):
+    monkeypatch.setattr(digest, "BLOCK_BYTES", block_bytes)
+    case = Follower("adam", [{"lr": 1e-2}], [[1, 59, 60, 61, 255, 256, 257, 1024, 7777, 3]])
+    rng = np.random.default_rng(9)
+    for left_out in (0, 3):
+        used = np.ones(10, np.float32)
+        used[left_out] = left_out == 0
+        found = case.step(gradients(case, rng), used)
+        parts = [
+            case.copies[0][name][p.start : p.stop]
+            for name in case.names
+            for p in case.layout.parameters
+        ]
+        assert found == tensor_digests(parts)
+
+
+def test_settings_that_have_another_arithmetic_are_left_to_torch():
+    parameters, layout = [torch.zeros(3)], Layout.of_shapes([(3,)])
+    for made, why in [
+        (torch.optim.Adam(parameters, fused=True), "fused"),
+        (torch.optim.Adagrad(parameters), "Adagrad"),
+        (torch.optim.SGD(parameters, lr=torch.tensor(0.1)), "tensor"),
+        (torch.optim.Adam(parameters, differentiable=True), "differentiable"),
+        (torch.optim.Adam(parameters, betas=(0.0, 0.9)), "first beta"),
+    ]:
+        assert why in (onepass.unfit(made, layout) or "")
+    assert "bfloat16" in (
+        onepass.unfit(torch.optim.SGD(parameters), Layout.of_shapes([(3,)], dtype="bfloat16")) or ""
+    )
+    assert onepass.unfit(torch.optim.SGD(parameters), layout) is None
+
+
+def test_a_setting_beyond_float32_is_refused():
+    case = Follower("sgd", [{"lr": 1.0}], [[3]])
+    case.optimizer.param_groups[0]["lr"] = 1e39
+    groups = [(case.optimizer.param_groups[0], [0])]
+    one = np.ones(1, np.bool_)
+    with pytest.raises(OverflowError, match="rate"):
+        onepass.rows(case.optimizer, groups, None, one, one)
