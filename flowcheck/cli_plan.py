@@ -90,7 +90,8 @@ def plan(
     from flowcheck.errors import ConfigError
     from flowcheck.ops import plan as verb
     from flowcheck.ops.plan_traffic import Options
-    from flowcheck.optimizer import OptimizerConfig, check_optimizer
+    from flowcheck.optimizer import OptimizerConfig
+    from flowcheck.optimizer_checks import check_optimizer
     from flowcheck.strict import convert
 
     if check != bool(captures):

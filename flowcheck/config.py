@@ -11,7 +11,8 @@ import msgspec
 from flowcheck.captured import ParseConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
-from flowcheck.optimizer import OptimizerConfig, check_optimizer
+from flowcheck.optimizer import GroupConfig, OptimizerConfig
+from flowcheck.optimizer_checks import MISSING, check_optimizer
 from flowcheck.persisted import PersistConfig, ServeConfig
 from flowcheck.several import OwnConfig, addresses, check_clip, check_several, check_told_apart
 from flowcheck.sharded import ShardedConfig
@@ -24,6 +25,7 @@ from flowcheck.wire.terms import Rule, is_linear, rule_of
 __all__ = [
     "ELEMENT_BYTES",
     "GradientLogConfig",
+    "GroupConfig",
     "JobConfig",
     "ModelConfig",
     "OptimizerConfig",
@@ -94,12 +96,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
         if not self.source:
             raise ConfigError("source", (), "state at least one [[source]] of frames")
         if self.optimizer is None:
-            raise ConfigError(
-                "optimizer",
-                None,
-                "the optimizer never crosses the wire: state the trainer's in [optimizer], "
-                'such as name = "adamw", learning_rate = 1e-4, or [sharded] where it is sharded',
-            )
+            raise ConfigError("optimizer", None, MISSING)
         check_optimizer(self.optimizer)
         check_several(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))

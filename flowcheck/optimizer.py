@@ -2,85 +2,149 @@
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from flowcheck.errors import ConfigError
-from flowcheck.strict import Section, at_least
+from flowcheck.strict import Section
+
+Plain = float | int | str | bool
+"""Of a factory's keyword arguments."""
+Implementation = Literal["loop", "foreach", "fused"]
+
+
+class GroupConfig(Section, frozen=True, kw_only=True):
+    """One of torch's parameter groups, `[[optimizer.groups]]`, in torch's order; what it does not
+    state, [optimizer] states. Parameters of no table are a group behind them."""
+
+    parameters: tuple[str, ...] | Literal["rest"]
+    """Names with * and ? ("*.bias"), places in the order of registration ("0", "3-7"), or numbers
+    of dimensions ("ndim<2", "ndim>=2"). "rest": those of no other table."""
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    dampening: float | None = None
+    nesterov: bool | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    amsgrad: bool | None = None
+    maximize: bool | None = None
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Keys of torch's group that have none of their own here."""
+
+
+class AverageConfig(Section, frozen=True, kw_only=True):
+    """torch.optim.swa_utils.AveragedModel over the parameters, updated behind a step."""
+
+    decay: float | None = None
+    """Of get_ema_multi_avg_fn; None: all steps weigh the same (get_swa_multi_avg_fn)."""
+    every: int = 1
+    """update_parameters() behind every n-th step."""
+    start: int = 1
+    """The first step it is called behind."""
+    when_skipped: bool = True
+    """Also behind a step that the scaler skipped."""
+    dtype: str | None = None
+    """Of the averages, where it is not the parameters' own: "float32"."""
+
+
+class ScalerConfig(Section, frozen=True, kw_only=True):
+    """torch.amp.GradScaler, and in which order the script calls it."""
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    unscale: bool | None = None
+    """The script calls scaler.unscale_(optimizer) before its step, which fused kernels else do
+    themselves, and round otherwise. None: where gradients are clipped."""
 
 
 class OptimizerConfig(Section, frozen=True, kw_only=True):
-    """The trainer's optimizer, as its script states it; nothing of this crosses the wire. One that
-    has several parameter groups with settings of their own, or trains beside a second one, is not
-    stated so: its replica is another from the first step on, and only an audit tells."""
+    """The trainer's optimizer, as its script states it; nothing of this crosses the wire. What is
+    None is as torch has it by default. One that trains beside a second one is not stated so: its
+    replica is another from the first step on, and only an audit tells."""
 
-    name: Literal["sgd", "adam", "adamw", "none"]
-    """none: parameters are followed as they are sent, no step is computed."""
-    implementation: Literal["loop", "foreach", "fused"] = "loop"
-    """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
-    learning_rate: float
-    """As the trainer's optimizer is made with; a schedule multiplies it."""
-    schedule: str | None = None
-    """LambdaLR's function: "file.py:factory" or "package.module:factory", which is called with
-    `schedule_arguments` and returns the factor by number of steps taken."""
-    schedule_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
+    name: str = ""
+    """A class of torch.optim, in any case: "adamw". none: parameters are followed as they are sent,
+    no step is computed."""
+    factory: str | None = None
+    """In place of all that follows up to the schedule: "file.py:function", called with the list of
+    (name, parameter) of those that take gradients, as model.named_parameters() gives them; returns
+    the optimizer, or (optimizer, scheduler)."""
+    factory_arguments: dict[str, Plain] = msgspec.field(default_factory=dict)
     """Keyword arguments of the factory."""
+    implementation: Implementation = "loop"
+    """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
+    learning_rate: float | None = None
+    """As the trainer's optimizer is made with; a schedule changes it."""
+    momentum: float | None = None
+    dampening: float | None = None
+    nesterov: bool | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    amsgrad: bool | None = None
+    maximize: bool | None = None
+    """Steps along the gradient instead of against it."""
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Of torch's class, what has no key of its own: { alpha = 0.9, centered = true }."""
+    groups: tuple[GroupConfig, ...] = ()
+    """Parameter groups with settings of their own; none: one of all."""
+    schedule: str | None = None
+    """A class of torch.optim.lr_scheduler ("OneCycleLR"), or LambdaLR's function: "file.py:factory"
+    or "package.module:factory", called with `schedule_arguments`, which returns the factor by
+    number of steps taken."""
+    schedule_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Keyword arguments of the class or the factory."""
+    schedule_every: int = 1
+    """Steps between two of the schedule: those of an epoch where it steps once an epoch."""
+    schedule_when_skipped: bool = True
+    """It steps also where the scaler skips the optimizer's step, as scripts do that call it
+    behind every iteration."""
     clip_norm: float | None = None
     """Of torch.nn.utils.clip_grad_norm_ over all parameters, in registration order."""
+    clip_norm_type: float = 2.0
+    """Its norm_type; inf is the largest element."""
+    clip_error_if_nonfinite: bool = False
+    """The trainer ends where the norm is inf or NaN: the replica stays before that step."""
+    clip_value: float | None = None
+    """Of torch.nn.utils.clip_grad_value_; behind the norm where both are stated."""
+    clip_value_first: bool = False
+    """Before the norm."""
     clip_alone: bool = False
     """Of several jobs on a port each is clipped by the norm of its own parameters."""
     clip_together: bool = False
     """Of the two rings of one job: by the norm over the parameters of both, each counted in every
     ring that holds it, as Megatron-LM sums it (replica/rules/clipping.py)."""
-    clip_threads: int = 1
-    """torch's threads in the trainer: a norm's last bits depend on them. torchrun's default: 1."""
+    threads: int = 1
+    """torch's in the trainer: the last bits of a norm, and of parameters of two bytes an element,
+    depend on them. torchrun's default: 1."""
+    clip_threads: int | None = None
+    """What `threads` was called before."""
     synced_backwards: int = 1
     """Backward passes with an all-reduce per step: accumulation without no_sync. The last one's
     gradient holds the earlier ones."""
     gradient_divisor: float = 1.0
     """By which the trainer itself divides what was reduced: the number of ranks where it sums and
     divides afterwards. DistributedDataParallel divides before: 1."""
-    momentum: float = 0.0
-    """SGD only."""
-    dampening: float = 0.0
-    """SGD only: of the momentum."""
-    nesterov: bool = False
-    """SGD only; needs a momentum and no dampening."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Adam and AdamW only: decay of the running averages."""
-    eps: float = 1e-8
-    """Adam and AdamW only: added to the denominator."""
-    weight_decay: float | None = None
-    """None: torch's own default for the optimizer (0 for SGD and Adam, 0.01 for AdamW)."""
-    amsgrad: bool = False
-    """Adam and AdamW only."""
-    maximize: bool = False
-    """Steps along the gradient instead of against it."""
+    master_dtype: Literal["float32"] | None = None
+    """The optimizer steps copies of the parameters in this type, made of them at the start; the
+    model's are those, rounded."""
+    rounding: str | None = None
+    """"file.py:function" in place of rounding to nearest from masters: called with the master, the
+    step and the parameter's name, returns the parameter."""
+    scaler: ScalerConfig | None = None
+    """Gradients on the wire are of a scaled loss."""
+    average: AverageConfig | None = None
+    """Moving averages of the parameters."""
 
+    @property
+    def torch_threads(self) -> int:
+        """In the trainer."""
+        return self.threads if self.clip_threads is None else self.clip_threads
 
-def check_optimizer(optimizer: OptimizerConfig) -> None:
-    """What torch would refuse at the first step is refused before anything starts."""
-    for key in ("learning_rate", "momentum", "dampening", "eps", "weight_decay"):
-        value = getattr(optimizer, key)
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"optimizer.{key}", value, "must be a finite number")
-    if not (math.isfinite(optimizer.gradient_divisor) and optimizer.gradient_divisor > 0):
-        value = optimizer.gradient_divisor
-        raise ConfigError("optimizer.gradient_divisor", value, "must be a number above 0")
-    at_least("optimizer.clip_threads", optimizer.clip_threads, 1)
-    at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
-    if optimizer.clip_norm is not None and not optimizer.clip_norm > 0:
-        raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, "must be above 0")
-    if optimizer.clip_together and (optimizer.clip_alone or optimizer.gradient_divisor != 1.0):
-        other = "clip_alone" if optimizer.clip_alone else "gradient_divisor"
-        raise ConfigError("optimizer.clip_together", True, f"does not go with {other}")
-    if optimizer.learning_rate < 0:
-        raise ConfigError("optimizer.learning_rate", optimizer.learning_rate, "must be 0 or more")
-    if optimizer.nesterov and (optimizer.momentum <= 0 or optimizer.dampening):
-        raise ConfigError("optimizer.nesterov", True, "needs a momentum and no dampening")
-    if not all(0 <= beta < 1 for beta in optimizer.betas):
-        raise ConfigError("optimizer.betas", optimizer.betas, "must be from 0 to below 1")
-    if optimizer.name != "sgd" and (optimizer.momentum or optimizer.nesterov):
-        raise ConfigError("optimizer.momentum", optimizer.momentum, f"{optimizer.name} has none")
+    @property
+    def skips(self) -> bool:
+        """A step of the stream may be none of the optimizer's."""
+        return self.scaler is not None

@@ -17,6 +17,7 @@ from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.trace import digests_at
+from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit
@@ -79,7 +80,8 @@ def _audited(where: RunDir, file: Path, step: int | None) -> audit.Audit:
     if not where.replica.exists():
         raise StateError(f"{where.root}: there is no replica yet")
     layout, kept = peek_versions(where.replica)
-    template = load_template(file, layout, stated_names(layout), step)
+    order = numbering(optimizer_in(where), layout)
+    template = load_template(file, layout, stated_names(layout), step, order)
     if template.step in kept:
         try:
             taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)

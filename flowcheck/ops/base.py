@@ -20,6 +20,7 @@ from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.base import write_base
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
@@ -136,7 +137,8 @@ def proved(where: RunDir, config: JobConfig, file: Path, place: Place = NOWHERE)
     its place in the log is told. Raises StateError where they are not."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
-    template = load_template(file, layout, stated_names(layout))
+    order = numbering(config.optimizer, layout)
+    template = load_template(file, layout, stated_names(layout), order=order)
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
@@ -169,7 +171,9 @@ def _placed(
     """(steps since the job was joined until the base, how that is known)."""
     first, last = logged(where, config)
     if place.then is not None:
-        later = load_template(place.then, layout, stated_names(layout))
+        assert config.optimizer is not None
+        order = numbering(config.optimizer, layout)
+        later = load_template(place.then, layout, stated_names(layout), order=order)
         after = anchor.steps_before(where, config, layout, base, later)
         how = f"the {later.step - base[0]} steps logged then lead to {place.then}, bit for bit"
         if place.after in (None, after):

@@ -21,7 +21,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
-from flowcheck.replica.rules.schedule import rate_of
+from flowcheck.replica.rules.checked import check_rule
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.heard import Progress
 from flowcheck.stages.links import Links
@@ -45,7 +45,7 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     assert config.optimizer is not None, "checked when the file was read"
     for own in (config.optimizer, *(own.optimizer for own in config.job)):
         if own is not None:
-            rate_of(own)
+            check_rule(own)
     config = with_factories(config)
     config = with_log(config)
     if config.persist is not None:

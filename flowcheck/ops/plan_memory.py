@@ -9,8 +9,8 @@ import msgspec
 from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
 from flowcheck.ops.plan_cost import Cost, total
 from flowcheck.ops.plan_model import Model
+from flowcheck.replica.layout import Layout
 
-STEP_COUNTER_BYTES = 4
 COPIES_LEAST = 2
 """The newest step, and the one being made."""
 
@@ -46,12 +46,13 @@ def memory_of(
     wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
     from flowcheck.plane.shard import GENERATIONS
     from flowcheck.replica.kept.header import COPIES_MAX
-    from flowcheck.replica.rules.optimizers import counts_steps, state_names
+    from flowcheck.replica.kept.sections import describe
+    from flowcheck.replica.rules.optimizers import PARAMETERS
 
     trained = sum(tensor.wire.nbytes for tensor in model.trained)
-    names = state_names(optimizer)
-    states = len(names) * trained
-    states += STEP_COUNTER_BYTES * len(model.trained) if counts_steps(optimizer) else 0
+    held = {s.name: s.size_bytes for s in describe(_layout(model), optimizer, leaves_out=False)}
+    names = [name for name in held if name != PARAMETERS]
+    states = sum(held[name] for name in names)
     copy = trained + states
     kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
     out, into = total(before_proof)
@@ -60,7 +61,7 @@ def memory_of(
     told = ", ".join(names) or "none"
     parts = (
         Part(what="parameters", bytes=trained, why="the replica's newest step"),
-        Part(what="optimizer states", bytes=states, why=f"{optimizer.name}: {told}"),
+        Part(what="optimizer states", bytes=states, why=f"{optimizer.name or 'as made'}: {told}"),
         Part(what="the step being made", bytes=copy, why="new state beside the old one"),
         Part(
             what="earlier steps",
@@ -77,3 +78,13 @@ def memory_of(
         ),
     )
     return Memory(parts=parts, staging_bytes=staging)
+
+
+def _layout(model: Model) -> Layout:
+    wires = [tensor.wire for tensor in model.trained]
+    usual = {2: "bfloat16", 4: "float32", 8: "float64"}
+    return Layout.of(
+        [(wire.sizes, wire.strides) for wire in wires],
+        names=[tensor.name for tensor in model.trained],
+        dtype=[wire.dtype or usual[wire.element_bytes] for wire in wires],
+    )

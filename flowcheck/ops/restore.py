@@ -11,7 +11,7 @@ from rich.console import Console
 from flowcheck.errors import ConfigError
 from flowcheck.ops import steps
 from flowcheck.ops.chain import last_audit
-from flowcheck.replica.rules.schedule import rate_of
+from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
 from flowcheck.vault.template import load_template
@@ -79,8 +79,12 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
 def give_back(found: steps.Found, template: Path, out: Path) -> restore.Filled:
     """Writes a step to `out` in the form of the trainer's checkpoint `template`. Raises StateError
     where it does not fit."""
-    pattern = load_template(template, found.snapshot.layout, found.names)
-    filled = restore.fill(pattern, found.snapshot, rate_of(found.snapshot.optimizer))
+    taken = found.snapshot
+    order = numbering(taken.optimizer, taken.layout)
+    pattern = load_template(template, taken.layout, found.names, order=order)
+    settings = Settings(taken.optimizer, taken.layout) if not taken.parameters_only else None
+    rate = settings.rate if settings is not None else lambda step: 0.0
+    filled = restore.fill(pattern, taken, rate, settings)
     out.parent.mkdir(parents=True, exist_ok=True)
     restore.write(pattern.tree, out)
     return filled

@@ -23,6 +23,7 @@ from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.trace import digests_at
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.audit import compare_digests
@@ -134,7 +135,8 @@ def _told_apart(
 def _is_of(own: RunDir, layout: Layout, file: Path) -> bool:
     """Whether the job's replica was, bit for bit, what the file holds."""
     try:
-        template = load_template(file, layout, steps.stated_names(layout))
+        order = numbering(optimizer_in(own), layout)
+        template = load_template(file, layout, steps.stated_names(layout), order=order)
         if not template.step:
             parameters = flat_state(template, layout, optimizer_in(own))[optimizers.PARAMETERS]
             began = layout.memory_order(np.fromfile(own.weights, layout.stored_as))

@@ -18,6 +18,7 @@ from flowcheck.ops.chain import last_audit
 from flowcheck.replica.files.check import check
 from flowcheck.replica.files.manifest import Manifest
 from flowcheck.replica.given import given
+from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.formats import FORMATS, read, write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
@@ -141,7 +142,9 @@ def _template(like: Path, found: steps.Found, form: str) -> Template | None:
         except StateError:
             return None
     tree = read(like).tree
-    return read_template(tree, found.snapshot.layout, found.names, str(like), step=0)
+    layout = found.snapshot.layout
+    order = numbering(found.snapshot.optimizer, layout)
+    return read_template(tree, layout, found.names, str(like), step=0, order=order)
 
 
 def _bytes(parts: Parts) -> int:

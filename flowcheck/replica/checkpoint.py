@@ -34,11 +34,10 @@ from flowcheck.replica.files.plain import from_plain, to_plain
 from flowcheck.replica.files.sums import Sums
 from flowcheck.replica.files.tensorfile import read_tensors, write_tensors
 from flowcheck.replica.given import Given, given
-from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.kept.snapshot import Snapshot, in_place
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules import optimizers
-from flowcheck.replica.rules.placed import older
+from flowcheck.replica.rules.building import build
 from flowcheck.whole import growing_apart
 
 MODEL = "model.safetensors"
@@ -69,8 +68,9 @@ class Checkpoint:
             raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
         groups = from_plain(manifest.plain.get("param_groups"))
         if groups is None:  # of format 1
-            built = optimizers.build(manifest.optimizer, list(self.parameters.values()))
-            groups = built.state_dict()["param_groups"]
+            assert manifest.layout is not None
+            built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
+            groups = built.optimizer.state_dict()["param_groups"]
         order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
         own = dict(zip(names, self.states, strict=True))
         held = {order[name]: state for name, state in own.items() if state}
@@ -202,7 +202,7 @@ def snapshot_of(folder: Path) -> Snapshot:
 
 def numbers_of(step: Given) -> dict[str, int]:
     """The optimizer's number of each parameter that is in one of its groups, by name."""
-    order = getattr(step, "order", ()) or range(len(step.model))
+    order = step.order or range(len(step.model))
     return {name: n for name, n in zip(step.model, order, strict=True) if n >= 0}
 
 
@@ -224,15 +224,8 @@ def _tensors_of(
 
 def _in_place(replica: Replica) -> Snapshot:
     """The newest step over the replica's own memory: good until it takes the next."""
-    held = replica.tensors()
-    return Snapshot(
-        replica.step,
-        replica.digest,
-        replica.layout,
-        replica.optimizer,
-        {name: tensors["value"] for name, tensors in held.items()},
-        tuple({k: t for k, t in tensors.items() if k != "value"} for tensors in held.values()),
-        older(replica.optimizer, replica.layout, replica.sections(), replica.step),
+    return in_place(
+        replica.commit, replica.description, replica.optimizer, dict(replica.sections())
     )
 
 

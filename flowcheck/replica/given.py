@@ -13,8 +13,11 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.replica.rules import optimizers
-from flowcheck.replica.rules.schedule import rate_of
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.settings import Settings
+
+SCALE = "the loss scale: a gradient of another scale would look as well (no audit has shown it yet)"
+"""Of what no gradient could have contradicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Given:
     not to be written."""
 
     step: int
-    """Optimizer steps taken."""
+    """Steps of the stream: the optimizer's, and those that a loss scale skipped."""
     digest: str
     """Of the replica's state at this step (kept/digest.py)."""
     rule: OptimizerConfig
@@ -31,14 +34,22 @@ class Given:
     model: dict[str, torch.Tensor]
     """Parameters by the trainer's names, registration order, as the module holds them."""
     optimizer: dict[str, Any] | None
-    """torch.optim.Optimizer.state_dict(): {"state": {number: {name: tensor}}, "param_groups"};
-    None where the wire carries no optimizer state."""
+    """torch.optim.Optimizer.state_dict(): {"state": {number: {name: tensor}}, "param_groups"}, in
+    torch's own order of groups; None where the wire carries no optimizer state."""
+    order: tuple[int, ...] = ()
+    """[parameter] the optimizer's number of it; -1: in no group. (): as they are registered."""
     scheduler: dict[str, Any] | None = None
-    """The scheduler's own state_dict(); None without one, or where its kind keeps none."""
+    """The scheduler's own state_dict(); None without one."""
     scaler: dict[str, Any] | None = None
     """torch.amp.GradScaler.state_dict()."""
+    masters: dict[str, torch.Tensor] | None = None
+    """What the optimizer steps in place of the parameters, by the names of `model`."""
     averages: dict[str, torch.Tensor] | None = None
     """Moving averages of the parameters, by the names of `model`."""
+    averaged: int = 0
+    """How often those were updated: AveragedModel's n_averaged."""
+    taken: int = 0
+    """Steps of the optimizer alone: what its own counters show."""
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
     evidence: tuple[str, ...] = ()
@@ -49,29 +60,58 @@ class Given:
 def given(
     snapshot: Snapshot, *, evidence: tuple[str, ...] = (), assumed: tuple[str, ...] = ()
 ) -> Given:
-    """The step that a snapshot holds."""
+    """The step that a snapshot holds. Raises ConfigError where the user's schedule or factory
+    cannot be had."""
+    config, more = snapshot.optimizer, snapshot.more
+    optimizer, scheduler, order = None, None, tuple[int, ...]()
+    if not snapshot.parameters_only:
+        settings = Settings(config, stepped_layout(config, snapshot.layout))
+        optimizer, order = _optimizer(snapshot, settings), settings.built.order
+        scheduler = settings.scheduler(events_of(config, snapshot.step, more.skipped))
     return Given(
         step=snapshot.step,
         digest=snapshot.digest,
-        rule=snapshot.optimizer,
+        rule=config,
         model=dict(snapshot.parameters),
-        optimizer=None if snapshot.parameters_only else _optimizer(snapshot),
+        optimizer=optimizer,
+        order=order,
+        scheduler=scheduler,
+        scaler=_scaler(snapshot),
+        masters=more.masters,
+        averages=more.averages,
+        averaged=more.averaged,
+        taken=snapshot.step - more.skipped,
         older=snapshot.older,
         evidence=evidence,
-        assumed=assumed,
+        assumed=(*assumed, SCALE) if config.scaler is not None else assumed,
     )
 
 
-def _optimizer(snapshot: Snapshot) -> dict[str, Any]:
-    """State by number in registration order, and the groups as they stand before the next step."""
-    built = optimizers.build(snapshot.optimizer, list(snapshot.parameters.values()))
-    groups = built.state_dict()["param_groups"]
-    rate = rate_of(snapshot.optimizer)(snapshot.step)
-    for group in groups:
-        group["lr"] = rate
-        if snapshot.optimizer.schedule is not None:
-            group["initial_lr"] = snapshot.optimizer.learning_rate
+def events_of(config: OptimizerConfig, step: int, skipped: int) -> int:
+    """How often the script came past its scheduler (rules/settings.py)."""
+    return step if config.schedule_when_skipped else step - skipped
+
+
+def _optimizer(snapshot: Snapshot, settings: Settings) -> dict[str, Any]:
+    """State and groups as they stand before the next step."""
+    built = settings.built
+    at = sorted((number, i) for i, number in enumerate(built.order) if number >= 0)
+    state = {number: dict(snapshot.states[i]) for number, i in at if snapshot.states[i]}
+    events = events_of(snapshot.optimizer, snapshot.step, snapshot.more.skipped)
+    groups = settings.at(events)
+    for place, group in enumerate(groups):
+        group["params"] = [number for number, i in at if built.group_of[i] == place]
+    return {"state": state, "param_groups": groups}
+
+
+def _scaler(snapshot: Snapshot) -> dict[str, Any] | None:
+    stated, held = snapshot.optimizer.scaler, snapshot.more.scaler
+    if stated is None:
+        return None
     return {
-        "state": {index: dict(state) for index, state in enumerate(snapshot.states) if state},
-        "param_groups": groups,
+        "scale": held["scale"],
+        "growth_factor": stated.growth_factor,
+        "backoff_factor": stated.backoff_factor,
+        "growth_interval": stated.growth_interval,
+        "_growth_tracker": int(held["growth_tracker"]),
     }

@@ -19,6 +19,11 @@ from flowcheck.errors import StateError
 
 _STORED_AS = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 """numpy's spelling of torch's dtypes; numpy has no bfloat16 and carries its bits as uint16."""
+STORED_AS = _STORED_AS | {
+    **{"int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "|i1", "uint8": "|u1"},
+    **{"int": "<i8", "float": "<f8", "bool": "|b1"},
+}
+"""Also of what an optimizer may keep, and of Python's numbers."""
 SEVERAL = "several"
 """In place of a dtype where parameters have different ones."""
 
@@ -128,6 +133,13 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def dtype_of(self, parameter: Parameter) -> str:
         """torch's word."""
         return parameter.dtype or self.dtype
+
+    def relaid(self, dtype: str) -> Layout:
+        """The same parameters in one type, back to back; gradients come as they did."""
+        shapes = [(p.shape, p.stride) for p in self.parameters]
+        wire = self.gradient_dtype or (self.dtype if self.dtype != SEVERAL else None)
+        names = [p.name for p in self.parameters]
+        return Layout.of(shapes, names=names, dtype=dtype, gradient_dtype=wire)
 
     @property
     def gradient_bytes(self) -> int:

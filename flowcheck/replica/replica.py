@@ -13,10 +13,11 @@ from flowcheck.errors import StateError
 from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.kept.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.kept.header import COPIES_MAX, Commit, Description
-from flowcheck.replica.kept.sections import sections_of
+from flowcheck.replica.kept.sections import Stored, describe, have_state, named_tensors, stored
 from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.beginning import begun
 from flowcheck.replica.taking import Taker
 from flowcheck.replica.tensors import flat_gradient
 
@@ -35,9 +36,9 @@ class Replica:
         self.layout: Layout = state.description.layout
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
-        self._taker = Taker(state, optimizer, self.layout)
+        self._taker = Taker(state, optimizer)
         self.tensor_digests: list[bytes] = []
-        """Of the step taken last, in the order of `optimizers.named_tensors`; [] before it."""
+        """Of the step taken last, in the order of kept/sections.py, named_tensors; [] before it."""
         state.in_step = 0
 
     @classmethod
@@ -58,15 +59,12 @@ class Replica:
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
-        sections = place_sections(sections_of(layout, optimizer, leaves_out))
-        values = elements_of(weights, layout, "weights")
-        arrays = {s.name: np.zeros(s.elements, s.dtype) for s in sections}
-        arrays[optimizers.PARAMETERS] = values
-        named = optimizers.named_tensors(arrays, layout)
+        sections = place_sections(describe(layout, optimizer, leaves_out))
+        description = Description(layout, sections)
+        first = begun(optimizer, description, elements_of(weights, layout, "weights"))
+        named = named_tensors(description, first)
         digest = state_digest(named, tensor_digests(array for _, array in named))
         commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
-        description = Description(layout, sections)
-        first = {optimizers.PARAMETERS: values}
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         state = StateFile.create(path, description, first, commit, copies=copies)
@@ -84,8 +82,10 @@ class Replica:
             expected = optimizers.fingerprint(optimizer)
             leaves_out = any(s.name == optimizers.STEPPED for s in state.description.sections)
             layout = state.description.layout
-            wanted = place_sections(sections_of(layout, optimizer, leaves_out))
-            if state.commit.fingerprint != expected or wanted != state.description.sections:
+            alike = state.commit.fingerprint == expected
+            if not alike or state.description.sections != place_sections(
+                describe(layout, optimizer, leaves_out)
+            ):
                 raise StateError(
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
                 )
@@ -100,6 +100,16 @@ class Replica:
             state.close()
             raise
         return replica
+
+    @property
+    def commit(self) -> Commit:
+        """The last committed step."""
+        return self._open.commit
+
+    @property
+    def description(self) -> Description:
+        """What the sections are."""
+        return self._open.description
 
     @property
     def step(self) -> int:
@@ -134,18 +144,24 @@ class Replica:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
         place with the trainer's strides. Not to be written."""
-        parameters, states = self._taker.tensors(self._open.commit.copy)
-        held = self.have_state()
+        parameters = self._taker.parameters(self._open.commit.copy)
         return {
-            p.name: {"value": parameters[i]} | {n: t[i] for n, t in states.items() if held[i]}
-            for i, p in enumerate(self.layout.parameters)
+            p.name: {"value": value} | {name: own.tensor for name, own in states.items()}
+            for p, value, states in zip(
+                self.layout.parameters, parameters, self.states(), strict=True
+            )
         }
+
+    def states(self) -> list[dict[str, Stored]]:
+        """[parameter] what torch keeps of each by torch's names, in place; {} where nothing. Not to
+        be written."""
+        own = stored(self.description, self._open.sections(self._open.commit.copy))
+        return [each if has else {} for each, has in zip(own, self.have_state(), strict=True)]
 
     def have_state(self) -> np.ndarray:
         """[parameters] bool: those that were ever stepped; torch has no state of the others."""
-        sections, count = self._open.sections(self._open.commit.copy), len(self.layout.parameters)
-        stepped = self.has_optimizer_state
-        return optimizers.have_state(self.optimizer, sections, count, stepped=stepped)
+        sections = self._open.sections(self._open.commit.copy)
+        return have_state(self.description, sections, stepped=self.has_optimizer_state)
 
     def apply(self, step: int, gradient: Flat, used: optimizers.Used = None) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
@@ -157,7 +173,7 @@ class Replica:
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        values = flat_gradient(gradient, self.layout)
+        values = flat_gradient(gradient, self._taker.inner)
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         had = state.commit.has_optimizer_state
@@ -223,8 +239,8 @@ class Replica:
         return self._state
 
     def _whole(self, copy: int, digests: list[bytes]) -> bytes:
-        """Of a copy, by its tensors' digests in the order of `optimizers.named_tensors`."""
-        named = optimizers.named_tensors(self._open.sections(copy), self.layout)
+        """Of a copy, by its tensors' digests in the order of kept/sections.py, named_tensors."""
+        named = named_tensors(self.description, self._open.sections(copy))
         return state_digest(named, digests)
 
 

@@ -11,25 +11,31 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.replica.kept.header import Per
+from flowcheck.replica.kept.sections import have_state, named_tensors
 from flowcheck.replica.kept.state import StateFile
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules import onepass, optimizers
+from flowcheck.replica.rules import onepass
+from flowcheck.replica.rules.bound import BoundOptimizer
 from flowcheck.replica.rules.clipping import factor
 from flowcheck.replica.rules.flatpass import FlatPass
-from flowcheck.replica.rules.optimizers import STEP_COUNT, STEPPED, BoundOptimizer, Used
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.optimizers import STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
-from flowcheck.replica.rules.schedule import Rate, rate_of
+from flowcheck.replica.rules.settings import Settings
 from flowcheck.replica.tensors import Tensors, views
 
 
 class Taker:
     """What takes the steps of one state file."""
 
-    def __init__(self, state: StateFile, optimizer: OptimizerConfig, layout: Layout) -> None:
-        self._optimizer, self._layout = optimizer, layout
+    def __init__(self, state: StateFile, optimizer: OptimizerConfig) -> None:
+        self._optimizer, self._description = optimizer, state.description
+        self._layout = state.description.layout
+        self.inner = stepped_layout(optimizer, self._layout)
+        """The layout of what the optimizer steps, in which gradients are taken."""
         self._sections = [state.sections(copy) for copy in range(state.copies)]
         self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
-        self._bound = [bound(optimizer, layout, sections) for sections in self._sections]
+        self._bound = [bound(optimizer, state.description, each) for each in self._sections]
         self._threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(self._threads, "step")
         self.unfit = self._why_not_one_pass()
@@ -39,6 +45,13 @@ class Taker:
         first = self._bound[0]
         if isinstance(first, Placed):
             return "there is no optimizer"
+        config, sections = self._optimizer, self._description.sections
+        if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
+            return "gradients are changed otherwise than by a norm"
+        if config.clip_error_if_nonfinite or config.master_dtype or config.average:
+            return "there is more to a step than the rule"
+        if any(s.per is Per.PLACE for s in sections) or not first.steps_all:
+            return "parameters have different states"
         return onepass.unfit(first.optimizer, self._layout)
 
     @cached_property
@@ -46,31 +59,31 @@ class Taker:
         return FlatPass(self._layout, [s for s in self._sections[0] if s not in _COUNTS])
 
     @cached_property
-    def _rate(self) -> Rate:
+    def _settings(self) -> Settings:
         """Only steps ask for it: a replica is kept also where its schedule cannot be had."""
-        return rate_of(self._optimizer)
+        return Settings(self._optimizer, self.inner)
 
-    def tensors(self, copy: int) -> tuple[Tensors, dict[str, Tensors]]:
-        """(parameters, states by name) of a copy, in place."""
-        return self._bound[copy].parameters, self._bound[copy].states
+    def parameters(self, copy: int) -> Tensors:
+        """Of a copy, in place."""
+        return self._bound[copy].parameters
 
     def take(
         self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
     ) -> list[bytes]:
         """Makes `step` of the copy `good` in the copy `other`; every tensor's digest, in the order
-        of `optimizers.named_tensors`.
+        of kept/sections.py, named_tensors.
 
-        gradient: [layout.elements] as it was reduced; has_state: a step was taken before.
+        gradient: flat, of `inner`, as it was reduced; has_state: a step was taken before.
         """
         taker = self._bound[other]
         if self.unfit is None and isinstance(taker, BoundOptimizer):
-            taker.set_rate(self._rate(step - 1))
+            taker.set_groups(self._settings.at(step - 1))
             return self._in_one_pass(taker, good, other, gradient, has_state, used)
         torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
         if isinstance(taker, Placed):
             taker.place(step, gradient, used)
         else:
-            taker.step(gradient, has_state, self._rate(step - 1), used)
+            taker.step(gradient, self._settings.at(step - 1), has_state=has_state, used=used)
         return self.digests(other)
 
     def _in_one_pass(
@@ -83,9 +96,8 @@ class Taker:
         used: Used,
     ) -> list[bytes]:
         source, target = self._sections[good], self._sections[other]
-        count = len(self._layout.parameters)
-        taken = np.ones(count, np.bool_) if used is None else np.asarray(used, np.bool_)
-        held = optimizers.have_state(self._optimizer, source, count, stepped=has_state)
+        held = have_state(self._description, source, stepped=has_state)
+        taken = np.ones(len(held), np.bool_) if used is None else np.asarray(used, np.bool_)
         gradient, divisor, scale = self._reduced(gradient, taken)
         table = onepass.rows(
             taker.optimizer,
@@ -116,11 +128,11 @@ class Taker:
         if config.gradient_divisor != 1.0:
             gradient = gradient / config.gradient_divisor
         own = [g for g, has in zip(views(gradient, self._layout), taken, strict=True) if has]
-        return gradient, 1.0, factor(own, config.clip_norm, threads=config.clip_threads)
+        return gradient, 1.0, factor(own, config.clip_norm, threads=config.torch_threads)
 
     def digests(self, copy: int) -> list[bytes]:
         """Of every tensor of a copy, read once."""
-        named = optimizers.named_tensors(self._sections[copy], self._layout)
+        named = named_tensors(self._description, self._sections[copy])
         return tensor_digests((array for _, array in named), self._pool)
 
     def close(self) -> None:

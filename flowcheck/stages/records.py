@@ -9,13 +9,14 @@ import shutil
 
 import msgspec
 import numpy as np
+import torch
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
 from flowcheck.replica.kept.digest import sha256
+from flowcheck.replica.kept.sections import named_tensors
 from flowcheck.replica.kept.trace import Trace
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.placed import older
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
 from flowcheck.stages.rundir import RunDir
@@ -45,7 +46,7 @@ class Records:
     def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
         self._run, self._digests = run, config.digests
         self._tensors = len(replica.layout.parameters)
-        count = len(optimizers.named_tensors(replica.sections(), replica.layout))
+        count = len(named_tensors(replica.description, replica.sections()))
         self._trace = Trace(run.trace, count)
 
     def write(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> None:
@@ -112,19 +113,11 @@ class Records:
 
 
 def _states(replica: Replica) -> dict[str, str]:
-    """Of what torch keeps: a parameter that was never stepped has no state."""
-    held, sections, layout = replica.have_state(), replica.sections(), replica.layout
-    found: dict[str, str] = {}
-    for name in (*optimizers.state_names(replica.optimizer), optimizers.STEP_COUNT):
-        own = sections.get(name)
-        if own is None or not held.any():
-            continue
-        if name == optimizers.STEP_COUNT:
-            own = own[held]
-        elif held.all():
-            own = layout.registration_order(own)
-        else:
-            kept = [p for p, there in zip(layout.parameters, held, strict=True) if there]
-            own = np.concatenate([own[p.start : p.stop] for p in kept])
-        found[name] = sha256(np.ascontiguousarray(own))
-    return found
+    """Of what torch keeps, by its names, in registration order and as it lies in memory: a
+    parameter that was never stepped has no state."""
+    found: dict[str, list[np.ndarray]] = {}
+    for states in replica.states():
+        for name, state in states.items():
+            flat = torch.as_strided(state.tensor, (state.tensor.numel(),), (1,))
+            found.setdefault(name, []).append(flat.view(torch.uint8).numpy())
+    return {name: sha256(np.concatenate(parts)) for name, parts in found.items()}

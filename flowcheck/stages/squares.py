@@ -70,7 +70,7 @@ class Squares:
             return gradient
         name = f"{incarnation_of(self._run).number}:{step}"
         if name not in self._told:
-            own = square(gradient, layout, used, threads=optimizer.clip_threads)
+            own = square(gradient, layout, used, threads=optimizer.torch_threads)
             newest = [*self._told.items(), (name, own.hex())][-KEPT:]
             self._told = dict(newest)
             write_whole(_file(self._run), msgspec.json.encode(self._told), durable=False)

@@ -18,7 +18,7 @@ from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.schedule import rate_of
+from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.base import Waiting
 from flowcheck.stages.gathered import taken, whole
@@ -82,7 +82,7 @@ class UpdateService:
         self._links = links
         load_torch()
         assert self._config.optimizer is not None
-        rate_of(self._config.optimizer)  # refused before a frame is captured, not at the first step
+        check_rule(self._config.optimizer)  # refused before a frame is captured, not in a step
         if self._config.replica.awaits_base:
             await_first_base(self._run)
         self._opened()

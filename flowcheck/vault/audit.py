@@ -12,13 +12,15 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.replica.kept.header import Description
+from flowcheck.replica.kept.sections import describe, named_tensors
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.rules import optimizers
-from flowcheck.vault.flat import in_memory_order, state_of, step_counts, were_stepped
+from flowcheck.vault.flat import flat_sections, in_memory_order
 from flowcheck.vault.template import Template
 
-_BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (2, 4, 8)}
+_BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +72,49 @@ def compare_digests(
 ) -> Audit:
     """As `compare`, for a step of which only the tensors' digests are kept (replica/kept/trace.py).
 
-    digests: in the order of optimizers.named_tensors. Raises StateError where the checkpoint does
-    not hold the same tensors.
+    digests: in the order of kept/sections.py, named_tensors. Raises StateError where the
+    checkpoint does not hold the same tensors.
     """
-    own = [
-        (name, in_memory_order(_as_sent(value, p, layout, optimizer), p, layout))
-        for name, value, p in zip(
-            template.names, template.parameters, layout.parameters, strict=True
-        )
+    sent = [
+        in_memory_order(_as_sent(value, p, layout, optimizer), p, layout)
+        for value, p in zip(template.parameters, layout.parameters, strict=True)
     ]
-    if template.optimizer is not None:
-        for kind in optimizers.state_names(optimizer):
-            for index, p in enumerate(layout.parameters):
-                value = state_of(template, index, kind)
-                named = f"{template.names[index]}/{kind}"
-                own.append((named, in_memory_order(value, p, layout)))
-        if optimizers.counts_steps(optimizer):
-            own.append((optimizers.STEP_COUNT, step_counts(template)))
-        elif optimizers.state_names(optimizer) and len(digests) > len(own):
-            own.append((optimizers.STEPPED, were_stepped(template, optimizer)))
+    own = list(zip(template.names, sent, strict=True))
+    theirs = list(digests[: len(own)])
+    if template.optimizer is not None and optimizer.name != "none":
+        description = _described(layout, optimizer, len(digests))
+        named = named_tensors(description, flat_sections(template, description))
+        mine = [n for n, (name, _) in enumerate(named) if n >= len(own) and _told(name)]
+        theirs += [digests[n] for n in mine]
+        own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
     found = tensor_digests([array for _, array in own])
     differ = [
-        Difference(name) for (name, _), a, b in zip(own, found, digests, strict=False) if a != b
+        Difference(name) for (name, _), a, b in zip(own, found, theirs, strict=True) if a != b
     ]
     return _audit(template, len(own), differ, optimizer)
+
+
+def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Description:
+    """Of a replica that has so many."""
+    for leaves_out in (False, True):
+        description = Description(layout, tuple(describe(layout, optimizer, leaves_out)))
+        flat = {s.name: np.empty(0, s.dtype) for s in description.sections}
+        if len(named_tensors(description, flat)) == tensors:
+            return description
+    raise StateError(f"a record of {tensors} tensors is none of a replica of these settings")
+
+
+def _told(name: str) -> bool:
+    """A tensor of the replica's that torch's own optimizer keeps, or who has a state."""
+    kind = name.rpartition("/")[2]
+    return kind == optimizers.STEPPED or kind not in optimizers.OURS
+
+
+def _renamed(name: str, layout: Layout, template: Template) -> str:
+    """By the trainer's name of the parameter."""
+    of, slash, kind = name.rpartition("/")
+    places = {p.name: n for n, p in enumerate(layout.parameters)}
+    return f"{template.names[places[of]]}{slash}{kind}" if slash else name
 
 
 def _audit(
@@ -134,7 +155,8 @@ def _pairs(
                 f"{sorted(snapshot.states[index])}"
             )
         for kind, value in held.items():
-            yield f"{name}/{kind}", value, snapshot.states[index][kind]
+            mine = snapshot.states[index][kind]
+            yield f"{name}/{kind}", torch.as_tensor(value), torch.as_tensor(mine)
 
 
 def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.header import Description
+from flowcheck.replica.kept.sections import Stored, describe, stored
 from flowcheck.replica.layout import Layout, Parameter, size_of
 from flowcheck.replica.rules import optimizers
 from flowcheck.vault.template import Template
@@ -19,61 +23,71 @@ def flat_state(
 
     Raises StateError where a tensor is missing, or of another shape or dtype.
     """
-    flat = {
-        optimizers.PARAMETERS: layout.assembled(
-            [
-                in_memory_order(value, p, layout)
-                for value, p in zip(template.parameters, layout.parameters, strict=True)
-            ]
-        )
-    }
-    for kind in optimizers.state_names(optimizer):
-        flat[kind] = layout.assembled(
-            [
-                in_memory_order(state_of(template, index, kind), p, layout)
-                for index, p in enumerate(layout.parameters)
-            ]
-        )
-    if optimizers.counts_steps(optimizer):
-        flat[optimizers.STEP_COUNT] = step_counts(template)
-    elif leaves_out:
-        flat[optimizers.STEPPED] = were_stepped(template, optimizer)
+    description = Description(layout, tuple(describe(layout, optimizer, leaves_out)))
+    return flat_sections(template, description)
+
+
+def flat_sections(template: Template, description: Description) -> dict[str, np.ndarray]:
+    """As `flat_state`, of a description that is at hand."""
+    layout = description.layout
+    flat = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
+    flat[optimizers.PARAMETERS] = layout.assembled(
+        [
+            in_memory_order(value, p, layout)
+            for value, p in zip(template.parameters, layout.parameters, strict=True)
+        ]
+    )
+    for index, states in enumerate(stored(description, flat)):
+        own = template.states(index)
+        for kind, held in states.items():
+            value = state_of(template, index, kind, states)
+            if value is not None:
+                put(f"{template.names[index]}/{kind}", held, value)
+        if optimizers.STEPPED in flat:
+            # Without a state nothing tells, nor matters.
+            kept = all(own.get(kind) is not None for kind in states)
+            flat[optimizers.STEPPED][index] = kept
     return flat
 
 
-def state_of(template: Template, index: int, kind: str) -> torch.Tensor:
-    """One optimizer state of one parameter; zeros before its first step. Raises StateError."""
+def state_of(
+    template: Template, index: int, kind: str, states: dict[str, Stored]
+) -> torch.Tensor | float | None:
+    """One optimizer state of one parameter; None before its first step. Raises StateError."""
     own = template.states(index)
-    value = own.get(kind)
+    value: Any = own.get(kind)
+    if value is not None:
+        return value  # type: ignore[no-any-return]
     never = template.step == 0 or (
-        all(state is None for state in own.values()) and _kept(template, kind)
+        all(own.get(name) is None for name in states) and _kept(template, kind)
     )
-    if value is None and never:
-        return torch.zeros_like(template.parameters[index])
-    if value is None:
-        raise StateError(
-            f"{template.names[index]}/{kind}: the trainer's optimizer does not keep it"
-        )
-    return value
+    if not never:
+        name = template.names[index]
+        raise StateError(f"{name}/{kind}: the trainer's optimizer does not keep it")
+    return None
 
 
 def _kept(template: Template, kind: str) -> bool:
-    """Some parameter has such a state."""
-    own = (template.states(index) for index in range(len(template.names)))
+    """Some parameter has such a state, or none has any: what the optimizer never stepped."""
+    own = [template.states(index) for index in range(len(template.names))]
     return any(states.get(kind) is not None for states in own)
 
 
-def step_counts(template: Template) -> np.ndarray:
-    """[parameters] float32: how often each was stepped."""
-    states = (template.states(index) for index in range(len(template.names)))
-    return np.array([float(state.get("step", 0.0)) for state in states], "<f4")
-
-
-def were_stepped(template: Template, optimizer: OptimizerConfig) -> np.ndarray:
-    """[parameters] float32: 1 where torch keeps a state. Without one nothing tells, nor matters."""
-    kinds = optimizers.state_names(optimizer)
-    own = (template.states(index) for index in range(len(template.names)))
-    return np.array([all(s.get(k) is not None for k in kinds) for s in own], "<f4")
+def put(name: str, held: Stored, value: torch.Tensor | float) -> None:
+    """Raises StateError for another shape or type, which would be rounded without a word."""
+    given = value if isinstance(value, torch.Tensor) else None
+    if held.number or given is None:
+        if given is not None and given.dim():
+            raise StateError(f"{name}: {list(given.shape)} in the file, one number here")
+        held.tensor.fill_(float(value))
+        return
+    own = held.tensor
+    if given.shape != own.shape or (given.dtype != own.dtype and own.dim()):
+        raise StateError(
+            f"{name}: {given.dtype} {list(given.shape)} in the file, {own.dtype} "
+            f"{list(own.shape)} here"
+        )
+    own.copy_(given.detach())
 
 
 def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:

@@ -15,8 +15,11 @@ from typing import Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError, naming
+from flowcheck.replica.given import events_of
 from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
 
@@ -40,8 +43,11 @@ class Filled:
     """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
 
 
-def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
-    """Puts the snapshot's step into the template's own tensors and counters.
+def fill(
+    template: Template, snapshot: Snapshot, rate: Rate, settings: Settings | None = None
+) -> Filled:
+    """Puts the snapshot's step into the template's own tensors and counters. settings: of the
+    trainer's groups and schedule, where they are stated; else all groups have one rate.
 
     Raises StateError where a shape, a type or a counter does not fit; the template must not be
     used then.
@@ -55,11 +61,13 @@ def fill(template: Template, snapshot: Snapshot, rate: Rate) -> Filled:
         _same_kind(name, own, new)
         own.detach().copy_(new)  # a trainer may have saved the parameters themselves
     if template.optimizer is not None:
-        replaced.append(_fill_optimizer(template, snapshot, rate))
+        replaced.append(_fill_optimizer(template, snapshot))
+        _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
     kept = [f"{len(template.others)} buffers of the model"] if template.others else []
     moved = snapshot.step - template.step
     for scheduler in template.schedulers:
-        _fill_scheduler(scheduler, moved, template, rate, snapshot.step)
+        if not _fill_stated(scheduler, template, snapshot, settings):
+            _fill_scheduler(scheduler, moved, template, rate, snapshot.step)
         replaced.append("a learning-rate scheduler")
     assumed: list[str] = []
     for node, key, path in template.counters:
@@ -120,13 +128,14 @@ def save_into(tree: Any, file: BinaryIO) -> None:
         raise
 
 
-def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
+def _fill_optimizer(template: Template, snapshot: Snapshot) -> str:
     assert template.optimizer is not None
     state: dict[int | str, dict[str, Any]] = template.optimizer["state"]
-    counter = (optimizers.STEP_COUNT,) if optimizers.counts_steps(snapshot.optimizer) else ()
-    ordered = (*counter, *optimizers.state_names(snapshot.optimizer))  # as torch makes them
-    wanted = set(ordered)
+    kinds = states_of(snapshot.optimizer, stepped_layout(snapshot.optimizer, snapshot.layout)).kinds
     for index, (name, new) in enumerate(zip(template.names, snapshot.states, strict=True)):
+        if template.order[index] == -1:
+            continue
+        wanted = set(kinds[index])
         own = state.setdefault(template.order[index], {})
         if own and own.keys() - {k for k, v in own.items() if v is None} != wanted:
             raise StateError(
@@ -135,16 +144,59 @@ def _fill_optimizer(template: Template, snapshot: Snapshot, rate: Rate) -> str:
             )
         if not new:  # never stepped: torch has no entry of it
             del state[template.order[index]]
-        for kind in (kind for kind in ordered if kind in new):
-            value = new[kind]
-            if own.get(kind) is None:
+        for kind, value in new.items():
+            if not isinstance(value, torch.Tensor):
+                own[kind] = value
+            elif own.get(kind) is None:
                 own[kind] = value.clone()
             else:
                 _same_kind(f"{name}/{kind}", own[kind], value)
                 own[kind].copy_(value)
-    for group in template.optimizer["param_groups"]:
-        group["lr"] = _like(group["lr"], rate(snapshot.step))
-    return f"optimizer state ({', '.join(sorted(wanted)) or 'none'}), learning rate"
+    told = sorted({kind for each in kinds for kind in each})
+    return f"optimizer state ({', '.join(told) or 'none'}), learning rate"
+
+
+def _fill_groups(
+    groups: list[dict[str, Any]], snapshot: Snapshot, rate: Rate, settings: Settings | None
+) -> None:
+    """The rate, and whatever else a schedule changes."""
+    config, skipped = snapshot.optimizer, snapshot.more.skipped
+    if settings is None:
+        for group in groups:
+            group["lr"] = _like(group["lr"], rate(snapshot.step))
+        return
+    began = settings.at(0)
+    now = settings.at(events_of(config, snapshot.step, skipped))
+    if len(groups) != len(now):
+        raise StateError(
+            f"the template's optimizer has {len(groups)} parameter groups, the job file states "
+            f"{len(now)}"
+        )
+    for group, own, first in zip(groups, now, began, strict=True):
+        for key in group.keys() & own.keys():
+            if key == "lr" or own[key] != first[key]:
+                group[key] = _like(group[key], own[key])
+
+
+def _fill_stated(
+    scheduler: dict[str, Any], template: Template, snapshot: Snapshot, settings: Settings | None
+) -> bool:
+    """Of the schedule that the job file states, its own state; False: it states none such."""
+    config = snapshot.optimizer
+    own = None if settings is None else settings.scheduler(0)
+    if settings is None or own is None or own.keys() != scheduler.keys():
+        return False
+    was = template.step // config.schedule_every
+    if config.scaler is None and scheduler["last_epoch"] != was:
+        raise StateError(
+            f"the scheduler has taken {scheduler['last_epoch']} steps at step {template.step}, "
+            f"and {was} as stated (optimizer.schedule_every): the job file states another schedule"
+        )
+    events = events_of(config, snapshot.step, snapshot.more.skipped)
+    for key, value in (settings.scheduler(events) or {}).items():
+        if isinstance(value, int | float | list) and not isinstance(value, bool):
+            scheduler[key] = value
+    return True
 
 
 def _fill_scheduler(

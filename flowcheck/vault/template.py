@@ -17,9 +17,9 @@ import torch
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.counters import find_counters, inside, told_by_counters, untouched
+from flowcheck.vault.numbers import Number, order_of
 
 Path_ = tuple[str, ...]
-Number = int | str
 _Kind = tuple[torch.dtype, tuple[int, ...]]
 """Of a tensor: dtype and shape."""
 
@@ -60,22 +60,33 @@ class Template:
 
 
 def load_template(
-    path: Path, layout: Layout, names: Sequence[str] = (), step: int | None = None
+    path: Path,
+    layout: Layout,
+    names: Sequence[str] = (),
+    step: int | None = None,
+    order: Sequence[int] | None = None,
 ) -> Template:
     """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
     layout.
 
     names: the trainer's parameter names in registration order, where order and shapes alone fit
-    in more than one way. step: where nothing in it tells at which it was written. Raises StateError
-    where it is of no format, has no model of this layout, or fits ambiguously.
+    in more than one way. step: where nothing in it tells at which it was written. order:
+    [parameter] the optimizer's number of it (rules/settings.py), which several parameter groups
+    leave open. Raises StateError where it is of no format, has no model of this layout, or fits
+    ambiguously.
     """
     from flowcheck.vault.formats import read  # which fill templates themselves
 
-    return read_template(read(path).tree, layout, names, str(path), step)
+    return read_template(read(path).tree, layout, names, str(path), step, order)
 
 
 def read_template(
-    tree: Any, layout: Layout, names: Sequence[str], what: str, step: int | None = None
+    tree: Any,
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    step: int | None = None,
+    order: Sequence[int] | None = None,
 ) -> Template:
     """See `load_template`; `what` names the tree in errors."""
     models = [
@@ -100,9 +111,9 @@ def read_template(
         if isinstance(value, torch.Tensor) and value.data_ptr() not in held
     )
     optimizer = _optimizer_of(tree, what)
-    order = _order_of(optimizer, layout, found_names, what) if optimizer is not None else ()
+    own = order_of(optimizer, layout, found_names, what, order) if optimizer is not None else ()
     taken = _step_of(optimizer)
-    template = Template(tree, model, found_names, parameters, others, optimizer, order, taken)
+    template = Template(tree, model, found_names, parameters, others, optimizer, own, taken)
     skipped = {id(model), id(optimizer)}
     find_counters(template, tree, (), skipped)
     if template.step < 0 and step is not None and not (template.counters or template.schedulers):
@@ -191,39 +202,6 @@ def _optimizer_of(tree: Any, what: str) -> dict[str, Any] | None:
     if len(found) > 1:
         raise StateError(f"{what}: {len(found)} optimizers; one replica follows one")
     return found[0] if found else None
-
-
-def _order_of(
-    optimizer: dict[str, Any], layout: Layout, names: Sequence[str], what: str
-) -> tuple[Number, ...]:
-    """The optimizer numbers parameters in the order it was given them; torch.distributed.checkpoint
-    has names in place of numbers."""
-    numbers = [number for group in optimizer["param_groups"] for number in group["params"]]
-    if len(numbers) != len(layout.parameters):
-        raise StateError(
-            f"{what}: its optimizer has {len(numbers)} parameters, "
-            f"the replica {len(layout.parameters)}"
-        )
-    if len(optimizer["param_groups"]) > 1:
-        raise StateError(f"{what}: its optimizer has several parameter groups; one is supported")
-    if all(isinstance(number, str) for number in numbers):
-        own = {str(number).removeprefix("module."): number for number in numbers}
-        if lost := [n for n in names if n.removeprefix("module.") not in own]:
-            raise StateError(f"{what}: its optimizer has no parameter {lost[0]}")
-        numbers = [own[name.removeprefix("module.")] for name in names]
-    for number, parameter in zip(numbers, layout.parameters, strict=True):
-        for name, value in optimizer["state"].get(number, {}).items():
-            if (
-                isinstance(value, torch.Tensor)
-                and value.dim()
-                and tuple(value.shape) != parameter.shape
-            ):
-                raise StateError(
-                    f"{what}: {name} of the optimizer's parameter {number} is of shape "
-                    f"{list(value.shape)}, {parameter.name} of {list(parameter.shape)}: its order "
-                    "is not the model's"
-                )
-    return tuple(numbers)
 
 
 def _step_of(optimizer: dict[str, Any] | None) -> int:

@@ -9,10 +9,10 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.sections import named_tensors
 from flowcheck.replica.kept.trace import Trace, digests_at
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules import optimizers
 from flowcheck.vault import audit
 from flowcheck.vault.template import load_template
 
@@ -28,7 +28,7 @@ def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> N
     layout = Layout.of([(p.shape, p.stride()) for p in parameters])
     flat = [torch.as_strided(p.detach(), (p.numel(),), (1,)) for p in parameters]
     replica = Replica.create(tmp_path / "replica", layout, ADAMW, torch.cat(flat).numpy())
-    count = len(optimizers.named_tensors(replica.sections(), layout))
+    count = len(named_tensors(replica.description, replica.sections()))
     trace = Trace(tmp_path / "trace", count)
     files = {}
     for step in range(1, 6):

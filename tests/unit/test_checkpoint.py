@@ -15,7 +15,7 @@ from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.building import build
 
 CONFIGS = [
     OptimizerConfig(name="sgd", learning_rate=0.1),
@@ -63,6 +63,15 @@ def trained(tmp_path):
         replica.close()
 
 
+def built(config: OptimizerConfig, tensors) -> torch.optim.Optimizer:
+    layout = Layout.of([(tuple(t.shape), t.stride()) for t in tensors])
+    leaves = [torch.nn.Parameter(t) for t in tensors]
+    optimizer = build(config, layout, leaves).optimizer
+    for group in optimizer.param_groups:  # the very tensors, whose gradients are set here
+        group["params"] = list(tensors)
+    return optimizer
+
+
 def torch_steps(tensors, optimizer, first: int, last: int) -> None:
     for step in range(first, last + 1):
         for tensor, grad in zip(tensors, random_gradients(tensors, step), strict=True):
@@ -79,12 +88,12 @@ def test_plain_torch_goes_on_from_the_files_as_if_nothing_had_happened(
 ):
     saved = checkpoint.load(checkpoint.save(trained(config, taken), tmp_path / "out"))
     uninterrupted = conv_and_linear()
-    torch_steps(uninterrupted, optimizers.build(config, uninterrupted), 1, 10)
+    torch_steps(uninterrupted, built(config, uninterrupted), 1, 10)
 
     resumed = conv_and_linear()
     for tensor, value in zip(resumed, saved.parameters.values(), strict=True):
         tensor.copy_(value)
-    optimizer = optimizers.build(config, resumed)
+    optimizer = built(config, resumed)
     optimizer.load_state_dict(saved.optimizer_state_dict())
     torch_steps(resumed, optimizer, taken + 1, 10)
     assert flat(resumed).tobytes() == flat(uninterrupted).tobytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,14 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.schedule import rate_of
+from flowcheck.replica.rules.settings import Settings
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SCHEDULE = {"warmup": 2, "steps": 8, "floor": 0.1}
+
+
+def rate_of(config: OptimizerConfig) -> Callable[[int], float]:
+    return Settings(config, Layout.of_shapes([(2, 2)])).rate
 
 
 def model() -> nn.Module:

@@ -16,9 +16,11 @@ checkpoints.
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import struct
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -26,10 +28,10 @@ import numpy as np
 import xxhash
 
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.layout import Layout
+from flowcheck.replica.layout import STORED_AS, Layout
 
 MAGIC = b"FCSTATE\n"
-VERSION = 2
+VERSION = 3
 HEADER_BYTES = 4096
 SECTION_ALIGN = 64  # a cache line, and torch's own alignment of a tensor
 _FIXED = struct.Struct("<8sIIQQQQ")  # magic, version, copies, then Sizes
@@ -42,13 +44,46 @@ _SLOT_BYTES = 64  # with the checksum, in a cache line of its own
 COPIES_MAX = (HEADER_BYTES - _SLOTS_OFFSET) // _SLOT_BYTES
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Per(Enum):
+    """What a section has one of its entries for."""
+
+    ELEMENT = "element"
+    """Each element of the layout, where that lies."""
+    PARAMETER = "parameter"
+    """Each parameter one number."""
+    PLACE = "place"
+    """Tensors of shapes or types of their own, or of some parameters: bytes."""
+    REPLICA = "replica"
+    """Numbers of the whole."""
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor of a section of places: whose, its first byte there, torch's word of its dtype (or
+    Python's of a number), sizes and strides."""
+
+    parameter: int
+    start: int
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(STORED_AS[self.dtype]).itemsize
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A flat array of each copy; `dtype` is numpy's word, `offset` is bytes into the copy."""
 
     name: str
     dtype: str
     elements: int
-    offset: int
+    offset: int = 0
+    per: Per = Per.ELEMENT
+    holds: str = ""
+    """torch's word of its dtype, or Python's of its numbers; empty: what parameters have. One of
+    ELEMENT that has a type of its own lies as a layout of that type does."""
+    places: tuple[Place, ...] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -36,7 +36,7 @@ class Pinned:
     """A whole step in shared memory, in place."""
 
     commit: Commit
-    layout: Layout
+    description: Description
     sections: dict[str, np.ndarray]
     """Flat and read-only."""
     spare: bool
@@ -64,23 +64,25 @@ def pinned(path: Path, step: int | None = None) -> Iterator[Pinned]:
         try:
             sections = _sections(memory, sizes, description, commit.copy)
             spare = sizes.copies >= SPARE_COPIES
-            yield Pinned(commit, description.layout, sections, spare, memory)
+            yield Pinned(commit, description, sections, spare, memory)
         finally:
             unpin(descriptor, commit.copy)
     finally:
         os.close(descriptor)  # the mapping ends with the last view into it
 
 
-def read_copy(path: Path, step: int | None = None) -> tuple[Commit, Layout, dict[str, np.ndarray]]:
-    """(commit, layout, sections by name) copied out of a state file that another process may be
-    stepping. Whether the copy is whole, its digest tells.
+def read_copy(
+    path: Path, step: int | None = None
+) -> tuple[Commit, Description, dict[str, np.ndarray]]:
+    """(commit, description, sections by name) copied out of a state file that another process may
+    be stepping. Whether the copy is whole, its digest tells.
 
     step: another one than the newest. Raises RingError where there is no state, StateError where
     it does not hold that step.
     """
     with pinned(path, step) as held:
         copied = {name: array.copy() for name, array in held.sections.items()}
-        return held.commit, held.layout, copied
+        return held.commit, held.description, copied
 
 
 def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,20 +19,39 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.kept.digest import state_digest, tensor_digests
-from flowcheck.replica.kept.header import Commit
-from flowcheck.replica.kept.peek import ATTEMPTS, Pinned, pinned, read_copy
+from flowcheck.replica.kept.header import Commit, Description
+from flowcheck.replica.kept.peek import ATTEMPTS, pinned, read_copy
+from flowcheck.replica.kept.sections import have_state, named_tensors, stored, tensors_of
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.placed import older
-from flowcheck.replica.tensors import flat_tensor, views
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a step has of rules that not every trainer has."""
+
+    masters: dict[str, torch.Tensor] | None = None
+    """What the optimizer steps in place of the parameters, by their names."""
+    averages: dict[str, torch.Tensor] | None = None
+    averaged: int = 0
+    """How often those were updated."""
+    scaler: dict[str, float] = field(default_factory=dict)
+    """By the words of optimizers.SCALER_NUMBERS; {} without a loss scale."""
+
+    @property
+    def skipped(self) -> int:
+        """Steps of the stream that were none of the optimizer's."""
+        return int(self.scaler.get("skipped", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step of a replica in memory; tensors have the trainer's strides.
 
-    states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
-    none (before its first step, or SGD without momentum).
+    states: per parameter in registration order, {torch's state name: tensor, or number where the
+    optimizer keeps one of Python's}; {} where torch has none (before its first step, or SGD without
+    momentum).
     """
 
     step: int
@@ -39,9 +59,11 @@ class Snapshot:
     layout: Layout
     optimizer: OptimizerConfig
     parameters: dict[str, torch.Tensor]
-    states: tuple[dict[str, torch.Tensor], ...]
+    states: tuple[dict[str, Any], ...]
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
+    more: More = field(default_factory=More)
+    """What not every job has."""
 
     @property
     def parameters_only(self) -> bool:
@@ -56,10 +78,10 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
     settings, does not hold the step, or never held still for as long as a copy takes.
     """
     for _ in range(ATTEMPTS):
-        commit, layout, sections = read_copy(path, step)
+        commit, description, sections = read_copy(path, step)
         _check_made_with(path, commit, optimizer)
-        if _has_its_digest(commit, layout, sections):
-            return _assembled(commit, layout, optimizer, sections)
+        if _has_its_digest(commit, description, sections):
+            return _assembled(commit, description, optimizer, sections)
     raise StateError(
         f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest"
     )
@@ -77,11 +99,11 @@ def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Ite
     with pinned(path, step) as found:
         if found.spare:
             _check_made_with(path, found.commit, optimizer)
-            if not _has_its_digest(found.commit, found.layout, found.sections):
+            if not _has_its_digest(found.commit, found.description, found.sections):
                 raise StateError(
                     f"{path}: the bytes of step {found.commit.step} do not have their digest"
                 )
-            yield _in_place(found, optimizer)
+            yield in_place(found.commit, found.description, optimizer, found.sections)
             if not found.still:
                 raise StateError(
                     f"{path}: step {found.commit.step} was overwritten while it was read, for "
@@ -96,37 +118,54 @@ def _check_made_with(path: Path, commit: Commit, optimizer: OptimizerConfig) -> 
         raise StateError(f"{path}: this replica was made with other optimizer settings")
 
 
-def _has_its_digest(commit: Commit, layout: Layout, sections: dict[str, np.ndarray]) -> bool:
-    named = optimizers.named_tensors(sections, layout)
+def _has_its_digest(
+    commit: Commit, description: Description, sections: dict[str, np.ndarray]
+) -> bool:
+    named = named_tensors(description, sections)
     return state_digest(named, tensor_digests(a for _, a in named)) == commit.digest
 
 
-def _in_place(found: Pinned, optimizer: OptimizerConfig) -> Snapshot:
+def in_place(
+    commit: Commit,
+    description: Description,
+    optimizer: OptimizerConfig,
+    sections: dict[str, np.ndarray],
+) -> Snapshot:
+    """A step over the memory it lies in, not to be written."""
     with warnings.catch_warnings():
         # torch has no tensors that cannot be written, and says so of each.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _assembled(found.commit, found.layout, optimizer, found.sections)
+        return _assembled(commit, description, optimizer, sections)
 
 
 def _assembled(
-    commit: Commit, layout: Layout, optimizer: OptimizerConfig, sections: dict[str, np.ndarray]
+    commit: Commit,
+    description: Description,
+    optimizer: OptimizerConfig,
+    sections: dict[str, np.ndarray],
 ) -> Snapshot:
-    def tensors(name: str) -> list[torch.Tensor]:
-        return views(flat_tensor(sections[name], layout), layout)
-
-    held = optimizers.have_state(
-        optimizer, sections, len(layout.parameters), stepped=commit.has_optimizer_state
+    layout = description.layout
+    held = have_state(description, sections, stepped=commit.has_optimizer_state)
+    states = tuple(
+        {name: own.value for name, own in each.items()} if has else {}
+        for each, has in zip(stored(description, sections), held, strict=True)
     )
-    states: list[dict[str, torch.Tensor]] = [{} for _ in layout.parameters]
-    for name in optimizers.state_names(optimizer):
-        for index, tensor in enumerate(tensors(name)):
-            if held[index]:
-                states[index][name] = tensor
-    if optimizers.counts_steps(optimizer):
-        for index, count in enumerate(sections[optimizers.STEP_COUNT]):
-            if held[index]:
-                states[index][optimizers.STEP_COUNT] = torch.tensor(float(count))
-    values = tensors(optimizers.PARAMETERS)
-    named = {p.name: v for p, v in zip(layout.parameters, values, strict=True)}
+
+    def by_name(section: str) -> dict[str, torch.Tensor] | None:
+        tensors = tensors_of(description, sections, section)
+        names = (p.name for p in layout.parameters)
+        return None if tensors is None else dict(zip(names, tensors, strict=True))
+
+    parameters = by_name(optimizers.PARAMETERS)
+    assert parameters is not None
+    numbers = zip(optimizers.SCALER_NUMBERS, sections.get(optimizers.SCALER, ()), strict=False)
+    counted = sections.get(optimizers.AVERAGED)
+    more = More(
+        masters=by_name(optimizers.MASTER),
+        averages=by_name(optimizers.AVERAGE),
+        averaged=0 if counted is None else int(counted[0]),
+        scaler={name: float(number) for name, number in numbers},
+    )
     left = older(optimizer, layout, sections, commit.step)
-    return Snapshot(commit.step, commit.digest.hex(), layout, optimizer, named, tuple(states), left)
+    digest = commit.digest.hex()
+    return Snapshot(commit.step, digest, layout, optimizer, parameters, states, left, more)

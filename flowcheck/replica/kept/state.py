@@ -9,9 +9,11 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
@@ -35,11 +37,11 @@ from flowcheck.replica.kept.header import (
 from flowcheck.replica.kept.pins import claim, unpin
 
 
-def place_sections(wanted: list[tuple[str, str, int]]) -> tuple[Section, ...]:
-    """Sections of a copy for (name, numpy dtype, elements), each at 64 bytes."""
+def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections of a copy one behind the other, each at 64 bytes."""
     sections, offset = [], 0
-    for name, dtype, elements in wanted:
-        section = Section(name, dtype, elements, offset)
+    for each in wanted:
+        section = msgspec.structs.replace(each, offset=offset)
         sections.append(section)
         offset = _round_up(offset + section.size_bytes, SECTION_ALIGN)
     return tuple(sections)

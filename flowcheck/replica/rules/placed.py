@@ -8,9 +8,12 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.replica.kept.header import Description
+from flowcheck.replica.kept.sections import Stored
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
-from flowcheck.replica.tensors import Tensors, flat_tensor, views
+from flowcheck.replica.rules.bound import BoundOptimizer
+from flowcheck.replica.tensors import flat_tensor, views
 
 
 class Placed:
@@ -20,7 +23,7 @@ class Placed:
         """sections: `parameters`, and `stepped`: the step that each is of."""
         self._layout, self._sections = layout, sections
         self.parameters = views(flat_tensor(sections[optimizers.PARAMETERS], layout), layout)
-        self.states: dict[str, Tensors] = {}
+        self.states: list[dict[str, Stored]] = [{} for _ in layout.parameters]
 
     def place(self, step: int, values: torch.Tensor, used: optimizers.Used = None) -> None:
         """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
@@ -32,12 +35,12 @@ class Placed:
 
 
 def bound(
-    config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray]
-) -> optimizers.BoundOptimizer | Placed:
+    config: OptimizerConfig, description: Description, sections: Mapping[str, np.ndarray]
+) -> BoundOptimizer | Placed:
     """What steps one copy."""
     if config.name == "none":
-        return Placed(layout, sections)
-    return optimizers.BoundOptimizer(config, layout, sections)
+        return Placed(description.layout, sections)
+    return BoundOptimizer(config, description, sections)
 
 
 def older(

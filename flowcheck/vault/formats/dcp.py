@@ -70,7 +70,7 @@ def _complete(parts: Parts) -> tuple[Parts, int]:
         return parts, 0
     kinds: tuple[str, ...] = ()
     if rule.name in STEPPED:
-        kinds = ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * rule.amsgrad))
+        kinds = ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * bool(rule.amsgrad)))
     elif rule.name == "sgd" and rule.momentum and not rule.dampening:
         kinds = ("momentum_buffer",)
     stateless = rule.name == "sgd" and not rule.momentum

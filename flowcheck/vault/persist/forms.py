@@ -13,6 +13,7 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import MANIFEST, path_of
 from flowcheck.replica.given import Given
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.settings import numbering
 from flowcheck.vault.formats import FORMATS
 from flowcheck.vault.formats import write as write_as
 from flowcheck.vault.formats.parts import Options, parts_of
@@ -42,7 +43,7 @@ def write(step: Given, layout: Layout, folder: Path, form: str, options: dict[st
     if chosen.like is not None:
         from flowcheck.vault.template import load_template
 
-        like = load_template(chosen.like, layout, ())
+        like = load_template(chosen.like, layout, (), order=numbering(step.rule, layout))
     parts = parts_of(step, layout, like)
     try:
         if FORMATS[form].folder:

@@ -1,0 +1,51 @@
+"""The sections of a replica that took no step yet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.replica.kept.header import Description
+from flowcheck.replica.kept.sections import stored, tensors_of
+from flowcheck.replica.rules.building import build
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.optimizers import MASTER, PARAMETERS, SCALER, STEPPED
+from flowcheck.replica.rules.states import states_of
+
+
+def begun(
+    config: OptimizerConfig, description: Description, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """{section: flat array} of step 0. weights: [layout.elements], the parameters."""
+    arrays = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
+    arrays[PARAMETERS] = weights
+    if config.name == "none":
+        return arrays
+    values = tensors_of(description, arrays, PARAMETERS)
+    masters = tensors_of(description, arrays, MASTER)
+    assert values is not None
+    for master, value in zip(masters or (), values, strict=bool(masters)):
+        master.copy_(value)
+    if config.scaler is not None:
+        arrays[SCALER][0] = config.scaler.init_scale
+    inner = stepped_layout(config, description.layout)
+    if states_of(config, inner).eager:
+        _fill_eager(config, description, arrays)
+    return arrays
+
+
+def _fill_eager(
+    config: OptimizerConfig, description: Description, arrays: dict[str, np.ndarray]
+) -> None:
+    """States that torch makes with the optimizer, as Adagrad's sums."""
+    inner = stepped_layout(config, description.layout)
+    tensors = tensors_of(description, arrays, MASTER) or tensors_of(description, arrays, PARAMETERS)
+    assert tensors is not None
+    built = build(config, inner, tensors)
+    own = stored(description, arrays)
+    leaves = [leaf for group in built.optimizer.param_groups for leaf in group["params"]]
+    for index, number in enumerate(built.order):
+        state = built.optimizer.state[leaves[number]] if number >= 0 else {}
+        for name, held in own[index].items():
+            held.tensor.copy_(state[name]) if not held.number else held.tensor.fill_(state[name])
+        arrays[STEPPED][index] = bool(state)

@@ -1,0 +1,198 @@
+"""The trainer's optimizer, run by torch itself on memory that we own.
+
+Which arithmetic runs (for-loop, foreach, fused) decides the last bits, so it is stated, never
+guessed. torch makes its state lazily and sometimes replaces a tensor instead of writing into it;
+`step` makes sure that after it everything lies in our memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.kept.header import Description
+from flowcheck.replica.kept.sections import Stored, have_state, stored, tensors_of
+from flowcheck.replica.layout import SEVERAL, Layout
+from flowcheck.replica.rules.building import build
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.optimizers import (
+    MASTER,
+    PARAMETERS,
+    STEPPED,
+    Used,
+    writes_gradient,
+)
+from flowcheck.replica.tensors import views
+
+ZERO_FIRST = ("adam", "adamw")
+"""Rules whose state before the first step is nothing but zeros (torch/optim/adam.py, _init_group):
+it is given to them where it lies, instead of being made anew and copied."""
+PER_ELEMENT = ("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop")
+"""Rules whose bits do not depend on the number of threads where elements have 4 bytes or more: each
+element is stepped by itself."""
+
+
+class BoundOptimizer:
+    """torch's optimizer over the parameters and states of one copy of the replica."""
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        description: Description,
+        arrays: Mapping[str, np.ndarray],
+    ) -> None:
+        """arrays: of the copy, by the names of the description's sections."""
+        self._config, self._description, self._arrays = config, description, arrays
+        layout = description.layout
+        self._inner = stepped_layout(config, layout)
+        own = tensors_of(description, arrays, PARAMETERS)
+        assert own is not None
+        self.parameters = own
+        self._masters = tensors_of(description, arrays, MASTER)
+        stepped = own if self._masters is None else self._masters
+        self._leaves = [torch.nn.Parameter(tensor) for tensor in stepped]
+        self.states = stored(description, arrays)
+        built = build(config, self._inner, self._leaves)
+        self._optimizer, self._order = built.optimizer, built.order
+        self._optimizer.state.clear()
+
+    @property
+    def steps_all(self) -> bool:
+        """Every parameter is in one of torch's groups."""
+        return all(number >= 0 for number in self._order)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """torch's own, its groups as `step` or `set_groups` left them."""
+        return self._optimizer
+
+    @property
+    def groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+        """torch's groups, and the parameters of each by their place in registration order."""
+        place = {id(leaf): index for index, leaf in enumerate(self._leaves)}
+        return [(g, [place[id(p)] for p in g["params"]]) for g in self._optimizer.param_groups]
+
+    def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Settings of torch's groups in the step that follows (rules/settings.py, `at`)."""
+        for group, settings in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(settings)
+
+    def step(
+        self,
+        gradient: torch.Tensor,
+        groups: Sequence[Mapping[str, Any]],
+        *,
+        has_state: bool,
+        used: Used = None,
+    ) -> None:
+        """One optimizer step in place. gradient: flat, in the layout of what is stepped
+        (rules/masters.py), as it was reduced; groups: settings of torch's groups in this step.
+
+        has_state: False for the very first step, where torch has no state yet and does things it
+        does only once (SGD's momentum starts as the gradient, without dampening). used: torch
+        leaves out what has no gradient: no decay, no count.
+        """
+        if writes_gradient(self._config):
+            gradient = gradient.clone()
+        used = np.ones(len(self._leaves), np.bool_) if used is None else used
+        gradients = views(gradient, self._inner)
+        if self._config.gradient_divisor != 1.0:
+            for grad in gradients:
+                grad.div_(self._config.gradient_divisor)
+        for leaf, grad, taken in zip(self._leaves, gradients, used, strict=True):
+            leaf.grad = grad if taken else None
+        self.set_groups(groups)
+        self._lend(has_state)
+        with self._threads():
+            self._clip()
+            self._optimizer.step()
+        self._bring_home(used)
+        for leaf in self._leaves:
+            leaf.grad = None
+
+    def _lend(self, has_state: bool) -> None:
+        """Gives torch the states of what was stepped before; it makes those of the others."""
+        held = have_state(self._description, self._arrays, stepped=has_state)
+        zeros = self._config.factory is None and self._config.name.lower() in ZERO_FIRST
+        zeros = zeros and STEPPED not in self._arrays
+        for index, leaf in enumerate(self._leaves):
+            lent = self._order[index] >= 0 and (held[index] or zeros)
+            self._optimizer.state[leaf] = (
+                {name: own.value for name, own in self.states[index].items()} if lent else {}
+            )
+
+    def _clip(self) -> None:
+        """Scales the gradients as the trainer does. Raises StateError where its own script ends."""
+        config, clips = self._config, []
+        if config.clip_norm is not None and not config.clip_together:
+            clips.append(self._clip_norm)
+        if config.clip_value is not None:
+            clips.insert(0 if config.clip_value_first else len(clips), self._clip_value)
+        for clip in clips:
+            clip()
+
+    def _clip_norm(self) -> None:
+        assert self._config.clip_norm is not None
+        try:
+            torch.nn.utils.clip_grad_norm_(
+                self._leaves,
+                self._config.clip_norm,
+                norm_type=self._config.clip_norm_type,
+                error_if_nonfinite=self._config.clip_error_if_nonfinite,
+            )
+        except RuntimeError as error:
+            raise StateError(f"the trainer ends here: {error}") from error
+
+    def _clip_value(self) -> None:
+        assert self._config.clip_value is not None
+        torch.nn.utils.clip_grad_value_(self._leaves, self._config.clip_value)
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """As many of torch's as the trainer has, where bits depend on them."""
+        config = self._config
+        clips = config.clip_norm is not None and not config.clip_together
+        alike = config.name.lower() in PER_ELEMENT and not _two_bytes(self._inner)
+        if alike and not clips:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(config.torch_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _bring_home(self, used: np.ndarray) -> None:
+        """Copies into our memory whatever torch put elsewhere, and notes who has a state now."""
+        for index, leaf in enumerate(self._leaves):
+            if not used[index] or self._order[index] < 0:
+                continue
+            made = {k: v for k, v in self._optimizer.state[leaf].items() if v is not None}
+            if made.keys() != self.states[index].keys():
+                own = sorted(self.states[index])
+                raise AssertionError(f"torch keeps {sorted(made)}, not {own}")
+            for name, own_state in self.states[index].items():
+                _put(own_state, made[name])
+            if STEPPED in self._arrays:
+                self._arrays[STEPPED][index] = 1
+        for leaf in self._leaves:
+            self._optimizer.state.pop(leaf, None)
+
+
+def _put(own: Stored, made: Any) -> None:
+    if own.number:
+        own.tensor.fill_(made)
+    elif made.data_ptr() != own.tensor.data_ptr():
+        own.tensor.copy_(made)
+
+
+def _two_bytes(layout: Layout) -> bool:
+    types = {layout.dtype_of(p) for p in layout.parameters}
+    return layout.dtype == SEVERAL or bool(types & {"float16", "bfloat16"})

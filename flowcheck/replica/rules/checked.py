@@ -1,0 +1,36 @@
+"""What [optimizer] states, held against torch and the user's code before anything starts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.replica.layout import Layout
+
+_KNOWN = ("none", "sgd", "adam", "adamw")
+
+
+def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
+    """layout: of the job's parameters, where a stated model tells them; else what depends on them
+    is checked once the job is learned. Raises ConfigError with the key."""
+    plain = config.name.lower() in _KNOWN and not (config.arguments or config.groups)
+    if config.name == "none" or (plain and config.schedule is None and layout is None):
+        return  # checked without torch, which takes seconds to load
+    from flowcheck.replica.rules.classes import arguments_of, check_keys, group_arguments
+    from flowcheck.replica.rules.masters import stepped_layout
+    from flowcheck.replica.rules.settings import Settings
+    from flowcheck.replica.rules.states import states_of
+
+    if config.factory is None:
+        check_keys(config)
+        arguments_of(config)
+        for group in config.groups:
+            group_arguments(config, group)
+    if layout is not None:
+        states_of(config, stepped_layout(config, layout))
+        Settings(config, layout)
+    elif config.factory is None:
+        alone = msgspec.structs.replace(config, groups=())
+        any_layout = Layout.of_shapes([(2, 2)])
+        states_of(alone, any_layout)
+        Settings(alone, any_layout)

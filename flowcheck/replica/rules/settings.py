@@ -1,0 +1,191 @@
+"""What torch's groups hold before each step: learning rate, and whatever else a schedule changes.
+
+The trainer's own scheduler object is stepped over an optimizer of one-element stand-ins with the
+same groups, so that rates, momenta and betas are the very numbers of the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.building import FACTORY, Built, build
+from flowcheck.replica.rules.classes import REFUSED
+from flowcheck.replica.user_code import callable_at, in_words
+
+KEY = "optimizer.schedule"
+PLAIN = ("sgd", "adam", "adamw")
+
+Group = dict[str, Any]
+"""Settings of one of torch's groups, without its parameters."""
+
+
+class Settings:
+    """Of one job. `events`: how often the script called scheduler.step() or passed by it, which
+    is once a step (`schedule_every` of them make one)."""
+
+    def __init__(self, config: OptimizerConfig, layout: Layout) -> None:
+        """Raises ConfigError where torch or the user's code does not work out."""
+        self._config, self._layout = config, layout
+        self._begin()
+
+    def _begin(self) -> None:
+        self.built = _stand_ins(self._config, self._layout)
+        self._scheduler = self.built.scheduler
+        if self._config.schedule is not None:
+            self._scheduler = _scheduler_of(self._config, self.built.optimizer)
+        if self._scheduler is not None:
+            _check_kind(self._scheduler, self._config)
+            self.built.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._steps = 0
+        self._check()
+
+    def at(self, events: int) -> list[Group]:
+        """By torch's groups, of the step that follows so many events. Raises ConfigError where the
+        user's schedule gives no number."""
+        self._to(events)
+        groups = self.built.optimizer.param_groups
+        return [{k: _own(v) for k, v in group.items() if k != "params"} for group in groups]
+
+    def of_each(self, events: int) -> list[Group]:
+        """By parameter, in registration order; those of one group share the object, and those of
+        none have an empty one."""
+        groups, none = self.at(events), Group()
+        return [groups[g] if g >= 0 else none for g in self.built.group_of]
+
+    def rate(self, events: int) -> float:
+        """Of the first group."""
+        self._to(events)
+        return float(self.built.optimizer.param_groups[0]["lr"])
+
+    def scheduler(self, events: int) -> dict[str, Any] | None:
+        """Its state_dict(); None without one."""
+        self._to(events)
+        return None if self._scheduler is None else self._scheduler.state_dict()
+
+    @property
+    def plain(self) -> bool:
+        """A rule that C takes as well as torch: nothing but SGD, Adam or AdamW over the parameters
+        themselves."""
+        c = self._config
+        other = (c.factory, c.scaler, c.average, c.master_dtype, c.clip_value)
+        return c.name.lower() in PLAIN and not c.arguments and not any(other)
+
+    def _to(self, events: int) -> None:
+        wanted = events // self._config.schedule_every
+        if self._scheduler is None:
+            return
+        if wanted < self._steps:
+            self._begin()
+        moved = wanted > self._steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            while self._steps < wanted:
+                try:
+                    self._scheduler.step()
+                except Exception as error:  # the user's code may raise anything
+                    raise ConfigError(*self._named(), in_words(error)) from error
+                self._steps += 1
+        if moved:
+            self._check()
+
+    def _check(self) -> None:
+        for group in self.built.optimizer.param_groups:
+            try:
+                good = math.isfinite(group["lr"])
+            except TypeError:
+                good = False
+            if not good:
+                raise ConfigError(*self._named(), f"gave {group['lr']!r} at {self._steps}")
+
+    def _named(self) -> tuple[str, object]:
+        if self._config.schedule is not None:
+            return KEY, self._config.schedule
+        return FACTORY, self._config.factory
+
+
+def numbering(config: OptimizerConfig, layout: Layout) -> tuple[int, ...] | None:
+    """[parameter] torch's number of it; None: all are of one group, in registration order."""
+    if config.factory is None and not config.groups:
+        return None
+    return _stand_ins(config, layout).order
+
+
+def _stand_ins(config: OptimizerConfig, layout: Layout) -> Built:
+    """An optimizer over tensors of one element: of as many dimensions, which Muon asks for; what a
+    factory is given has the parameters' shapes, and no memory either."""
+    tensors = []
+    for p in layout.parameters:
+        one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(p)))
+        shape = p.shape if config.factory is not None else (1,) * len(p.shape)
+        tensors.append(one.expand(shape) if shape else one[0].clone())
+    built = build(config, layout, tensors)
+    built.optimizer.state.clear()  # Adagrad makes its own at once, in the shapes above
+    return built
+
+
+def _scheduler_of(
+    config: OptimizerConfig, optimizer: torch.optim.Optimizer
+) -> lr_scheduler.LRScheduler:
+    assert config.schedule is not None
+    where, arguments = config.schedule, dict(config.schedule_arguments)
+    kind: Any = lr_scheduler.LambdaLR
+    if ":" in where or where.endswith(".py") or not hasattr(lr_scheduler, where):
+        factor = _factor_of(where, arguments)
+        arguments = {"lr_lambda": factor}
+    else:
+        kind = getattr(lr_scheduler, where)
+        if where.lower() in REFUSED:
+            raise ConfigError(KEY, where, REFUSED[where.lower()])
+        if not (isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler)):
+            raise ConfigError(KEY, where, "is no class of torch.optim.lr_scheduler")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
+    except Exception as error:  # wrong arguments, in as many ways as there are classes
+        raise ConfigError(KEY, where, f"torch refuses these arguments: {error}") from error
+    return made
+
+
+def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
+    """What the factory at "package.module:function" or "file.py:function" returns: LambdaLR's
+    function, or one for each group."""
+    factory = callable_at(KEY, where)
+    try:
+        factor: object = factory(**arguments)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(KEY, where, in_words(error)) from error
+    each = factor if isinstance(factor, list | tuple) else [factor]
+    for own in each:
+        if not callable(own):
+            raise ConfigError(KEY, where, f"returned {factor!r}, not a function")
+        try:
+            first = own(0)
+        except Exception as error:
+            raise ConfigError(KEY, where, in_words(error)) from error
+        if not isinstance(first, int | float) or not math.isfinite(first):
+            raise ConfigError(KEY, where, f"gave {first!r} at 0")
+    return factor
+
+
+def _check_kind(scheduler: lr_scheduler.LRScheduler, config: OptimizerConfig) -> None:
+    """Raises ConfigError for one that steps by a metric, alone or within another."""
+    own = (scheduler, *getattr(scheduler, "_schedulers", ()))
+    for each in own:
+        name = type(each).__name__
+        if name.lower() in REFUSED:
+            key = KEY if config.schedule is not None else FACTORY
+            raise ConfigError(key, name, REFUSED[name.lower()])
+
+
+def _own(value: Any) -> Any:
+    """A rate that is a tensor changes in place."""
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,156 @@
+"""Which states the trainer's optimizer keeps of each parameter: torch is asked, nothing is listed.
+
+A throw-away step over stand-ins makes them: on the meta device where the rule allows it, else over
+one parameter at a time, so that no second copy of the model is needed to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.layout import Layout, Parameter
+from flowcheck.replica.rules.building import build
+from flowcheck.replica.user_code import in_words
+
+NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
+"""Python's own, which some optimizers count steps in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One state of one parameter: a tensor, or a number of Python's (shape () then)."""
+
+    dtype: str
+    """torch's word without the prefix, or Python's."""
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What torch keeps."""
+
+    kinds: tuple[dict[str, Kind], ...]
+    """[parameter] by torch's names, in the order it makes them; {}: none, or in no group."""
+    eager: bool
+    """They are there before the first step (Adagrad)."""
+
+
+def states_of(config: OptimizerConfig, layout: Layout) -> States:
+    """layout: of what is stepped. Raises ConfigError for settings that torch refuses, now or in the
+    first step."""
+    return _states_of(_Keyed(config, layout))
+
+
+class _Keyed:
+    """Settings hold dictionaries, which cannot be looked up by."""
+
+    def __init__(self, config: OptimizerConfig, layout: Layout) -> None:
+        self.config, self.layout = config, layout
+        self._text = repr(config)
+
+    def __hash__(self) -> int:
+        return hash((self._text, self.layout))
+
+    def __eq__(self, other: object) -> bool:
+        own = isinstance(other, _Keyed) and self._text == other._text
+        return own and isinstance(other, _Keyed) and self.layout == other.layout
+
+
+@lru_cache(maxsize=64)
+def _states_of(keyed: _Keyed) -> States:
+    config, layout = keyed.config, keyed.layout
+    if config.name == "none":
+        return States(tuple({} for _ in layout.parameters), False)
+    tensors = [_like(p, layout, torch.empty, "meta") for p in layout.parameters]
+    try:
+        built = build(config, layout, tensors)
+    except ConfigError:  # fused kernels know no meta device
+        tensors = [_flat(p, layout) for p in layout.parameters]
+        built = build(config, layout, tensors)
+    optimizer = built.optimizer
+    leaves = [leaf for group in optimizer.param_groups for leaf in group["params"]]
+    eager = any(optimizer.state.get(leaf) for leaf in leaves)
+    kinds: list[dict[str, Kind]] = [{} for _ in layout.parameters]
+    known: dict[object, dict[str, Kind]] = {}
+    for index, p in enumerate(layout.parameters):
+        if built.order[index] < 0:
+            continue
+        group = built.group_of[index]
+        key = (group, p.shape, p.stride, layout.dtype_of(p))
+        if key not in known:
+            known[key] = (
+                _made(optimizer.state[leaves[built.order[index]]], p)
+                if eager
+                else _stepped(optimizer, group, p, layout)
+            )
+        kinds[index] = known[key]
+    return States(tuple(kinds), eager)
+
+
+def _stepped(
+    optimizer: torch.optim.Optimizer, group: int, parameter: Parameter, layout: Layout
+) -> dict[str, Kind]:
+    """The states of one parameter after a step of its group alone."""
+    failed: Exception | None = None
+    for make, device in ((torch.empty, "meta"), (torch.zeros, "cpu")):
+        leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
+        leaf.grad = _like(parameter, layout, make, device)
+        for number, own in enumerate(optimizer.param_groups):
+            own["params"] = [leaf] if number == group else []
+        optimizer.state.clear()
+        try:
+            optimizer.step()
+        except Exception as error:  # what a rule cannot do to tensors without values, or at all
+            failed = error
+            continue
+        return _kinds(optimizer.state[leaf])
+    assert failed is not None
+    right = f"torch refuses these settings: {in_words(failed)}"
+    raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
+
+
+def _made(state: dict[str, Any], parameter: Parameter) -> dict[str, Kind]:
+    """Of one that was made with the optimizer: it lies as the parameter does."""
+    own = _kinds(state)
+    return {
+        name: replace(kind, stride=parameter.stride) if kind.shape == parameter.shape else kind
+        for name, kind in own.items()
+    }
+
+
+def _kinds(state: dict[str, Any]) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
+    for name, value in state.items():
+        if value is None:
+            continue
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            found[name] = Kind(dtype, tuple(value.shape), tuple(value.stride()))
+        elif type(value) in NUMBERS:
+            found[name] = Kind(NUMBERS[type(value)])
+        else:
+            right = f"keeps {name} as {type(value).__name__}, neither a tensor nor a number"
+            raise ConfigError("optimizer", "", right)
+    return found
+
+
+def _like(
+    parameter: Parameter, layout: Layout, make: Callable[..., torch.Tensor], device: str
+) -> torch.Tensor:
+    dtype = getattr(torch, layout.dtype_of(parameter))
+    flat = make(parameter.elements, dtype=dtype, device=device)
+    return torch.as_strided(flat, parameter.shape, parameter.stride)
+
+
+def _flat(parameter: Parameter, layout: Layout) -> torch.Tensor:
+    """In the parameter's shape, without its memory."""
+    one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(parameter)))
+    return one.expand(parameter.shape) if parameter.shape else one[0].clone()

@@ -1,0 +1,63 @@
+"""Which number of a trainer's optimizer state is which parameter's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+
+Number = int | str
+"""torch's; torch.distributed.checkpoint has names in their place."""
+
+
+def order_of(
+    optimizer: dict[str, Any],
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    order: Sequence[int] | None,
+) -> tuple[Number, ...]:
+    """The optimizer numbers parameters in the order it was given them, group by group;
+    torch.distributed.checkpoint has names in place of numbers."""
+    listed = [number for group in optimizer["param_groups"] for number in group["params"]]
+    own = range(len(layout.parameters)) if order is None else order
+    if len(listed) != sum(number >= 0 for number in own):
+        raise StateError(
+            f"{what}: its optimizer has {len(listed)} parameters, "
+            f"the replica {len(layout.parameters)}"
+        )
+    numbers: list[Number]
+    if listed and all(isinstance(number, str) for number in listed):
+        by_name = {str(number).removeprefix("module."): number for number in listed}
+        plain = [name.removeprefix("module.") for name in names]
+        lost = [n for n, at in zip(plain, own, strict=True) if at >= 0 and n not in by_name]
+        if lost:
+            raise StateError(f"{what}: its optimizer has no parameter {lost[0]}")
+        numbers = [by_name.get(name, -1) for name in plain]
+    else:
+        _check_groups(len(optimizer["param_groups"]), order, what)
+        numbers = [listed[number] if number >= 0 else -1 for number in own]
+    for number, parameter in zip(numbers, layout.parameters, strict=True):
+        for name, value in optimizer["state"].get(number, {}).items():
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+            if len(shape) == len(parameter.shape) and any(
+                size not in (1, whole) for size, whole in zip(shape, parameter.shape, strict=True)
+            ):  # Adafactor keeps rows and columns
+                raise StateError(
+                    f"{what}: {name} of the optimizer's parameter {number} is of shape "
+                    f"{list(shape)}, {parameter.name} of {list(parameter.shape)}: its order "
+                    "is not the model's"
+                )
+    return tuple(numbers)
+
+
+def _check_groups(groups: int, order: Sequence[int] | None, what: str) -> None:
+    if groups > 1 and order is None:
+        raise StateError(
+            f"{what}: its optimizer has {groups} parameter groups, and the job file states one: "
+            "[[optimizer.groups]] tells which parameter is of which"
+        )
