@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -16,6 +16,7 @@ from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import load_manifest
+from flowcheck.replica.files.sums import Known
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.snapshot import Snapshot
@@ -48,6 +49,8 @@ class Found:
     """The trainer's parameter names, where the job file states them."""
     assumed: tuple[str, ...]
     where: str
+    known: Known = field(default_factory=dict)
+    """Sums of its tensors, of one whose files were checked."""
 
 
 def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
@@ -120,8 +123,10 @@ def from_checkpoint(folder: Path, step: int | None = None) -> Found:
     manifest = load_manifest(folder)
     if step not in (None, manifest.step):
         raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
-    taken = checkpoint.snapshot_of(folder)
-    return Found(taken, stated_names(taken.layout), manifest.assumed, str(folder))
+    kept = checkpoint.load(folder)
+    taken = checkpoint.snapshot_in(folder, kept)
+    names = stated_names(taken.layout)
+    return Found(taken, names, manifest.assumed, str(folder), kept.known)
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

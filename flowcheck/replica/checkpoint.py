@@ -31,7 +31,7 @@ from flowcheck.replica.files.manifest import (
     write_manifest,
 )
 from flowcheck.replica.files.plain import from_plain, to_plain
-from flowcheck.replica.files.sums import Sums
+from flowcheck.replica.files.sums import Known, Sums
 from flowcheck.replica.files.tensorfile import read_tensors, write_tensors
 from flowcheck.replica.given import Given, given
 from flowcheck.replica.kept.snapshot import Snapshot, in_place
@@ -59,6 +59,20 @@ class Checkpoint:
     parameters: dict[str, torch.Tensor]
     states: tuple[dict[str, Any], ...]
     averages: dict[str, torch.Tensor] | None = None
+
+    @property
+    def known(self) -> Known:
+        """Sums of its tensors, which were checked."""
+        named = {f"model/{name}": value for name, value in self.parameters.items()}
+        for name, state in zip(self.parameters, self.states, strict=True):
+            named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
+        return {
+            (tensor.data_ptr(), tensor.nbytes): self.manifest.tensors[label].sha256
+            for label, tensor in named.items()
+            if label in self.manifest.tensors
+            and isinstance(tensor, torch.Tensor)
+            and tensor.is_contiguous()
+        }
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """What `torch.optim.Optimizer.load_state_dict` takes. Raises StateError where there is
@@ -184,7 +198,11 @@ def load(folder: Path) -> Checkpoint:
 
 def snapshot_of(folder: Path) -> Snapshot:
     """The step a checkpoint folder holds. Raises StateError where it is not whole."""
-    kept = load(folder)
+    return snapshot_in(folder, load(folder))
+
+
+def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
+    """The step of a checkpoint that was loaded from there."""
     manifest = kept.manifest
     assert manifest.layout is not None
     if manifest.optimizer is None:

@@ -7,10 +7,11 @@ does not depend on the step stay as the trainer wrote them.
 from __future__ import annotations
 
 import glob
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 
@@ -117,10 +118,10 @@ def write(tree: Any, path: Path) -> None:
         save_into(tree, file)
 
 
-def save_into(tree: Any, file: BinaryIO) -> None:
+def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
     """torch.save that raises OSError where there is no room."""
     try:
-        torch.save(tree, file)
+        torch.save(tree, file)  # type: ignore[arg-type]
     except RuntimeError as error:
         # torch still ends its archive after a write that failed, and tells of that instead.
         if isinstance(error.__context__, OSError):

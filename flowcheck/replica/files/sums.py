@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
+from flowcheck.errors import StateError
 from flowcheck.replica.files.manifest import FileSum, Piece, TensorSum
 
 READ_BYTES = 1 << 20
 """Of a file at once: stays in a core's cache until it is hashed."""
 
+TOGETHER = 64
+"""Tensors that one thread holds against memory."""
+
+Known = Mapping[tuple[int, int], str]
+"""(address, bytes) of a contiguous tensor to its sum."""
 Span = tuple[int, int]
 """First byte, bytes."""
 
@@ -31,7 +38,10 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class Sums:
     """The sums of an output that is being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known | None = None) -> None:
+        """known: sums of tensors that were checked already, where they lie in memory."""
+        self._known = known or {}
+        self._raws: dict[str, list[tuple[str, int, memoryview]]] = {}
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "sums")
         self._tensors: dict[str, tuple[str, tuple[int, ...], tuple[Piece, ...], Future[str]]] = {}
         self._files: dict[str, Future[FileSum]] = {}
@@ -56,7 +66,10 @@ class Sums:
     ) -> None:
         """raw: the bytes that are, or will be, at those pieces; not to change before `tensors`."""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        sums = self._pool.submit(_of_memory, raw)
+        checked = self._known.get((tensor.data_ptr(), sum(part.nbytes for part in raw)))
+        sums = self._pool.submit(_of_memory, raw, checked)
+        for (file, first, _), part in zip(at, raw, strict=True):
+            self._raws.setdefault(file, []).append((label, first, part))
         places = tuple((self.names.get(file, file), first, count) for file, first, count in at)
         self._tensors[label] = (dtype, tuple(tensor.shape), places, sums)
 
@@ -75,6 +88,23 @@ class Sums:
             if file == own
         ]
         self._files[own] = self._pool.submit(of_file, path, spans)
+
+    def whole(self, name: str, found: FileSum) -> None:
+        """A file whose sums are known."""
+        later: Future[FileSum] = Future()
+        later.set_result(found)
+        self._files[self.names.get(name, name)] = later
+
+    def read_back(self, path_of: Callable[[str], Path]) -> None:
+        """Holds every tensor in the files against memory. Raises StateError, which names it, where
+        one is another."""
+        told = [
+            self._pool.submit(_differs, path_of(name), pieces[at : at + TOGETHER])
+            for name, pieces in self._raws.items()
+            for at in range(0, len(pieces), TOGETHER)
+        ]
+        if wrong := [label for one in told if (label := one.result())]:
+            raise StateError(f"{wrong[0]} does not read back as it was written")
 
     def files(self) -> dict[str, FileSum]:
         """Waits for them."""
@@ -127,7 +157,9 @@ def feed(whole: hashlib._Hash, descriptor: int, first: int, count: int) -> None:
         first += got
 
 
-def _of_memory(raw: Sequence[memoryview]) -> str:
+def _of_memory(raw: Sequence[memoryview], checked: str | None) -> str:
+    if checked is not None:
+        return checked
     whole = hashlib.sha256()
     for part in raw:
         whole.update(part)
@@ -140,3 +172,17 @@ def _of_stream(head: bytes, rest: Sequence[memoryview]) -> FileSum:
         whole.update(part)
     size_bytes = len(head) + sum(part.nbytes for part in rest)
     return FileSum(size_bytes, whole.hexdigest(), hashlib.sha256(head).hexdigest())
+
+
+def _differs(path: Path, pieces: Sequence[tuple[str, int, memoryview]]) -> str:
+    """The first tensor that the file does not hold as memory does; empty if there is none."""
+    buffer = np.empty(READ_BYTES, np.uint8)
+    with path.open("rb", buffering=0) as file:
+        for label, first, raw in pieces:
+            own = np.frombuffer(raw, np.uint8)
+            for at in range(0, own.size, READ_BYTES):
+                part = own[at : at + READ_BYTES]
+                got = os.preadv(file.fileno(), [buffer[: part.size].data], first + at)
+                if got != part.size or not np.array_equal(buffer[:got], part):
+                    return label
+    return ""

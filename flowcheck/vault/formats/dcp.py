@@ -7,7 +7,10 @@ The keys are those of {"model": get_model_state_dict(), "optimizer": get_optimiz
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,17 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError, naming
-from flowcheck.replica.files.sums import Sums, bytes_of
-from flowcheck.vault.formats.dcp_read import item_at, metadata_of, read_tree
+from flowcheck.replica.files.sums import Sums
+from flowcheck.replica.files.tee import Tee
+from flowcheck.vault.formats.dcp_read import read_tree
 from flowcheck.vault.formats.parts import Options, Parts, tree_of
-from flowcheck.vault.formats.torchfile import records_of
+from flowcheck.vault.formats.storages import address_of, alone, labelled, raw_of
+from flowcheck.vault.formats.told import DCP_METADATA
+from flowcheck.vault.formats.torchfile import tell
+from flowcheck.whole import sync
 
+DATA_SUFFIX = ".distcp"
+"""torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
 FILES = 2
 """Written at once: a core hashes one while the other is written."""
 STEPPED = ("adam", "adamw")
@@ -35,14 +44,18 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     if dist.is_available() and dist.is_initialized():
         raise StateError(f"{folder}: a rank of a process group cannot write it alone")
     whole, missing = _complete(parts)
-    tree = _contiguous(tree_of(whole, options.keys, named=True))
+    tree = alone(_contiguous(tree_of(whole, options.keys, named=True)))
+    held = {label: (tensor, raw_of(tensor)) for label, tensor in labelled(tree)}
     writer = FileSystemWriter(
-        folder, single_file_per_rank=True, sync_files=True, thread_count=FILES
+        folder, single_file_per_rank=True, sync_files=False, thread_count=FILES
     )
+    writer.fs = files = _summing(held)
     with warnings.catch_warnings(), naming(folder):
         warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
         state_dict_saver.save(tree, storage_writer=writer)
-    _tell(folder, tree, sums)
+    for name, tee in files.tees.items():
+        tell(tee, name, held, sums)
+    sums.file(DCP_METADATA, folder / DCP_METADATA)
     told = [parts.lacks] if parts.lacks else []
     if missing:
         told.append(
@@ -93,21 +106,26 @@ def _contiguous(node: Any) -> Any:
     return node
 
 
-def _tell(folder: Path, tree: dict[str, Any], sums: Sums) -> None:
-    """Where each tensor lies, and the sums of all files."""
-    metadata = metadata_of(folder)
-    for key, path in metadata.planner_data.items():
-        node: Any = tree
-        for part in path:
-            node = node[part]
-        if isinstance(node, torch.Tensor):
-            raw = bytes_of(node)
-            place = item_at(folder, metadata, key, (0,) * node.dim())
-            with place.opened() as file:
-                records = records_of(file, folder, place.first)
-            [(first, held)] = records.values()
-            if held != raw.nbytes:
-                raise StateError(f"{folder}: {key} does not lie there as it should")
-            sums.tensor("/".join(map(str, path)), node, [(place.name, first, held)], [raw])
-    for own in sorted(folder.iterdir()):
-        sums.file(own.name, own)
+def _summing(held: Mapping[str, tuple[torch.Tensor, memoryview]]) -> Any:
+    """DCP's own way to write files, summed while they are written."""
+    from torch.distributed.checkpoint.filesystem import FileSystem
+
+    at = {address_of(raw): label for label, (_, raw) in held.items() if raw.nbytes}
+
+    class Summing(FileSystem):
+        def __init__(self) -> None:
+            self.tees: dict[str, Tee] = {}
+
+        @contextmanager
+        def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+            name = Path(path).name
+            if mode != "wb" or not name.endswith(DATA_SUFFIX):
+                with super().create_stream(path, mode) as stream:
+                    yield stream
+                return
+            with Path(path).open("wb", buffering=0) as file:
+                self.tees[name] = Tee(file, at)
+                yield self.tees[name]
+                sync(Path(path))
+
+    return Summing()

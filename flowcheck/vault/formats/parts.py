@@ -13,6 +13,7 @@ import torch
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint import numbers_of
+from flowcheck.replica.files.sums import Known
 from flowcheck.replica.given import Given
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.template import Template
@@ -50,6 +51,8 @@ class Parts:
     """The optimizer's number of a parameter to its name."""
     kept: tuple[str, ...] = ()
     """What is not of this step, one phrase each."""
+    known: Known = field(default_factory=dict)
+    """Sums of tensors that were checked already."""
 
     @property
     def own(self) -> dict[str, torch.Tensor]:

@@ -92,6 +92,7 @@ def write(
         sums.names[place.name] = path.name
         lacks = chosen.write(parts, place, options or Options(), sums)
         manifest = _manifest(parts, form, sums, lacks)
+        sums.read_back(lambda name: place / name if chosen.folder else place)
         if chosen.folder:
             write_manifest(place / MANIFEST, manifest)
             for below in place.rglob("*"):

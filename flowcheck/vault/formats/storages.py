@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -44,15 +45,19 @@ def raw_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def labelled(tree: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
-    """(path, tensor, number of its storage) as torch.save numbers them: in the order pickle meets
-    them. A tensor met again is told once, under its first path."""
-    numbers: dict[int, int] = {}
+def address_of(raw: memoryview) -> tuple[int, int]:
+    """(first byte's address, bytes)."""
+    return int(np.frombuffer(raw, np.uint8).ctypes.data), raw.nbytes
+
+
+def labelled(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(path, tensor) of every tensor, in order; one met again is told once, by its first path."""
+    seen: set[int] = set()
     for label, tensor in _met(tree, ()):
         own = tensor.untyped_storage()._cdata
-        if own not in numbers:
-            numbers[own] = len(numbers)
-            yield label, tensor, numbers[own]
+        if own not in seen:
+            seen.add(own)
+            yield label, tensor
 
 
 def _met(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
