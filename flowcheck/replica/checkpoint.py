@@ -3,6 +3,7 @@
 step-N/model.safetensors       every parameter by name, in its shape, contiguous
 step-N/optimizer.safetensors   "<parameter name>/<torch's state name>"; empty before the first step
 step-N/averages.safetensors    moving averages, where the trainer keeps any
+step-N/masters.safetensors     what the optimizer steps in their place, where it does
 step-N/manifest.json           what it is, all sums, and what is no tensor; written last
 latest                         the name of the newest one
 
@@ -12,7 +13,7 @@ All is written into a temporary sibling, synced and renamed; then `latest` moves
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import msgspec
 import torch
 
 from flowcheck.errors import ConfigError, StateError, naming
-from flowcheck.replica.files.check import check
 from flowcheck.replica.files.latest import point
 from flowcheck.replica.files.manifest import (
     FULL,
@@ -30,65 +30,30 @@ from flowcheck.replica.files.manifest import (
     load_manifest,
     write_manifest,
 )
-from flowcheck.replica.files.plain import from_plain, to_plain
-from flowcheck.replica.files.sums import Known, Sums
-from flowcheck.replica.files.tensorfile import read_tensors, write_tensors
+from flowcheck.replica.files.plain import to_plain
+from flowcheck.replica.files.sums import Sums
+from flowcheck.replica.files.tensorfile import write_tensors
 from flowcheck.replica.given import Given, given
 from flowcheck.replica.kept.snapshot import Snapshot, in_place
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.loading import (
+    AVERAGES,
+    MASTERS,
+    MODEL,
+    OPTIMIZER,
+    Checkpoint,
+    load,
+    snapshot_in,
+    snapshot_of,
+)
 from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.building import build
 from flowcheck.whole import growing_apart
 
-MODEL = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
-AVERAGES = "averages.safetensors"
+__all__ = ["Checkpoint", "load", "save", "save_given", "snapshot_in", "snapshot_of"]
+
+SUFFIX = ".safetensors"
 LEFTOVERS = ".step-*.tmp"
 """What a killed writer left: the step that comes next is another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint in memory; tensors have the trainer's strides.
-
-    states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
-    none (before its first step, or SGD without momentum).
-    """
-
-    manifest: Manifest
-    parameters: dict[str, torch.Tensor]
-    states: tuple[dict[str, Any], ...]
-    averages: dict[str, torch.Tensor] | None = None
-
-    @property
-    def known(self) -> Known:
-        """Sums of its tensors, which were checked."""
-        named = {f"model/{name}": value for name, value in self.parameters.items()}
-        for name, state in zip(self.parameters, self.states, strict=True):
-            named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
-        return {
-            (tensor.data_ptr(), tensor.nbytes): self.manifest.tensors[label].sha256
-            for label, tensor in named.items()
-            if label in self.manifest.tensors
-            and isinstance(tensor, torch.Tensor)
-            and tensor.is_contiguous()
-        }
-
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """What `torch.optim.Optimizer.load_state_dict` takes. Raises StateError where there is
-        none."""
-        manifest, names = self.manifest, list(self.parameters)
-        if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
-            raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
-        groups = from_plain(manifest.plain.get("param_groups"))
-        if groups is None:  # of format 1
-            assert manifest.layout is not None
-            built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
-            groups = built.optimizer.state_dict()["param_groups"]
-        order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
-        own = dict(zip(names, self.states, strict=True))
-        held = {order[name]: state for name, state in own.items() if state}
-        return {"state": dict(sorted(held.items())), "param_groups": groups}
 
 
 def save(
@@ -155,67 +120,15 @@ def write_files(step: Given, folder: Path, layout: Layout, sums: Sums) -> dict[s
     states, odd = _tensors_of(step)
     write_tensors(folder / MODEL, step.model, sums, part="model/")
     write_tensors(folder / OPTIMIZER, states, sums, part="optimizer/")
-    if step.averages is not None:
-        write_tensors(folder / AVERAGES, step.averages, sums, part="averages/")
+    for name, held in ((AVERAGES, step.averages), (MASTERS, step.masters)):
+        if held is not None:
+            write_tensors(folder / name, held, sums, part=name.removesuffix(SUFFIX) + "/")
     groups = None if step.optimizer is None else step.optimizer["param_groups"]
     rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
-    plain = {"param_groups": groups, "numbers": numbers_of(step), **rest}
+    counts = {"averaged": step.averaged or None, "taken": step.taken if step.scaler else None}
+    plain = {"param_groups": groups, "numbers": numbers_of(step), **rest, **counts}
     told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
     return {"layout": layout, "optimizer": step.rule, "plain": told}
-
-
-def load(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, its bytes checked against the manifest.
-
-    Raises StateError, which names the tensor, where something is missing, differs, or does not fit
-    the layout.
-    """
-    manifest = load_manifest(folder)
-    if manifest.layout is None:
-        raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
-    faults = check(folder, manifest, whole_files=False)
-    if faults or not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
-        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-        what = f"{faults[0]}{more}" if faults else f"{MANIFEST} lacks a file"
-        raise StateError(f"{folder}: {what}: not the checkpoint that was written")
-    values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
-    own = {p.name: p for p in manifest.layout.parameters}
-    if values.keys() != own.keys():
-        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
-    states: dict[str, dict[str, Any]] = {name: {} for name in own}
-    for label, tensor in kept.items():
-        name, _, kind = label.rpartition("/")
-        if name not in own:
-            raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
-        alike = tuple(tensor.shape) == own[name].shape
-        states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
-    for name, more in from_plain(manifest.plain.get("state") or {}).items():
-        states[name].update(more)
-    parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
-    averages = read_tensors(folder / AVERAGES) if AVERAGES in manifest.files else None
-    return Checkpoint(manifest, parameters, tuple(states.values()), averages)
-
-
-def snapshot_of(folder: Path) -> Snapshot:
-    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
-    return snapshot_in(folder, load(folder))
-
-
-def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
-    """The step of a checkpoint that was loaded from there."""
-    manifest = kept.manifest
-    assert manifest.layout is not None
-    if manifest.optimizer is None:
-        raise StateError(f"{folder}: its manifest names no optimizer")
-    return Snapshot(
-        manifest.step,
-        manifest.digest,
-        manifest.layout,
-        manifest.optimizer,
-        kept.parameters,
-        kept.states,
-        manifest.older,
-    )
 
 
 def numbers_of(step: Given) -> dict[str, int]:
@@ -245,10 +158,3 @@ def _in_place(replica: Replica) -> Snapshot:
     return in_place(
         replica.commit, replica.description, replica.optimizer, dict(replica.sections())
     )
-
-
-def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """The same values with these strides, which torch's fused kernels take for granted."""
-    if tensor.stride() == stride:
-        return tensor
-    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)

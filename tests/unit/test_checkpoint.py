@@ -121,9 +121,9 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
     )
     assert folder == tmp_path / "out" / "step-2"
     assert sorted(p.name for p in folder.iterdir()) == sorted(
-        [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.MANIFEST]
+        ["model.safetensors", "optimizer.safetensors", "manifest.json"]
     )
-    manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["step"], manifest["digest"]) == (2, replica.digest)
     assert manifest["optimizer"]["name"] == "adamw"
     assert (manifest["evidence"], manifest["assumed"]) == (
@@ -134,7 +134,7 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
     assert (tmp_path / "out/latest").read_text() == "step-2\n"
 
 
-@pytest.mark.parametrize("name", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.MANIFEST])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
 def test_a_missing_cut_or_changed_file_never_looks_whole(trained, tmp_path, name):
     folder = checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
     raw = (folder / name).read_bytes()
@@ -181,9 +181,9 @@ def test_no_room_for_the_manifest_alone_is_told_by_name(trained, tmp_path, monke
 def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained, tmp_path):
     first = trained(CONFIGS[3], 2)
     folder = checkpoint.save(first, tmp_path / "out")
-    before = (folder / checkpoint.MANIFEST).stat().st_mtime_ns
+    before = (folder / "manifest.json").stat().st_mtime_ns
     assert checkpoint.save(first, tmp_path / "out") == folder
-    assert (folder / checkpoint.MANIFEST).stat().st_mtime_ns == before
+    assert (folder / "manifest.json").stat().st_mtime_ns == before
     with pytest.raises(StateError, match="another run"):
         checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
 

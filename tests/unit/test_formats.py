@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.steps import Net, given_of, layout_of, made, trained
+from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 from typer.testing import CliRunner
 
 import flowcheck
@@ -144,6 +146,61 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
     write(parts_of(unnamed, layout_of(net), template), tmp_path / "hf", "huggingface")
     tensors = load_file(tmp_path / "hf/model.safetensors")
     assert tensors.keys() == net.state_dict().keys() - {"head.weight"}
+
+
+def grouped(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Weights of one shape in two groups, the later ones first."""
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    last, *rest = [layer.weight for layer in reversed(net)]
+    biases = [layer.bias for layer in net]
+    groups = [
+        {"params": [last, *biases], "weight_decay": 0.0, "lr": 3e-3},
+        {"params": rest, "weight_decay": 0.1},
+    ]
+    return net, torch.optim.AdamW(groups, lr=1e-2, foreach=False)
+
+
+def steps_of(net: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        torch.manual_seed(number)
+        optimizer.zero_grad()
+        net(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
+    form: str, tmp_path: Path
+) -> None:
+    net, optimizer = grouped(1)
+    steps_of(net, optimizer, 1, 2)
+    whole = given_of(net, optimizer, 2)
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    order = tuple(next(n for n, other in enumerate(listed) if other is p) for p in net.parameters())
+    scheduler = {"last_epoch": 2, "_step_count": 3, "_last_lr": [1e-2, float("inf")], "t": (1, 2)}
+    scaler = {"scale": 1024.0, "growth_factor": 2.0, "_growth_tracker": 2}
+    averages = {name: value + 1 for name, value in whole.model.items()}
+    more = {"scheduler": scheduler, "scaler": scaler, "averages": averages, "averaged": 2}
+    whole = replace(whole, order=order, taken=2, masters=dict(whole.model), **more)
+    parts = parts_of(whole, layout_of(net))
+    write(parts, tmp_path / "out", form)
+    tree = flowcheck.load(tmp_path / "out")
+    resumed, its = grouped(9)
+    resumed.load_state_dict(tree["model"], strict=True)
+    if form == "dcp":
+        set_optimizer_state_dict(resumed, its, optim_state_dict=tree["optimizer"])
+    else:
+        its.load_state_dict(tree["optimizer"])
+    steps_of(net, optimizer, 3, 5)
+    steps_of(resumed, its, 3, 5)
+    assert all(map(torch.equal, net.parameters(), resumed.parameters()))
+    assert tree["scheduler"] == scheduler and tree["scaler"] == scaler
+    assert all(torch.equal(tree["averages"][name], value) for name, value in averages.items())
+    assert tree["masters"].keys() == averages.keys()
+    if form == "flowcheck":
+        more_of = checkpoint.snapshot_of(tmp_path / "out").more
+        assert (more_of.averaged, more_of.scaler["scale"], more_of.skipped) == (2, 1024.0, 0)
 
 
 def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(

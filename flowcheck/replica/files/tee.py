@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
@@ -21,16 +21,16 @@ FLUSH_BYTES = 64 << 20
 
 class Tee(io.RawIOBase):
     """Writes to `file` from its beginning. tensors: (address, bytes) of memory that stays as it is
-    until `done`, to a label."""
+    until `done`, to a label; one that is met is taken out, whoever else looks there."""
 
-    def __init__(self, file: IO[bytes], tensors: Mapping[tuple[int, int], str]) -> None:
+    def __init__(self, file: IO[bytes], tensors: MutableMapping[tuple[int, int], str]) -> None:
         super().__init__()
         self._file, self._tensors = file, tensors
         self._whole, self._around = hashlib.sha256(), hashlib.sha256()
         self._thread = ThreadPoolExecutor(1, "tee")
         self._at = self._flushed = 0
         self.found: dict[str, Span] = {}
-        """Where each tensor was written first."""
+        """Where each tensor was written."""
 
     def writable(self) -> bool:
         return True
@@ -43,8 +43,8 @@ class Tee(io.RawIOBase):
         label = None
         if view.nbytes:
             own = (int(np.frombuffer(view, np.uint8).ctypes.data), view.nbytes)
-            label = self._tensors.get(own)
-        if label is not None and label not in self.found:
+            label = self._tensors.pop(own, None)
+        if label is not None:
             self.found[label] = (self._at, view.nbytes)
             self._thread.submit(self._whole.update, view)
         else:

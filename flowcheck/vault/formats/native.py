@@ -28,6 +28,6 @@ def read(folder: Path) -> dict[str, Any]:
     for part in ("scheduler", "scaler"):
         if plain.get(part) is not None:
             found[part] = from_plain(plain[part])
-    if kept.averages is not None:
-        found["averages"] = kept.averages
+    more = {"averages": kept.more.averages, "masters": kept.more.masters}
+    found.update({part: held for part, held in more.items() if held is not None})
     return {**found, "step": kept.manifest.step}

@@ -115,12 +115,17 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
         given,
         model=values,
         older={new[name]: of for name, of in given.older.items()},
-        averages=None
-        if given.averages is None
-        else {new[name]: value for name, value in given.averages.items()},
+        averages=_renamed_in(given.averages, new),
+        masters=_renamed_in(given.masters, new),
     )
     kept = (f"{len(others)} buffers are of step {like.step}",) if others else ()
     return Parts(renamed, _renamed(layout, like.names), model, numbers, kept)
+
+
+def _renamed_in(
+    tensors: Mapping[str, torch.Tensor] | None, new: Mapping[str, str]
+) -> dict[str, torch.Tensor] | None:
+    return None if tensors is None else {new[name]: value for name, value in tensors.items()}
 
 
 def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
@@ -147,7 +152,7 @@ def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, 
         "scheduler": given.scheduler,
         "scaler": given.scaler,
         "averages": given.averages,
-        "masters": getattr(given, "masters", None),
+        "masters": given.masters,
         "step": given.step,
     }
     tree: dict[str, Any] = {}

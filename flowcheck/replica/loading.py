@@ -1,0 +1,150 @@
+"""A checkpoint's files as a step in memory: what checkpoint.py writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.files.check import check
+from flowcheck.replica.files.manifest import (
+    MANIFEST,
+    PARAMETERS_ONLY,
+    Manifest,
+    load_manifest,
+)
+from flowcheck.replica.files.plain import from_plain
+from flowcheck.replica.files.sums import Known
+from flowcheck.replica.files.tensorfile import read_tensors
+from flowcheck.replica.kept.snapshot import More, Snapshot
+from flowcheck.replica.rules.building import build
+
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+AVERAGES = "averages.safetensors"
+MASTERS = "masters.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint in memory; tensors have the trainer's strides.
+
+    states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
+    none (before its first step, or SGD without momentum).
+    """
+
+    manifest: Manifest
+    parameters: dict[str, torch.Tensor]
+    states: tuple[dict[str, Any], ...]
+    more: More = field(default_factory=More)
+
+    @property
+    def known(self) -> Known:
+        """Sums of its tensors, which were checked."""
+        named = {f"model/{name}": value for name, value in self.parameters.items()}
+        for name, state in zip(self.parameters, self.states, strict=True):
+            named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
+        return {
+            (tensor.data_ptr(), tensor.nbytes): self.manifest.tensors[label].sha256
+            for label, tensor in named.items()
+            if label in self.manifest.tensors
+            and isinstance(tensor, torch.Tensor)
+            and tensor.is_contiguous()
+        }
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """What `torch.optim.Optimizer.load_state_dict` takes. Raises StateError where there is
+        none."""
+        manifest, names = self.manifest, list(self.parameters)
+        if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
+            raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
+        groups = from_plain(manifest.plain.get("param_groups"))
+        if groups is None:  # of format 1
+            assert manifest.layout is not None
+            built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
+            groups = built.optimizer.state_dict()["param_groups"]
+        order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
+        own = dict(zip(names, self.states, strict=True))
+        held = {order[name]: state for name, state in own.items() if state}
+        return {"state": dict(sorted(held.items())), "param_groups": groups}
+
+
+def load(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`, its bytes checked against the manifest.
+
+    Raises StateError, which names the tensor, where something is missing, differs, or does not fit
+    the layout.
+    """
+    manifest = load_manifest(folder)
+    if manifest.layout is None:
+        raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
+    faults = check(folder, manifest, whole_files=False)
+    if faults or not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        what = f"{faults[0]}{more}" if faults else f"{MANIFEST} lacks a file"
+        raise StateError(f"{folder}: {what}: not the checkpoint that was written")
+    values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
+    own = {p.name: p for p in manifest.layout.parameters}
+    if values.keys() != own.keys():
+        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
+    states: dict[str, dict[str, Any]] = {name: {} for name in own}
+    for label, tensor in kept.items():
+        name, _, kind = label.rpartition("/")
+        if name not in own:
+            raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
+        alike = tuple(tensor.shape) == own[name].shape
+        states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
+    for name, more in from_plain(manifest.plain.get("state") or {}).items():
+        states[name].update(more)
+    parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
+    return Checkpoint(manifest, parameters, tuple(states.values()), _more(folder, manifest))
+
+
+def snapshot_of(folder: Path) -> Snapshot:
+    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
+    return snapshot_in(folder, load(folder))
+
+
+def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
+    """The step of a checkpoint that was loaded from there."""
+    manifest = kept.manifest
+    assert manifest.layout is not None
+    if manifest.optimizer is None:
+        raise StateError(f"{folder}: its manifest names no optimizer")
+    return Snapshot(
+        manifest.step,
+        manifest.digest,
+        manifest.layout,
+        manifest.optimizer,
+        kept.parameters,
+        kept.states,
+        manifest.older,
+        kept.more,
+    )
+
+
+def _more(folder: Path, manifest: Manifest) -> More:
+    def tensors(name: str) -> dict[str, torch.Tensor] | None:
+        return read_tensors(folder / name) if name in manifest.files else None
+
+    scaler = from_plain(manifest.plain.get("scaler"))
+    numbers: dict[str, float] = {}
+    if scaler is not None:
+        taken = manifest.plain.get("taken", manifest.step)
+        numbers = {
+            "scale": scaler["scale"],
+            "growth_tracker": scaler["_growth_tracker"],
+            "skipped": manifest.step - taken,
+        }
+    averaged = manifest.plain.get("averaged", 0)
+    return More(tensors(MASTERS), tensors(AVERAGES), averaged, numbers)
+
+
+def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """The same values with these strides, which torch's fused kernels take for granted."""
+    if tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
