@@ -45,9 +45,11 @@ struct work {
 
 /* Vectors read and write whole: what is read beyond an item's end are zeros of ours, and what is
  * made of them is not written. */
-static void take_chunk(struct work *work, const struct fc_step_job *job,
-		       const struct fc_step_row *row, uint64_t first, uint32_t count)
+static void take_chunk(struct work *work, const struct fc_step_job *job, uint32_t number,
+		       uint64_t first, uint32_t count)
 {
+	const struct fc_step_row *row = &job->rows[number];
+	const struct fc_step_wide *wide = job->wide ? &job->wide[number] : NULL;
 	const float *from[FC_STEP_SECTIONS_MAX], *gradient = job->gradient + first;
 	float *to[FC_STEP_SECTIONS_MAX];
 	const uint32_t padded = (count + FC_STEP_PAD - 1) / FC_STEP_PAD * FC_STEP_PAD;
@@ -71,13 +73,12 @@ static void take_chunk(struct work *work, const struct fc_step_job *job,
 		memcpy(last, gradient, count * sizeof(float));
 		gradient = last;
 	}
-	chosen->take(row, to, from, gradient, padded, job->root);
+	chosen->take(row, wide, to, from, gradient, padded, job->root);
 }
 
 static void take_item(struct work *work, const struct fc_step_job *job, uint64_t number)
 {
 	const struct fc_step_item *item = &job->items[number];
-	const struct fc_step_row *row = &job->rows[item->row];
 	const uint64_t bytes = item->elements * sizeof(float);
 	const bool digested = job->digests && bytes > FC_DIGEST_SHORT_MAX;
 
@@ -89,7 +90,7 @@ static void take_item(struct work *work, const struct fc_step_job *job, uint64_t
 	for (uint64_t done = 0; done < item->elements;) {
 		const uint64_t left = item->elements - done;
 		const uint32_t count = left < FC_STEP_CHUNK ? (uint32_t)left : FC_STEP_CHUNK;
-		take_chunk(work, job, row, item->first + done, count);
+		take_chunk(work, job, item->row, item->first + done, count);
 		for (uint32_t s = 0; s < job->sections; s++) {
 			struct out *out = &work->out[s];
 			const uint32_t made = count * (uint32_t)sizeof(float);

@@ -2,8 +2,8 @@
  * gradient, writes the new copy past the caches, and sums the digests of what it writes. Read by
  * the compiler and by cffi.
  *
- * The arithmetic is that of torch's for-loop on a CPU; the order and rounding of every operation
- * is in fc_step_kernels.h. */
+ * The arithmetic is that of torch's for-loop on a CPU, or of its CUDA kernels; the order and rounding
+ * of every operation is in fc_step_kernels.h and fc_step_cuda.h. */
 #ifndef FC_STEP_H
 #define FC_STEP_H
 
@@ -31,6 +31,10 @@ enum fc_step_flag {
 	FC_STEP_DECAY_PARAMETER = 16, /* parameter * decay: AdamW */
 	FC_STEP_FIRST = 32,           /* the momentum buffer becomes the gradient */
 	FC_STEP_NESTEROV = 64,
+	FC_STEP_CUDA = 128,       /* Adam as CUDA's foreach kernels round it */
+	FC_STEP_RECIPROCAL = 256, /* and its for-loop: bias2_root is one over it */
+	FC_STEP_FUSED = 512,      /* Adam as CUDA's fused kernel rounds it, of torch 2.11 to 2.13 */
+	FC_STEP_FUSED_WIDE = 1024, /* of torch 2.6 to 2.10: in doubles, of `wide` */
 };
 
 /* Which square root: torch's on a CPU is that of the library it was built with. */
@@ -47,15 +51,26 @@ struct fc_step_row {
 	float divisor;
 	float scale;
 	float weight_decay;
-	float decay;
-	float rate; /* SGD: -lr; Adam: -(lr / bias_correction1) */
+	float decay; /* AdamW: 1 - lr * weight_decay; fused: -(lr * weight_decay) */
+	float rate;  /* SGD: -lr; Adam: -(lr / bias_correction1); fused: without the sign */
 	float momentum;
 	float undamped;   /* 1 - dampening */
-	float beta1_rest; /* 1 - beta1 */
+	float beta1_rest; /* 1 - beta1; fused: beta1 */
 	float beta2;
 	float beta2_rest; /* 1 - beta2 */
 	float bias2_root; /* bias_correction2 ** 0.5 */
 	float eps;
+};
+
+/* What CUDA's fused kernel of torch 2.6 to 2.10 keeps in double, for rows with FC_STEP_FUSED_WIDE. */
+struct fc_step_wide {
+	double decay; /* -(lr * weight_decay) */
+	double weight_decay;
+	double beta1;
+	double beta1_rest;
+	double beta2;
+	double beta2_rest;
+	double eps;
 };
 
 /* Elements of one tensor that have a digest of their own (a block of it). */
@@ -68,6 +83,7 @@ struct fc_step_item {
 
 struct fc_step_job {
 	const struct fc_step_row *rows;
+	const struct fc_step_wide *wide; /* [rows]; NULL where no row asks for it */
 	const struct fc_step_item *items;
 	const uint32_t *chosen; /* items to do, by number; NULL: all */
 	uint64_t count;         /* of chosen, or of items */

@@ -114,6 +114,8 @@ FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const
 	}
 }
 
+#include "fc_step_cuda.h"
+
 FC_TARGET static void adam(const struct fc_step_row *row, float *const *to,
 			   const float *const *from, const float *gradient, uint32_t count,
 			   uint32_t root)
@@ -127,9 +129,9 @@ FC_TARGET static void adam(const struct fc_step_row *row, float *const *to,
 }
 
 /* `count` elements, a multiple of FC_STEP_PAD; none of the arrays overlap. */
-FC_TARGET static void take(const struct fc_step_row *row, float *const *to,
-			   const float *const *from, const float *gradient, uint32_t count,
-			   uint32_t root)
+FC_TARGET static void take(const struct fc_step_row *row, const struct fc_step_wide *wide,
+			   float *const *to, const float *const *from, const float *gradient,
+			   uint32_t count, uint32_t root)
 {
 	const uint32_t changes =
 		FC_STEP_DIVIDE | FC_STEP_SCALE | FC_STEP_NEGATE | FC_STEP_DECAY_GRADIENT;
@@ -139,10 +141,16 @@ FC_TARGET static void take(const struct fc_step_row *row, float *const *to,
 		prepare(row, prepared, gradient, from[0], count);
 		gradient = prepared;
 	}
+	if (row->flags & FC_STEP_FUSED_WIDE && wide->weight_decay != 0) {
+		decay_wide(wide, prepared, gradient, from[0], count);
+		gradient = prepared;
+	}
 	if (row->rule == FC_STEP_SGD)
 		sgd(row, to, from, gradient, count);
 	else if (row->rule == FC_STEP_MOMENTUM)
 		momentum(row, to, from, gradient, count);
+	else if (row->flags & (FC_STEP_CUDA | FC_STEP_FUSED | FC_STEP_FUSED_WIDE))
+		cuda_adam(row, wide, to, from, gradient, count);
 	else
 		adam(row, to, from, gradient, count, root);
 }

@@ -2,6 +2,7 @@
 #ifndef FC_STEP_TWIN_H
 #define FC_STEP_TWIN_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,8 +24,9 @@
 struct fc_step_twin {
 	const char *name;
 	/* One chunk, or less: a multiple of FC_STEP_PAD elements. */
-	void (*take)(const struct fc_step_row *row, float *const *to, const float *const *from,
-		     const float *gradient, uint32_t count, uint32_t root);
+	void (*take)(const struct fc_step_row *row, const struct fc_step_wide *wide,
+		     float *const *to, const float *const *from, const float *gradient,
+		     uint32_t count, uint32_t root);
 	void (*roots)(const float *values, float *to, uint32_t count, uint32_t root);
 	/* Whole runs of 1024 bytes into the eight sums. */
 	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs);

@@ -42,12 +42,15 @@ class FlatPass:
         gradient: np.ndarray,
         executor: Executor | None = None,
         threads: int = 1,
+        wide: np.ndarray | None = None,
     ) -> list[bytes]:
         """Every tensor's digest, those of the parameters first, as `digest.tensor_digests` gives
-        them. table: [parameters] of onepass.ROW; gradient: [elements] float32."""
+        them. table: [parameters] of onepass.ROW; gradient: [elements] float32; wide: [parameters] of
+        cuda.WIDE, where rows ask for it."""
         found = np.zeros((len(self._items), len(self._sections), digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)
+        job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
         job.items = _at("struct fc_step_item *", self._items)
         job.count = len(self._items)
         job.gradient = _at("float *", gradient)

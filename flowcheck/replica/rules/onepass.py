@@ -18,6 +18,8 @@ import torch
 
 from flowcheck._core import ffi, lib
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import cuda
+from flowcheck.replica.rules.cuda import Arithmetic
 
 Groups = Sequence[tuple[dict[str, Any], Sequence[int]]]
 """torch's parameter groups as they stand before the step, and the parameters each is for, by their
@@ -109,12 +111,13 @@ def rows(
     *,
     divisor: float = 1.0,
     scale: float | None = None,
+    arithmetic: Arithmetic = Arithmetic.CPU,
 ) -> np.ndarray:
     """[parameters] of ROW: what the next step does to each.
 
     steps: [parameters] float32, Adam's counters before it; held: [parameters] bool, those that have
     an optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before
-    all else. Raises OverflowError where a setting is more than float32 holds.
+    all else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is more than float32 holds.
     """
     table = np.zeros(len(used), ROW)
     kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam
@@ -125,8 +128,23 @@ def rows(
                 continue  # rule 0: nothing changes
             at = float(held[index]) if steps is None else float(steps[index] + np.float32(1))
             if at not in made:
-                made[at] = _row(kind(group, at), divisor, scale)
+                own = kind(group, at)
+                if arithmetic.cuda:
+                    as_cuda = cuda.sgd_row if kind is _sgd else cuda.adam_row
+                    own = as_cuda(own, group, at, arithmetic)
+                made[at] = _row(own, divisor, scale)
             table[index] = made[at]
+    return table
+
+
+def wide_rows(groups: Groups, parameters: int, arithmetic: Arithmetic) -> np.ndarray | None:
+    """[parameters] of cuda.WIDE: what stays double in the arithmetic that needs it; else None."""
+    if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
+        return None
+    table = np.zeros(parameters, cuda.WIDE)
+    for group, members in groups:
+        for index in members:
+            table[index] = cuda.wide_row(group)
     return table
 
 
