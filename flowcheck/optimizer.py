@@ -74,8 +74,14 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     the optimizer, or (optimizer, scheduler)."""
     factory_arguments: dict[str, Plain] = msgspec.field(default_factory=dict)
     """Keyword arguments of the factory."""
-    implementation: Implementation = "loop"
-    """Which of torch's arithmetics the trainer runs; they round differently. CPU default: loop."""
+    implementation: Implementation | None = None
+    """Which of torch's arithmetics the trainer runs; they round differently. None: torch's default,
+    the for-loop on a CPU, foreach on a GPU."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the trainer's optimizer runs: its kernels there round as no other device's."""
+    torch: str | None = None
+    """The trainer's version of torch, "2.10.0": fused kernels for GPUs changed in 2.11. None: 2.11
+    or newer."""
     learning_rate: float | None = None
     """As the trainer's optimizer is made with; a schedule changes it."""
     momentum: float | None = None
@@ -138,6 +144,11 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Gradients on the wire are of a scaled loss."""
     average: AverageConfig | None = None
     """Moving averages of the parameters."""
+
+    @property
+    def kernels(self) -> Implementation:
+        """Which implementation it is, stated or not."""
+        return self.implementation or ("loop" if self.device == "cpu" else "foreach")
 
     @property
     def torch_threads(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from flowcheck.errors import ConfigError
 from flowcheck.optimizer import AverageConfig, GroupConfig, OptimizerConfig, ScalerConfig
@@ -41,6 +42,10 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     at_least("optimizer.clip_threads", optimizer.torch_threads, 1)
     at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
     at_least("optimizer.schedule_every", optimizer.schedule_every, 1)
+    if optimizer.torch is not None and not re.fullmatch(
+        r"\d+\.\d+(\.\d+)?(\+\w+)?", optimizer.torch
+    ):
+        raise ConfigError("optimizer.torch", optimizer.torch, 'state it as "2.10" or "2.10.0"')
     _check_clips(optimizer)
     for group in optimizer.groups:
         _check_numbers(group, "optimizer.groups")

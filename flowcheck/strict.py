@@ -76,7 +76,10 @@ def _choices(kind: type[Section], key: str) -> tuple[str, ...]:
     found = types.get(last)
     if isinstance(found, type) and issubclass(found, Enum):
         return tuple(str(member.value) for member in found)
-    return get_args(found) if get_origin(found) is Literal else ()
+    for one in (found, *get_args(found)):  # a key that may be left out has None beside them
+        if get_origin(one) is Literal:
+            return get_args(one)
+    return ()
 
 
 def _lookup(tree: Any, key: str) -> object:

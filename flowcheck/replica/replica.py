@@ -117,6 +117,11 @@ class Replica:
         return self._open.commit.step
 
     @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What its arithmetic rests on that nothing seen could contradict, in sentences."""
+        return self._taker.rests_on
+
+    @property
     def digest(self) -> str:
         """Hex digest of parameters and optimizer state at `step`."""
         return self._open.commit.digest.hex()

@@ -17,6 +17,7 @@ from flowcheck.replica.kept.state import StateFile
 from flowcheck.replica.rules import onepass
 from flowcheck.replica.rules.bound import BoundOptimizer
 from flowcheck.replica.rules.clipping import factor
+from flowcheck.replica.rules.cuda import Arithmetic, arithmetic_of, rests_on
 from flowcheck.replica.rules.flatpass import FlatPass
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.optimizers import STEP_COUNT, STEPPED, Used
@@ -38,8 +39,16 @@ class Taker:
         self._bound = [bound(optimizer, state.description, each) for each in self._sections]
         self._threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(self._threads, "step")
+        self.arithmetic = self._arithmetic()
+        """Whose rounding the trainer's steps have."""
         self.unfit = self._why_not_one_pass()
         """Why torch takes the steps, in a few words; None where C does."""
+
+    def _arithmetic(self) -> Arithmetic:
+        first, config = self._bound[0], self._optimizer
+        if isinstance(first, Placed):
+            return Arithmetic.CPU
+        return arithmetic_of(config.device, first.optimizer, config.torch)
 
     def _why_not_one_pass(self) -> str | None:
         first = self._bound[0]
@@ -52,7 +61,13 @@ class Taker:
             return "there is more to a step than the rule"
         if any(s.per is Per.PLACE for s in sections) or not first.steps_all:
             return "parameters have different states"
-        return onepass.unfit(first.optimizer, self._layout)
+        return onepass.unfit(first.optimizer, self._layout, self.arithmetic)
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What the arithmetic rests on that no frame shows."""
+        clips = self._optimizer.clip_norm is not None
+        return rests_on(self.arithmetic, self.unfit, clips=clips)
 
     @cached_property
     def _flat(self) -> FlatPass:
@@ -107,13 +122,15 @@ class Taker:
             taken,
             divisor=divisor,
             scale=scale,
+            arithmetic=self.arithmetic,
         )
+        wide = onepass.wide_rows(taker.groups, len(taken), self.arithmetic)
         for name in _COUNTS & source.keys():
             np.copyto(target[name], source[name])
             target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1
         root = onepass.root_kind() or 0
         digests = self._flat.take(
-            table, root, source, target, gradient.numpy(), self._pool, self._threads
+            table, root, source, target, gradient.numpy(), self._pool, self._threads, wide
         )
         return digests + tensor_digests(target[s] for s in source if s in _COUNTS)
 

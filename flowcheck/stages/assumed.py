@@ -39,9 +39,10 @@ def assumed(run: RunDir) -> tuple[str, ...]:
         shown = followed.base is not None and audited > followed.base
         first = () if shown else (BASE_FITS,)
         own = tuple(s for s in own if not (shown and s.endswith(UNSHOWN)))
+    added = [s for s in _added(run) if not (audited and s.endswith(UNSHOWN))]
     left_out = first_left_out(run.left_out)
     keeps = () if left_out is None or audited >= left_out else (KEEPS_NONE.format(left_out),)
-    return tuple(dict.fromkeys((*own, *_added(run), *first, *keeps)))
+    return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
 
 
 def _added(run: RunDir) -> list[str]:

@@ -37,7 +37,7 @@ def open_replica(
         for sentence in rests:
             assume(run, sentence)
     if run.replica.exists():
-        return Replica.open(run.replica, optimizer), placing
+        return _resting(run, Replica.open(run.replica, optimizer)), placing
     if config.model.factory and (unlike := unlike_stated(job, config.model.parameters)):
         say(unlike)
     if config.sharded is not None and job.kind is Follows.GRADIENTS:
@@ -67,4 +67,10 @@ def open_replica(
         keep_bytes=config.replica.keep_bytes,
         leaves_out=leaves_out,
     )
-    return made, placing
+    return _resting(run, made), placing
+
+
+def _resting(run: RunDir, replica: Replica) -> Replica:
+    for sentence in replica.rests_on:
+        assume(run, sentence)
+    return replica

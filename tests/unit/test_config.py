@@ -55,9 +55,7 @@ def test_a_whole_job_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert config.source[0].file == "one.pcapng"
     assert config.source[1].engines == ("dma_skeleton0",)
     assert config.ring == RingConfig(slots=4096, slot_bytes=4352)
-    assert config.optimizer == OptimizerConfig(
-        name="adamw", learning_rate=1e-4, betas=(0.9, 0.95), implementation="loop"
-    )
+    assert config.optimizer == OptimizerConfig(name="adamw", learning_rate=1e-4, betas=(0.9, 0.95))
     assert config.digests
 
 

@@ -146,8 +146,13 @@ def test_no_two_arithmetics_give_the_same_bits():
 
 
 def test_which_fused_kernel_it_is_the_trainers_torch_tells():
-    assert arithmetic_of("cuda", "fused", "2.10.0") is Arithmetic.CUDA_FUSED_WIDE
-    assert arithmetic_of("cuda", "fused", "2.11.1+cu126") is Arithmetic.CUDA_FUSED
-    assert arithmetic_of("cuda", "fused", None) is Arithmetic.CUDA_FUSED
-    assert arithmetic_of("cuda", "foreach", "2.6.0") is Arithmetic.CUDA_FOREACH
-    assert arithmetic_of("cpu", "fused", "2.6.0") is Arithmetic.CPU
+    def of(device, version, **chosen):
+        return arithmetic_of(device, torch.optim.AdamW([torch.zeros(1)], **chosen), version)
+
+    assert of("cuda", "2.10.0", fused=True) is Arithmetic.CUDA_FUSED_WIDE
+    assert of("cuda", "2.11.1+cu126", fused=True) is Arithmetic.CUDA_FUSED
+    assert of("cuda", None, fused=True) is Arithmetic.CUDA_FUSED
+    assert of("cuda", "2.6.0", foreach=True) is Arithmetic.CUDA_FOREACH
+    assert of("cuda", "2.6.0") is Arithmetic.CUDA_FOREACH
+    assert of("cuda", "2.6.0", foreach=False) is Arithmetic.CUDA_LOOP
+    assert of("cpu", "2.6.0", fused=True) is Arithmetic.CPU

@@ -52,11 +52,11 @@ def arguments_of(config: OptimizerConfig) -> dict[str, Any]:
     """Keyword arguments of the class, without its groups'. Raises ConfigError for one it does not
     take."""
     takes = _takes(config)
-    chosen = {key: config.implementation == key for key in CHOSEN}
+    chosen = {key: config.kernels == key for key in CHOSEN}
     for key, wanted in chosen.items():
         if wanted and key not in takes:
             right = f"torch's {config.name} has no such implementation"
-            raise ConfigError("optimizer.implementation", config.implementation, right)
+            raise ConfigError("optimizer.implementation", config.kernels, right)
     made = {key: wanted for key, wanted in chosen.items() if key in takes}
     return made | _stated(config, takes, "optimizer")
 

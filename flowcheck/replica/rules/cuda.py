@@ -12,10 +12,18 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+import torch
 
 from flowcheck._core import ffi, lib
+from flowcheck.wire.job import UNSHOWN
 
 Row = dict[str, float | int]
+
+
+OTHER_BITS = (
+    "the trainer's optimizer runs on a GPU, and torch's kernels for a CPU take its steps: last "
+    f"bits may differ, more with every step ({{}}) {UNSHOWN}"
+)
 
 
 class Arithmetic(StrEnum):
@@ -54,33 +62,52 @@ WIDE = np.dtype(
 assert WIDE.itemsize == ffi.sizeof("struct fc_step_wide")
 
 
-def arithmetic_of(device: str, implementation: str, torch_version: str | None) -> Arithmetic:
-    """torch_version: the trainer's, "2.10.0"; None: a newest one."""
+def arithmetic_of(
+    device: str, optimizer: torch.optim.Optimizer, torch_version: str | None
+) -> Arithmetic:
+    """Of torch's own object, made as the trainer makes it. torch_version: the trainer's, "2.10.0";
+    None: a newest one."""
     if device == "cpu":
         return Arithmetic.CPU
-    if implementation != "fused":
-        return Arithmetic.CUDA_LOOP if implementation == "loop" else Arithmetic.CUDA_FOREACH
+    group = optimizer.param_groups[0]
+    if not group.get("fused"):
+        # None is foreach for parameters on a GPU (torch/optim/optimizer.py,
+        # _default_to_fused_or_foreach).
+        return Arithmetic.CUDA_LOOP if group.get("foreach") is False else Arithmetic.CUDA_FOREACH
     release = tuple(map(int, (torch_version or "2.13").split(".")[:2]))
     return Arithmetic.CUDA_FUSED if release >= FLOAT_FUSED_SINCE else Arithmetic.CUDA_FUSED_WIDE
 
 
-def rests_on(arithmetic: Arithmetic, *, clips: bool) -> tuple[str, ...]:
-    """What no frame shows of a GPU's arithmetic, in sentences."""
+def unfit(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why the operations read off the kernels are not those of these settings; None: they are."""
+    for group in optimizer.param_groups:
+        # addcmul by 1 is one operation less, and not in every release the same (DeviceAddCmulCdiv).
+        if "betas" in group and np.float32(1 - group["betas"][1]) == 1:
+            return "without a second beta, releases of torch differ"
+    kinds = {(g.get("fused"), g.get("foreach")) for g in optimizer.param_groups}
+    return "groups have different implementations" if len(kinds) > 1 else None
+
+
+def rests_on(arithmetic: Arithmetic, unfit: str | None, *, clips: bool) -> tuple[str, ...]:
+    """What no frame shows of a GPU's arithmetic, in sentences. unfit: why C does not take the
+    steps."""
     if not arithmetic.cuda:
         return ()
+    if unfit is not None:
+        return (OTHER_BITS.format(unfit),)
     told = [
         f"the trainer's GPU rounds as torch's kernels for {arithmetic} do, whose operations were "
-        f"read off the wheels of torch {READ}; no step was compared with a GPU until an audit is"
+        f"read off the wheels of torch {READ} {UNSHOWN}"
     ]
     if arithmetic is Arithmetic.CUDA_FUSED:
         told.append(
             "CUDA's powf gives beta ** step rounded correctly; where it does not (about one step "
-            "in 4,000 at 0.999), that step is one unit in the last place off"
+            f"in 4,000 at 0.999), that step is one unit in the last place off {UNSHOWN}"
         )
     if clips:
         told.append(
             "the norm that gradients are clipped by is summed in a GPU's own order: its last bit, "
-            "and with it that of all gradients of a clipped step, may be another"
+            f"and with it that of all gradients of a clipped step, may be another {UNSHOWN}"
         )
     return tuple(told)
 
@@ -135,7 +162,7 @@ def _fused_wide(row: Row, group: dict[str, Any], step: float) -> Row:
 def wide_row(group: dict[str, Any]) -> tuple[float, ...]:
     """Of WIDE; SGD has nothing there."""
     if "betas" not in group:
-        return (0.0,) * len(WIDE)
+        return (0.0,) * len(WIDE.names or ())
     beta1, beta2 = group["betas"]
     apart = group["decoupled_weight_decay"]
     return (

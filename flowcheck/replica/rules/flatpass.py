@@ -45,8 +45,8 @@ class FlatPass:
         wide: np.ndarray | None = None,
     ) -> list[bytes]:
         """Every tensor's digest, those of the parameters first, as `digest.tensor_digests` gives
-        them. table: [parameters] of onepass.ROW; gradient: [elements] float32; wide: [parameters] of
-        cuda.WIDE, where rows ask for it."""
+        them. table: [parameters] of onepass.ROW; gradient: [elements] float32; wide: [parameters]
+        of cuda.WIDE, where rows ask for it."""
         found = np.zeros((len(self._items), len(self._sections), digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)

@@ -40,20 +40,25 @@ ROW = np.dtype(
 assert ROW.itemsize == ffi.sizeof("struct fc_step_row")
 
 
-def unfit(optimizer: torch.optim.Optimizer, layout: Layout) -> str | None:
+def unfit(
+    optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
+) -> str | None:
     """Why torch itself must take the steps of this optimizer; None where C may."""
     if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return f"{type(optimizer).__name__} has no kernel of its own"
     if layout.dtype != "float32":
         return f"parameters are of {layout.dtype}"
     for group in optimizer.param_groups:
-        for key in ("fused", "capturable", "differentiable"):
+        others = ("capturable", "differentiable")
+        for key in others if arithmetic.cuda else ("fused", *others):
             if group.get(key):
                 return f"{key} has another arithmetic"
         if any(isinstance(value, torch.Tensor) for key, value in group.items() if key != "params"):
             return "a setting is a tensor"
         if np.float32(1 - group.get("betas", (0.9, 0.999))[0]) == 1:
             return "without a first beta, a zero's sign is left to where torch's vectors end"
+    if arithmetic.cuda:
+        return cuda.unfit(optimizer)
     if not fuses():
         return "torch runs without fused multiply-add here"
     if not isinstance(optimizer, torch.optim.SGD) and root_kind() is None:
@@ -117,7 +122,8 @@ def rows(
 
     steps: [parameters] float32, Adam's counters before it; held: [parameters] bool, those that have
     an optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before
-    all else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is more than float32 holds.
+    all else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is
+    more than float32 holds.
     """
     table = np.zeros(len(used), ROW)
     kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam

@@ -58,5 +58,5 @@ def writes_gradient(config: OptimizerConfig) -> bool:
     name = config.name.lower()
     if name not in ("sgd", "adam", "adamw") or config.arguments or config.groups:
         return True
-    adds = config.implementation == "foreach" and bool(config.nesterov)
+    adds = config.kernels == "foreach" and bool(config.nesterov)
     return name == "sgd" and adds and not config.weight_decay and not config.maximize

@@ -12,7 +12,9 @@ from flowcheck.replica.rules.optimizers import fingerprint
 def test_the_fingerprint_changes_with_every_setting() -> None:
     changes = {
         "name": ["adam"],
-        "implementation": ["foreach", "fused"],
+        "implementation": ["loop", "foreach", "fused"],
+        "device": ["cuda"],
+        "torch": ["2.10.0"],
         "learning_rate": [0.2],
         "momentum": [0.5],
         "dampening": [0.5],
