@@ -11,7 +11,7 @@ import msgspec
 from flowcheck.captured import ParseConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
-from flowcheck.optimizer import GroupConfig, OptimizerConfig
+from flowcheck.optimizer import AverageConfig, GroupConfig, OptimizerConfig, ScalerConfig
 from flowcheck.optimizer_checks import MISSING, check_optimizer
 from flowcheck.persisted import PersistConfig, ServeConfig
 from flowcheck.several import OwnConfig, addresses, check_clip, check_several, check_told_apart
@@ -24,6 +24,7 @@ from flowcheck.wire.terms import Rule, is_linear, rule_of
 
 __all__ = [
     "ELEMENT_BYTES",
+    "AverageConfig",
     "GradientLogConfig",
     "GroupConfig",
     "JobConfig",
@@ -34,6 +35,7 @@ __all__ = [
     "PersistConfig",
     "ReplicaConfig",
     "RingConfig",
+    "ScalerConfig",
     "ServeConfig",
     "SourceConfig",
     "StagingConfig",

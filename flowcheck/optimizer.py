@@ -37,15 +37,15 @@ class AverageConfig(Section, frozen=True, kw_only=True):
     """torch.optim.swa_utils.AveragedModel over the parameters, updated behind a step."""
 
     decay: float | None = None
-    """Of get_ema_multi_avg_fn; None: all steps weigh the same (get_swa_multi_avg_fn)."""
+    """Of get_ema_multi_avg_fn; None: all steps weigh the same, as AveragedModel does by default."""
+    foreach: bool = False
+    """Without a decay: get_swa_multi_avg_fn, which AveragedModel takes on CUDA by itself."""
     every: int = 1
     """update_parameters() behind every n-th step."""
     start: int = 1
     """The first step it is called behind."""
     when_skipped: bool = True
     """Also behind a step that the scaler skipped."""
-    dtype: str | None = None
-    """Of the averages, where it is not the parameters' own: "float32"."""
 
 
 class ScalerConfig(Section, frozen=True, kw_only=True):

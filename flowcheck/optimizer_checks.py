@@ -145,6 +145,3 @@ def _check_average(average: AverageConfig) -> None:
         raise ConfigError("optimizer.average.decay", average.decay, "must be from 0 to 1")
     at_least("optimizer.average.every", average.every, 1)
     at_least("optimizer.average.start", average.start, 1)
-    if average.dtype not in (None, "float32", "float64"):
-        right = "is one of float32, float64"
-        raise ConfigError("optimizer.average.dtype", average.dtype, right)

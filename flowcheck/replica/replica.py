@@ -18,8 +18,8 @@ from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.beginning import begun
+from flowcheck.replica.rules.gradients import taken
 from flowcheck.replica.taking import Taker
-from flowcheck.replica.tensors import flat_gradient
 
 
 class Replica:
@@ -178,7 +178,7 @@ class Replica:
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        values = flat_gradient(gradient, self._taker.inner)
+        values = taken(gradient, self.layout, self._taker.inner)
         good, other = state.commit.copy, state.begin()
         state.in_step = step
         had = state.commit.has_optimizer_state

@@ -20,7 +20,7 @@ from flowcheck.replica.rules.clipping import factor
 from flowcheck.replica.rules.cuda import Arithmetic, arithmetic_of, rests_on
 from flowcheck.replica.rules.flatpass import FlatPass
 from flowcheck.replica.rules.masters import stepped_layout
-from flowcheck.replica.rules.optimizers import STEP_COUNT, STEPPED, Used
+from flowcheck.replica.rules.optimizers import SCALER, SCALER_NUMBERS, STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
 from flowcheck.replica.rules.settings import Settings
 from flowcheck.replica.tensors import Tensors, views
@@ -98,8 +98,15 @@ class Taker:
         if isinstance(taker, Placed):
             taker.place(step, gradient, used)
         else:
-            taker.step(gradient, self._settings.at(step - 1), has_state=has_state, used=used)
+            groups = self._settings.at(self._events(step, good))
+            taker.step(step, gradient, groups, has_state=has_state, used=used)
         return self.digests(other)
+
+    def _events(self, step: int, good: int) -> int:
+        """How often the script came past its scheduler before this step."""
+        numbers = self._sections[good].get(SCALER)
+        skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
+        return step - 1 if self._optimizer.schedule_when_skipped else step - 1 - skipped
 
     def _in_one_pass(
         self,

@@ -84,7 +84,10 @@ def compare_digests(
     if template.optimizer is not None and optimizer.name != "none":
         description = _described(layout, optimizer, len(digests))
         named = named_tensors(description, flat_sections(template, description))
-        mine = [n for n, (name, _) in enumerate(named) if n >= len(own) and _told(name)]
+        any_state = any(s.name not in optimizers.OURS for s in description.sections)
+        mine = [
+            n for n, (name, _) in enumerate(named) if n >= len(own) and any_state and _told(name)
+        ]
         theirs += [digests[n] for n in mine]
         own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
     found = tensor_digests([array for _, array in own])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-KILLS = 50
+KILLS = {"plain": 50, "mixed": 30}
 
 HARNESS = '''
 """Forks a child that applies steps, kills it at a random instant, opens what is left; again."""
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.kept.header import peek
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
@@ -28,6 +29,21 @@ layout = Layout.of_shapes([(500, 300), (77,), (90_001,)])
 gradients = [rng.standard_normal(layout.elements).astype(np.float32) for _ in range(5)]
 weights = rng.standard_normal(layout.elements).astype(np.float32)
 config = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)
+if sys.argv[3] == "mixed":  # bfloat16 with masters, a loss scale that skips, averages
+    layout = Layout.of_shapes([(500, 300), (77,), (30_001,)], dtype="bfloat16")
+    gradients[1][0] = np.inf
+    halves = [g.view(np.uint16)[1 : 2 * layout.elements : 2].copy() for g in (*gradients, weights)]
+    *gradients, weights = halves
+    config = OptimizerConfig(
+        name="adamw",
+        learning_rate=1e-3,
+        schedule="OneCycleLR",
+        schedule_arguments={"max_lr": 1e-2, "total_steps": 10**6},
+        schedule_when_skipped=False,
+        master_dtype="float32",
+        scaler=ScalerConfig(init_scale=64.0, growth_interval=3),
+        average=AverageConfig(decay=0.9),
+    )
 
 
 def run_to(replica, last):
@@ -74,13 +90,14 @@ print(json.dumps(report))
 
 
 @pytest.mark.slow
-def test_a_replica_killed_fifty_times_ends_with_the_bytes_of_an_undisturbed_one(tmp_path):
-    command = [sys.executable, "-c", HARNESS, str(tmp_path), str(KILLS)]
+@pytest.mark.parametrize("rule", KILLS)
+def test_a_replica_killed_fifty_times_ends_with_the_bytes_of_an_undisturbed_one(rule, tmp_path):
+    command = [sys.executable, "-c", HARNESS, str(tmp_path), str(KILLS[rule]), rule]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["same"]
     assert report["steps"] == sorted(report["steps"]), "a committed step was lost"
     assert report["steps"][-1] > 0
-    assert report["inside"] >= KILLS // 5, "the kills must hit inside a step"
+    assert report["inside"] >= KILLS[rule] // 5, "the kills must hit inside a step"
     assert report["interrupted"] == report["inside"]

@@ -26,6 +26,7 @@ from flowcheck.replica.rules.optimizers import (
     STEP_COUNT,
     STEPPED,
 )
+from flowcheck.replica.rules.scaling import check_scaler
 from flowcheck.replica.rules.states import NUMBERS, Kind, states_of
 from flowcheck.replica.tensors import flat_tensor, views
 
@@ -64,11 +65,10 @@ def describe(layout: Layout, config: OptimizerConfig, leaves_out: bool) -> list[
             raise StateError(f"the optimizer calls a state {name!r}, as the replica does its own")
         made.append(_section(name, [each.get(name) for each in kinds], inner, own))
     if config.average is not None:
-        held = config.average.dtype
-        lies = layout.relaid(held) if held is not None else layout
-        made.append(Section(AVERAGE, lies.stored_as, lies.elements, holds=held or ""))
+        made.append(Section(AVERAGE, layout.stored_as, layout.elements))
         made.append(Section(AVERAGED, "<i8", 1, per=Per.REPLICA))
     if config.scaler is not None:
+        check_scaler(config, inner)
         made.append(Section(SCALER, "<f8", len(SCALER_NUMBERS), per=Per.REPLICA))
     plain = config.factory is None and not config.skips
     counted = plain and config.name.lower() in _COUNTED

@@ -9,7 +9,7 @@ from flowcheck.replica.kept.header import Description
 from flowcheck.replica.kept.sections import stored, tensors_of
 from flowcheck.replica.rules.building import build
 from flowcheck.replica.rules.masters import stepped_layout
-from flowcheck.replica.rules.optimizers import MASTER, PARAMETERS, SCALER, STEPPED
+from flowcheck.replica.rules.optimizers import AVERAGE, MASTER, PARAMETERS, SCALER, STEPPED
 from flowcheck.replica.rules.states import states_of
 
 
@@ -26,6 +26,9 @@ def begun(
     assert values is not None
     for master, value in zip(masters or (), values, strict=bool(masters)):
         master.copy_(value)
+    averages = tensors_of(description, arrays, AVERAGE)
+    for average, value in zip(averages or (), values, strict=bool(averages)):
+        average.copy_(value)
     if config.scaler is not None:
         arrays[SCALER][0] = config.scaler.init_scale
     inner = stepped_layout(config, description.layout)

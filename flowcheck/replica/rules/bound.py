@@ -15,19 +15,24 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
 from flowcheck.replica.kept.header import Description
 from flowcheck.replica.kept.sections import Stored, have_state, stored, tensors_of
 from flowcheck.replica.layout import SEVERAL, Layout
+from flowcheck.replica.rules.averaging import averages_at, update
 from flowcheck.replica.rules.building import build
-from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.replica.rules.gradients import clip, clips
+from flowcheck.replica.rules.masters import Rounding, stepped_layout
 from flowcheck.replica.rules.optimizers import (
+    AVERAGE,
+    AVERAGED,
     MASTER,
     PARAMETERS,
+    SCALER,
     STEPPED,
     Used,
     writes_gradient,
 )
+from flowcheck.replica.rules.scaling import scaled_step
 from flowcheck.replica.tensors import views
 
 ZERO_FIRST = ("adam", "adamw")
@@ -61,6 +66,8 @@ class BoundOptimizer:
         built = build(config, self._inner, self._leaves)
         self._optimizer, self._order = built.optimizer, built.order
         self._optimizer.state.clear()
+        self._averages = tensors_of(description, arrays, AVERAGE)
+        self._rounding = Rounding(config)
 
     @property
     def steps_all(self) -> bool:
@@ -85,14 +92,16 @@ class BoundOptimizer:
 
     def step(
         self,
+        step: int,
         gradient: torch.Tensor,
         groups: Sequence[Mapping[str, Any]],
         *,
         has_state: bool,
         used: Used = None,
     ) -> None:
-        """One optimizer step in place. gradient: flat, in the layout of what is stepped
-        (rules/masters.py), as it was reduced; groups: settings of torch's groups in this step.
+        """One step in place: clipped, scaled and averaged as the script does. gradient: flat, in
+        the layout of what is stepped (rules/masters.py), as it was reduced; groups: settings of
+        torch's groups in this step.
 
         has_state: False for the very first step, where torch has no state yet and does things it
         does only once (SGD's momentum starts as the gradient, without dampening). used: torch
@@ -110,11 +119,37 @@ class BoundOptimizer:
         self.set_groups(groups)
         self._lend(has_state)
         with self._threads():
-            self._clip()
-            self._optimizer.step()
+            stepped = self._step()
         self._bring_home(used)
         for leaf in self._leaves:
             leaf.grad = None
+        if stepped and self._masters is not None:
+            self._round(step, self._masters, used)
+        self._average(step, stepped=stepped)
+
+    def _step(self) -> bool:
+        """False: a loss scale skipped it."""
+        config, arrays = self._config, self._arrays
+        if config.scaler is not None:
+            return scaled_step(
+                config, self._optimizer, arrays[SCALER], lambda: clip(config, self._leaves)
+            )
+        clip(config, self._leaves)
+        self._optimizer.step()
+        return True
+
+    def _round(self, step: int, masters: Sequence[torch.Tensor], used: np.ndarray) -> None:
+        named = self._description.layout.parameters
+        for index, (own, master) in enumerate(zip(self.parameters, masters, strict=True)):
+            if used[index] and self._order[index] >= 0:
+                self._rounding.round(own, master, step, named[index].name)
+
+    def _average(self, step: int, *, stepped: bool) -> None:
+        stated = self._config.average
+        if stated is None or self._averages is None:
+            return
+        if averages_at(stated, step, stepped=stepped):
+            update(stated, self._averages, self.parameters, self._arrays[AVERAGED])
 
     def _lend(self, has_state: bool) -> None:
         """Gives torch the states of what was stepped before; it makes those of the others."""
@@ -127,39 +162,12 @@ class BoundOptimizer:
                 {name: own.value for name, own in self.states[index].items()} if lent else {}
             )
 
-    def _clip(self) -> None:
-        """Scales the gradients as the trainer does. Raises StateError where its own script ends."""
-        config, clips = self._config, []
-        if config.clip_norm is not None and not config.clip_together:
-            clips.append(self._clip_norm)
-        if config.clip_value is not None:
-            clips.insert(0 if config.clip_value_first else len(clips), self._clip_value)
-        for clip in clips:
-            clip()
-
-    def _clip_norm(self) -> None:
-        assert self._config.clip_norm is not None
-        try:
-            torch.nn.utils.clip_grad_norm_(
-                self._leaves,
-                self._config.clip_norm,
-                norm_type=self._config.clip_norm_type,
-                error_if_nonfinite=self._config.clip_error_if_nonfinite,
-            )
-        except RuntimeError as error:
-            raise StateError(f"the trainer ends here: {error}") from error
-
-    def _clip_value(self) -> None:
-        assert self._config.clip_value is not None
-        torch.nn.utils.clip_grad_value_(self._leaves, self._config.clip_value)
-
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """As many of torch's as the trainer has, where bits depend on them."""
         config = self._config
-        clips = config.clip_norm is not None and not config.clip_together
         alike = config.name.lower() in PER_ELEMENT and not _two_bytes(self._inner)
-        if alike and not clips:
+        if alike and not clips(config):
             yield
             return
         before = torch.get_num_threads()
@@ -175,6 +183,8 @@ class BoundOptimizer:
             if not used[index] or self._order[index] < 0:
                 continue
             made = {k: v for k, v in self._optimizer.state[leaf].items() if v is not None}
+            if not made and self.states[index] and STEPPED in self._arrays:
+                continue  # a step that was skipped before torch made any
             if made.keys() != self.states[index].keys():
                 own = sorted(self.states[index])
                 raise AssertionError(f"torch keeps {sorted(made)}, not {own}")

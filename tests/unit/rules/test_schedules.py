@@ -1,0 +1,219 @@
+"""Every schedule of torch's, by class or by the script's function: rates, momenta, betas."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.scripted import Script, replica_of, same
+from torch.optim import lr_scheduler
+
+from flowcheck.config import GroupConfig, OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.given import given
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules.checked import check_rule
+from flowcheck.replica.rules.settings import Settings
+
+STEPS = 60
+CLASSES: dict[str, dict[str, Any]] = {
+    "StepLR": {"step_size": 7, "gamma": 0.5},
+    "MultiStepLR": {"milestones": [3, 9, 30], "gamma": 0.3},
+    "ConstantLR": {"factor": 0.25, "total_iters": 9},
+    "LinearLR": {"start_factor": 0.1, "total_iters": 11},
+    "ExponentialLR": {"gamma": 0.97},
+    "PolynomialLR": {"total_iters": 40, "power": 1.5},
+    "CosineAnnealingLR": {"T_max": 13, "eta_min": 1e-4},
+    "CosineAnnealingWarmRestarts": {"T_0": 5, "T_mult": 2},
+    "CyclicLR": {"base_lr": 1e-3, "max_lr": 0.1, "step_size_up": 8, "mode": "exp_range"},
+    "OneCycleLR": {"max_lr": 0.1, "total_steps": 70},
+}
+FUNCTIONS = """
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, SequentialLR
+import torch
+
+
+def each():
+    return [lambda step: 0.9 ** step, lambda step: 1 / (step + 1)]
+
+
+def sequential(named):
+    made = torch.optim.SGD([p for _, p in named], lr=0.1, momentum=0.9)
+    parts = [LinearLR(made, 0.1, total_iters=5), CosineAnnealingLR(made, 30)]
+    return made, SequentialLR(made, parts, [5])
+
+
+def chained(named):
+    made = torch.optim.SGD([p for _, p in named], lr=0.1, momentum=0.9)
+    return made, ChainedScheduler([LinearLR(made, 0.1, total_iters=5), CosineAnnealingLR(made, 30)])
+"""
+
+
+def two_groups(kind: type[torch.optim.Optimizer], more: dict[str, Any]) -> Any:
+    def make(net: torch.nn.Module) -> torch.optim.Optimizer:
+        own = list(net.parameters())
+        groups = [{"params": own[3:]}, {"params": own[:3], "lr": 0.01}]
+        return kind(groups, lr=0.05, **more)
+
+    return make
+
+
+@pytest.mark.parametrize("rule", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_schedule_by_its_class_steps_as_torchs_does(name: str, rule: str, tmp_path: Path) -> None:
+    more = {"momentum": 0.8} if rule == "SGD" else {}
+    script = Script(two_groups(getattr(torch.optim, rule), more))
+    scheduler = getattr(lr_scheduler, name)(script.optimizer, **CLASSES[name])
+    config = OptimizerConfig(
+        name=rule,
+        learning_rate=0.05,
+        groups=(
+            GroupConfig(parameters="rest"),
+            GroupConfig(parameters=("0-2",), learning_rate=0.01),
+        ),
+        schedule=name,
+        schedule_arguments=CLASSES[name],
+        schedule_every=2,
+        **more,  # type: ignore[arg-type]
+    )
+    replica = replica_of(script, config, tmp_path / "state")
+    for step in range(1, STEPS + 1):
+        replica.apply(step, script.backward())
+        script.optimizer.step()
+        if step % 2 == 0:
+            scheduler.step()
+        same(replica, script)
+        if step == 25:
+            replica.close()
+            replica = Replica.open(tmp_path / "state", config)
+    replica.close()
+    found = given(snapshot.of_state(tmp_path / "state", config))
+    assert found.optimizer is not None and found.scheduler is not None
+    theirs = script.optimizer.state_dict()["param_groups"]
+    unlike = ("foreach", "fused")
+    for mine, own in zip(found.optimizer["param_groups"], theirs, strict=True):
+        assert {k: v for k, v in mine.items() if k not in unlike} == {
+            k: v for k, v in own.items() if k not in unlike
+        }
+    plain = {k: v for k, v in scheduler.state_dict().items() if "fn" not in k}
+    assert {k: v for k, v in found.scheduler.items() if "fn" not in k} == plain
+
+
+@pytest.mark.parametrize("kind", ["sequential", "chained"])
+def test_schedules_of_schedules_come_from_the_scripts_function(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FUNCTIONS)
+    space: dict[str, Any] = {}
+    exec(FUNCTIONS, space)
+    made: list[Any] = []
+
+    def make(net: torch.nn.Module) -> torch.optim.Optimizer:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made.extend(space[kind](list(net.named_parameters())))
+        optimizer: torch.optim.Optimizer = made[0]
+        return optimizer
+
+    script = Script(make)
+    config = OptimizerConfig(factory=f"{file}:{kind}")
+    replica = replica_of(script, config, tmp_path / "state")
+    for step in range(1, STEPS + 1):
+        replica.apply(step, script.backward())
+        script.step()
+        made[1].step()
+        same(replica, script)
+    replica.close()
+
+
+def test_lambda_may_be_one_for_each_group(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FUNCTIONS)
+    script = Script(two_groups(torch.optim.SGD, {}))
+    functions = [lambda step: 0.9**step, lambda step: 1 / (step + 1)]
+    script.step_behind = lr_scheduler.LambdaLR(script.optimizer, functions).step
+    config = OptimizerConfig(
+        name="sgd",
+        learning_rate=0.05,
+        groups=(
+            GroupConfig(parameters="rest"),
+            GroupConfig(parameters=("0-2",), learning_rate=0.01),
+        ),
+        schedule=f"{file}:each",
+    )
+    replica = replica_of(script, config, tmp_path / "state")
+    for step in range(1, 20):
+        replica.apply(step, script.backward())
+        script.step()
+        same(replica, script)
+    replica.close()
+
+
+def test_settings_of_an_earlier_step_are_those_it_had() -> None:
+    layout = Layout.of_shapes([(2, 2), (2,)])
+    stated = {"max_lr": 0.1, "total_steps": 70}
+    config = OptimizerConfig(
+        name="adam", learning_rate=0.1, schedule="OneCycleLR", schedule_arguments=stated
+    )
+    settings = Settings(config, layout)
+    forward = [settings.at(events) for events in range(60)]
+    assert len({(group["lr"], group["betas"]) for (group,) in forward}) > 50
+    assert [settings.at(events) for events in (59, 3, 40, 0)] == [
+        forward[events] for events in (59, 3, 40, 0)
+    ]
+    assert settings.at(69) != settings.at(68)
+    with pytest.raises(ConfigError, match=r"optimizer.schedule.*Tried to step 71 times"):
+        settings.at(71)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "arguments", "sentence"),
+    [
+        ("ReduceLROnPlateau", {}, "steps by a metric, which the wire does not carry"),
+        ("OneCycleLR", {"max_lr": 0.1}, "torch refuses these arguments"),
+        ("StepLR", {"step": 3}, "torch refuses these arguments"),
+        ("StepLr", {"step_size": 3}, "file.py:function"),
+        ("LRScheduler", {}, "torch refuses these arguments"),
+        ("Tensor", {}, "is no class of torch.optim.lr_scheduler"),
+        ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 0}, "torch refuses"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(
+    schedule: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    config = OptimizerConfig(
+        name="sgd", learning_rate=0.1, schedule=schedule, schedule_arguments=arguments
+    )
+    with pytest.raises(ConfigError) as refused:
+        check_rule(config)
+    assert str(refused.value).startswith("optimizer.schedule") and sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "key"),
+    [
+        ({"name": "lion"}, "optimizer.name"),
+        ({"name": "LBFGS"}, "optimizer.name"),
+        ({"name": "SparseAdam"}, "optimizer.name"),
+        ({"name": "rmsprop", "implementation": "fused"}, "optimizer.implementation"),
+        ({"name": "muon", "implementation": "foreach"}, "optimizer.implementation"),
+        ({"name": "rmsprop", "nesterov": True}, "optimizer.nesterov"),
+        ({"name": "adagrad", "arguments": {"rho": 0.1}}, "optimizer.arguments"),
+        ({"name": "adagrad", "arguments": {"fused": True}}, "optimizer.arguments"),
+        ({"name": "sgd", "momentum": 0.1, "arguments": {"momentum": 1}}, "optimizer.arguments"),
+        ({"name": "rmsprop", "arguments": {"alpha": -1.0}}, "optimizer"),
+        ({"name": "adamw", "arguments": {"capturable": True}}, "optimizer"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_before_anything_starts(
+    stated: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_rule(OptimizerConfig(learning_rate=0.1, **stated))
+    assert str(refused.value).startswith(f"{key} = ")
+    if stated["name"] == "lion":
+        assert "optimizer.factory" in str(refused.value)
