@@ -9,21 +9,23 @@ __version__ = "0.1.0"
 
 
 def load(
-    where: str | PathLike[str], step: int | None = None, format: str | None = None
+    where: str | PathLike[str],
+    step: int | None = None,
+    format: str | None = None,
+    token_file: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """A step in memory, as torch.load would give it: {"model", "optimizer", "scheduler", "scaler",
     "averages", "step"}, as far as there are any.
 
     where: a run directory (its newest step), a checkpoint folder or a folder of them, or any file
-    or folder of a format that is read; of what others wrote it is what they put there. step:
-    another than the newest. format: its name, where it cannot be told. What FlowCheck wrote is held
-    against its sums first; no code in a file is run.
+    or folder of a format that is read; of what others wrote it is what they put there; or a URL:
+    http://host:port of `flowcheck serve` (token_file: the file with its word), or the target of a
+    job's [persist]. step: another than the newest. format: its name, where it cannot be told. What
+    FlowCheck wrote is held against its sums first; no code in a file is run.
 
     Raises flowcheck.errors.StateError where there is no such step, or something is not whole (the
     tensor is named), ConfigError for an unknown format.
     """
-    from pathlib import Path
-
     from flowcheck.ops.load import load as load_step
 
-    return load_step(Path(where), step, format)
+    return load_step(where, step, format, token_file)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flowcheck import __version__, cli_plan, cli_steps
+from flowcheck import __version__, cli_plan, cli_serve, cli_steps
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
 from flowcheck.options import DEFAULT_RUN, Files, Json, Run, Svg
@@ -186,6 +186,7 @@ def down(
 
 
 app.command()(cli_plan.plan)
+app.command()(cli_serve.serve)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
 

@@ -42,6 +42,18 @@ def restore(
         Path | None,
         typer.Option(help="A step-N folder, or a folder of them, instead of a run's step."),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A step from elsewhere: http://host:port of flowcheck serve, or the target of "
+            "[persist], s3://...",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Of --from http://...: the file with its word.")
+    ] = None,
     keys: Annotated[
         str,
         typer.Option(
@@ -71,6 +83,21 @@ def restore(
     from flowcheck.ops import restore_all
 
     number = _step(step)
+    if source is not None:
+        if checkpoint is not None:
+            raise ConfigError("--from", source, "does not go with --checkpoint: give one of them")
+        from flowcheck.ops.fetch import checkpoint_of
+
+        out_now = out.absolute()
+        if not out_now.parent.is_dir():
+            raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
+        with checkpoint_of(source, number, token_file, beside=out_now) as folder:
+            own = (out, template, form, run, step, folder, None, None)
+            try:
+                restore(*own, keys, like, shard_mb, force, as_json)
+            except typer.Exit as ended:
+                code = ended.exit_code
+        raise typer.Exit(code)
     if form is not None:
         if template:
             raise ConfigError("--format", form, "does not go with --template: give one of them")

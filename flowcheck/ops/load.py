@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import StateError
 from flowcheck.ops import steps
+from flowcheck.ops.fetch import checkpoint_of, is_url
 from flowcheck.replica.given import given
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.stages.rundir import RunDir
@@ -15,8 +17,17 @@ from flowcheck.vault.formats.parts import parts_of, tree_of
 from flowcheck.vault.formats.told import output_in
 
 
-def load(where: str | Path, step: int | None = None, form: str | None = None) -> dict[str, Any]:
+def load(
+    where: str | PathLike[str],
+    step: int | None = None,
+    form: str | None = None,
+    token_file: str | PathLike[str] | None = None,
+) -> dict[str, Any]:
     """As the package's `load`."""
+    if isinstance(where, str) and is_url(where):
+        own = None if token_file is None else fspath(token_file)
+        with checkpoint_of(where, step, own) as folder:
+            return load(folder, step, form)
     path = Path(where)
     run = RunDir(path)
     if run.config.is_file():

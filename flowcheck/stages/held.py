@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowcheck.config import PersistConfig
-from flowcheck.replica.given import Given
-from flowcheck.replica.layout import Layout
+from flowcheck.errors import RingError
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.assumed import assumed
+from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job_file import decode_job
+
+if TYPE_CHECKING:  # torch stays out until there is a step to write
+    from flowcheck.replica.given import Given
+    from flowcheck.replica.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +46,31 @@ class _Held:
 
 
 class ReplicaSteps:
-    """See vault/persist/saver.py, Source."""
+    """See vault/persist/saver.py, Source, and vault/serve/catalogue.py, Memory."""
 
     def __init__(self, run: RunDir, config: PersistConfig | None) -> None:
+        """config: of files in other forms than our own."""
         self._run, self._config = run, config
         self.name = str(run.root.resolve())
 
+    def versions(self) -> tuple[int, ...]:
+        """Whole steps in memory, ascending; () while the job's optimizer state is not known."""
+        with suppress(OSError, RingError):
+            if self._run.replica.exists() and incarnation_of(self._run).step is not None:
+                return peek_versions(self._run.replica)[1]
+        return ()
+
     @contextmanager
     def hold(self, step: int) -> Iterator[_Held]:
-        """A step, the newest where it is gone meanwhile."""
+        """A step; where it is gone meanwhile, the newest is saved, and nothing is served."""
         from flowcheck.replica.given import given
-        from flowcheck.replica.kept.header import peek_versions
         from flowcheck.replica.kept.snapshot import held
         from flowcheck.replica.warm import load_torch
 
         load_torch()
         path = self._run.replica
-        wanted = step if step in peek_versions(path)[1] else None
+        gone = self._config is not None and step not in peek_versions(path)[1]
+        wanted = None if gone else step
         evidence = decode_job(self._run.learned_job.read_bytes()).evidence
         with held(path, optimizer_in(self._run), wanted) as snapshot:
             whole = given(snapshot, evidence=tuple(evidence), assumed=assumed(self._run))

@@ -11,7 +11,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Service, run
 
-NAMES = ("capture", "parse", "extract", "update", "persist")
+NAMES = ("capture", "parse", "extract", "update", "persist", "serve")
 
 
 def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
@@ -46,6 +46,10 @@ def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Servic
         from flowcheck.stages.persist import PersistService
 
         return PersistService(where, config)
+    if name == "serve" and config.serve is not None:
+        from flowcheck.stages.serve import ServeService
+
+        return ServeService(where, config)
     raise ConfigError("stage", name, f"is one of {', '.join(NAMES)}")
 
 

@@ -12,11 +12,8 @@ import time
 from contextlib import suppress
 
 from flowcheck.config import JobConfig, PersistConfig
-from flowcheck.errors import RingError
 from flowcheck.messages import Message, Note
-from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.held import ReplicaSteps
-from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist import told as tolds
@@ -74,7 +71,7 @@ class PersistService:
         if now - self._looked_s < LOOK_S or now < self._next_s:
             return 0
         self._looked_s = now
-        held = self._held()
+        held = ReplicaSteps(self._run, self._config).versions()
         last = self._told.durable_step or 0
         step = self._schedule.due(held, last, now - self._began_s)
         if step is None and self._told.attempts and held and held[-1] > 0:
@@ -82,13 +79,6 @@ class PersistService:
         if step is not None or (not self._asked and held):
             self._begin(step)
         return 0
-
-    def _held(self) -> tuple[int, ...]:
-        """Whole steps in memory that may be saved."""
-        with suppress(OSError, RingError):
-            if self._run.replica.exists() and incarnation_of(self._run).step is not None:
-                return peek_versions(self._run.replica)[1]
-        return ()
 
     def _begin(self, step: int | None) -> None:
         """Saves a step; None: asks first what is there."""

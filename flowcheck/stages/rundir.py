@@ -122,6 +122,11 @@ class RunDir(LearnedFiles):
         """What is durable at the target, and what is under way (vault/persist/told.py)."""
         return self.root / "persist.json"
 
+    @property
+    def served(self) -> Path:
+        """Where steps are served, while they are: {"url"}."""
+        return self.root / "serve.json"
+
     def staged(self, stated: str | None) -> Path:
         """Where checkpoints lie that are being sent elsewhere; stated: in the job file, shared with
         other runs."""

@@ -16,7 +16,7 @@ from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
 from flowcheck.ops import durable, remains
-from flowcheck.stages import child
+from flowcheck.stages import child, last_save
 from flowcheck.stages.child import Child, stage_arguments
 from flowcheck.stages.rundir import RunDir
 
@@ -101,12 +101,13 @@ def test_the_last_step_goes_the_same_way_when_the_chain_stops(run: RunDir, targe
 
 
 def test_a_last_step_that_its_target_refuses_is_kept_below_the_run(
-    run: RunDir, target: Path
+    run: RunDir, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = replica_of(run)
     take(replica, 3)
     replica.close()
     target.write_text("no folder")
+    monkeypatch.setattr(last_save, "BETWEEN_S", (0.01, 0.01))
     kept, _ = remains.keep_all(run.settings(), run)
     assert kept[0] is not None and kept[0].folder == run.root / "rescued" / "step-3"
     assert str(target) in kept[0].why

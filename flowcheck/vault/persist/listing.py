@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -73,12 +74,21 @@ def listing_of(manifest: bytes, where: str, folder: Path | None = None) -> Listi
             if not path.is_file():
                 raise StateError(f"{path}: is missing")
             files.append(File(name, path.stat().st_size, sha256))
-    for file in files:
-        pure = PurePosixPath(file.name)
-        if pure.is_absolute() or ".." in pure.parts or file.name == MANIFEST or not pure.parts:
-            raise StateError(f"{where}: {MANIFEST} names {file.name!r}, which is no file of it")
+    refuse_strange(files, where)
+    if MANIFEST in [file.name for file in files]:
+        raise StateError(f"{where}: {MANIFEST} names itself")
     own = File(MANIFEST, len(manifest), hashlib.sha256(manifest).hexdigest())
     return Listing(told.step, told.digest, (*files, own))
+
+
+def refuse_strange(files: Sequence[File], where: str) -> None:
+    """Raises StateError for a name that is no file below the checkpoint's folder."""
+    for file in files:
+        pure = PurePosixPath(file.name)
+        parts = file.name.split("/")
+        strange = "\0" in file.name or any(part in ("", ".", "..") for part in parts)
+        if pure.is_absolute() or strange or file.size_bytes < 0:
+            raise StateError(f"{where}: names {file.name!r}, which is no file of a checkpoint")
 
 
 def check(folder: Path) -> Listing:

@@ -1,0 +1,246 @@
+"""One connection of a client: who may, what is asked, and bytes out of the page cache.
+
+GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}]}
+GET /steps/N               {"step", "digest", "files": [{"name", "bytes", "sha256"}]}; N or latest
+GET /steps/N/files/NAME    the file; Range, If-Range, If-None-Match, ETag = its sha256
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import os
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from flowcheck.errors import StateError
+from flowcheck.vault.persist.listing import File
+from flowcheck.vault.serve.catalogue import Found, Writing
+from flowcheck.vault.serve.deadline import Deadlined
+from flowcheck.vault.serve.ranges import Span, matches, none_match, spans
+
+if TYPE_CHECKING:
+    from flowcheck.vault.serve.server import Server
+
+BLOCK_BYTES = 4 << 20
+LEAST_BYTES_S = 16 << 10
+"""A client that takes less, over all of an answer, is let go."""
+IDLE_S = 5.0
+"""Between two requests of a connection, and for all of the next one's head."""
+BOUNDARY = "flowcheck-8d1f6c0e2b7a"
+"""Between the parts of an answer of several ranges: each carries its length."""
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Requests of one connection, one after the other."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+    server_version = "flowcheck"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.timeout_s)
+        limit_s = min(self.server.timeout_s, IDLE_S)
+        self._head_in = Deadlined(self.connection, limit_s)
+        self.rfile = io.BufferedReader(self._head_in)
+
+    def handle_one_request(self) -> None:
+        self._head_in.again()
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answers, whatever happens on the way."""
+        try:
+            self._answer()
+        except StateError as error:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "2"})
+        except (TimeoutError, ConnectionError):
+            self.close_connection = True
+
+    def do_HEAD(self) -> None:
+        """As GET, without the bytes."""
+        self.do_GET()
+
+    def _answer(self) -> None:
+        if not self._may():
+            told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
+            self._refuse(HTTPStatus.UNAUTHORIZED, "send the word of this server", told)
+            return
+        words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
+        match words:
+            case ["" | "steps"]:
+                self._json(HTTPStatus.OK, self._index())
+            case ["steps", which]:
+                self._step(which, None)
+            case ["steps", which, "files", *name] if name:
+                self._step(which, "/".join(name))
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there is /steps, and what that names")
+
+    def _may(self) -> bool:
+        if self.server.token is None:
+            return True
+        scheme, _, word = self.headers.get("Authorization", "").partition(" ")
+        given = word.strip().encode("latin-1", "replace")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
+
+    def _index(self) -> dict[str, Any]:
+        durable, memory = self.server.catalogue.durable(), self.server.catalogue.in_memory()
+        steps = sorted({*durable, *memory})
+        return {
+            "latest": self.server.catalogue.newest(),
+            "durable": max(durable, default=None),
+            "steps": [
+                {
+                    "step": step,
+                    "durable": step in durable,
+                    "in_memory": step in memory,
+                    "bytes": durable[step].listing.size_bytes if step in durable else None,
+                    "digest": durable[step].listing.digest if step in durable else None,
+                }
+                for step in steps
+            ],
+        }
+
+    def _step(self, which: str, name: str | None) -> None:
+        catalogue = self.server.catalogue
+        step = catalogue.newest() if which == "latest" else _number(which)
+        found = catalogue.find(step) if step is not None else None
+        if found is None:
+            there = sorted({*catalogue.durable(), *catalogue.in_memory()})
+            told = f"there is no step {which}; there are {', '.join(map(str, there)) or 'none'}"
+            self._refuse(HTTPStatus.NOT_FOUND, told)
+        elif isinstance(found, Writing):
+            told_now = {"step": found.step, "writing": True}
+            self._json(HTTPStatus.ACCEPTED, told_now, {"Retry-After": "1"})
+        else:
+            try:
+                with catalogue.leases.reading(found.folder):
+                    self._found(found, name)
+            except FileNotFoundError:
+                self._refuse(HTTPStatus.NOT_FOUND, f"step {step} has gone for newer ones")
+
+    def _found(self, found: Found, name: str | None) -> None:
+        told = found.listing
+        if name is None:
+            files = [
+                {"name": one.name, "bytes": one.size_bytes, "sha256": one.sha256}
+                for one in told.files
+            ]
+            self._json(HTTPStatus.OK, {"step": told.step, "digest": told.digest, "files": files})
+            return
+        file = next((one for one in told.files if one.name == name), None)
+        if file is None:
+            self._refuse(HTTPStatus.NOT_FOUND, f"step {told.step} has no file {name!r}")
+            return
+        self._file(found.folder / file.name, file)
+
+    def _file(self, path: Path, file: File) -> None:
+        told = {"ETag": f'"{file.sha256}"', "Accept-Ranges": "bytes"}
+        if none_match(self.headers.get("If-None-Match", ""), file.sha256):
+            self._head(HTTPStatus.NOT_MODIFIED, told)
+            return
+        asked, only_if = self.headers.get("Range"), self.headers.get("If-Range")
+        parts = None
+        if asked is not None and (only_if is None or matches(only_if, file.sha256)):
+            parts = spans(asked, file.size_bytes) if self.command == "GET" else None
+        if parts == []:
+            size = {"Content-Range": f"bytes */{file.size_bytes}"}
+            self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "beyond its end", told | size)
+            return
+        with path.open("rb") as opened:
+            if os.fstat(opened.fileno()).st_size != file.size_bytes:
+                raise StateError(f"{file.name} is not as its manifest says: it cannot be served")
+            if parts is None:
+                own = {"Content-Type": BYTES, "Content-Length": str(file.size_bytes)}
+                self._head(HTTPStatus.OK, told | own)
+                self._send(opened.fileno(), (0, file.size_bytes))
+            elif len(parts) == 1:
+                own = {"Content-Type": BYTES, "Content-Length": str(parts[0][1] - parts[0][0])}
+                within = {"Content-Range": _within(parts[0], file)}
+                self._head(HTTPStatus.PARTIAL_CONTENT, told | own | within)
+                self._send(opened.fileno(), parts[0])
+            else:
+                self._several(opened.fileno(), parts, file, told)
+
+    def _several(
+        self, descriptor: int, parts: list[Span], file: File, told: dict[str, str]
+    ) -> None:
+        """multipart/byteranges (RFC 9110, section 14.6)."""
+        heads = [
+            f"\r\n--{BOUNDARY}\r\nContent-Type: {BYTES}\r\n"
+            f"Content-Range: {_within(part, file)}\r\n\r\n".encode()
+            for part in parts
+        ]
+        end = f"\r\n--{BOUNDARY}--\r\n".encode()
+        size = sum(map(len, heads)) + sum(stop - begin for begin, stop in parts) + len(end)
+        kind = f"multipart/byteranges; boundary={BOUNDARY}"
+        own = {"Content-Type": kind, "Content-Length": str(size)}
+        self._head(HTTPStatus.PARTIAL_CONTENT, told | own)
+        for head, part in zip(heads, parts, strict=True):
+            self.wfile.write(head)
+            self._send(descriptor, part)
+        self.wfile.write(end)
+
+    def _send(self, descriptor: int, span: Span) -> None:
+        """Out of the page cache into the socket: no copy of it here."""
+        if self.command == "HEAD":
+            return
+        at, end = span
+        limit_s = self.server.timeout_s + (end - at) / LEAST_BYTES_S
+        began_s = time.monotonic()
+        self.wfile.flush()
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            while at < end:
+                if time.monotonic() - began_s > limit_s:
+                    raise TimeoutError
+                sent = self.connection.sendfile(file, at, min(BLOCK_BYTES, end - at))
+                if not sent:
+                    raise ConnectionError("the file ended early")
+                at += sent
+
+    def _json(
+        self, status: HTTPStatus, told: dict[str, Any], more: dict[str, str] | None = None
+    ) -> None:
+        text = json.dumps(told).encode() + b"\n"
+        own = {"Content-Type": JSON, "Content-Length": str(len(text)), "Cache-Control": "no-store"}
+        self._head(status, own | (more or {}))
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _refuse(
+        self, status: HTTPStatus, sentence: str, more: dict[str, str] | None = None
+    ) -> None:
+        self._json(status, {"error": sentence}, more)
+
+    def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in told.items():
+            self.send_header(key, value)
+        if self.server.pressed:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """One line each, without what a client may have put into it beside its request."""
+        self.server.say(f"{self.client_address[0]} {format % args}")
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+
+def _within(span: Span, file: File) -> str:
+    return f"bytes {span[0]}-{span[1] - 1}/{file.size_bytes}"
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 19 else None

@@ -1,0 +1,51 @@
+"""The Range header of HTTP (RFC 9110, sections 14.1.1 to 14.2 and 15.5.17). Pure."""
+
+from __future__ import annotations
+
+import re
+
+RANGES_MAX = 16
+"""A header that asks for more is answered with the whole file, as the RFC allows (14.2)."""
+_ONE = re.compile(r"(\d*)-(\d*)", re.ASCII)
+
+Span = tuple[int, int]
+"""First byte, and the one behind the last."""
+
+
+def spans(header: str, size_bytes: int) -> list[Span] | None:
+    """What of a file is asked for, in the order it is; [] where nothing of that is in the file;
+    None where the header is to be ignored: of another unit, not well formed, of too many ranges."""
+    unit, equals, ranges = header.partition("=")
+    if unit.strip().lower() != "bytes" or not equals:
+        return None
+    asked = [one.strip(" \t") for one in ranges.split(",")]
+    asked = [one for one in asked if one]
+    if not asked or len(asked) > RANGES_MAX:
+        return None
+    found: list[Span] = []
+    for one in asked:
+        told = _ONE.fullmatch(one)
+        if told is None or not (told[1] or told[2]):
+            return None
+        if not told[1]:
+            begin, end = max(0, size_bytes - int(told[2])), size_bytes
+        else:
+            begin = int(told[1])
+            if told[2] and int(told[2]) < begin:
+                return None
+            end = min(size_bytes, int(told[2]) + 1) if told[2] else size_bytes
+        if begin < end:
+            found.append((begin, end))
+    return found
+
+
+def matches(header: str, tag: str) -> bool:
+    """If-Range (13.1.5) against a strong tag without its quotes: only the very same one does; a
+    date never does, for none is told."""
+    return header.strip() == f'"{tag}"'
+
+
+def none_match(header: str, tag: str) -> bool:
+    """If-None-Match (13.1.2): whether the client has this content already."""
+    asked = [one.strip().removeprefix("W/") for one in header.split(",")]
+    return header.strip() == "*" or f'"{tag}"' in asked

@@ -1,0 +1,299 @@
+"""A step from elsewhere: whole, verified, and on from where a cut or a kill left it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import torch
+from support.persisting import proved, replica_in, saver_for, take
+from support.s3 import BUCKET, Server, server
+
+import flowcheck
+from flowcheck.config import PersistConfig, ServeConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.replica import Replica
+from flowcheck.vault.serve import client, partial
+from flowcheck.vault.serve import server as http
+from flowcheck.vault.serve.catalogue import Catalogue
+from flowcheck.vault.serve.client import fetched
+
+WORD = "a word of many letters"
+CHUNK = 64 << 10
+
+
+@pytest.fixture
+def replica(shm: Path) -> Iterator[Replica]:
+    made = replica_in(shm / "state", 100_000)
+    take(made, 2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
+    """A folder with the checkpoint of step 2, of 1.2 MB."""
+    config = PersistConfig(target=str(tmp_path / "kept"), every_steps=1)
+    saver_for(config, tmp_path, shm / "state").save(2)
+    return tmp_path / "kept"
+
+
+@contextmanager
+def verb(*words: str) -> Iterator[str]:
+    """The URL of a `flowcheck serve` in a process of its own."""
+    command = [sys.executable, "-m", "flowcheck", "serve", "--json", "--port", "0", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())["url"]
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        process.stdout.close()
+
+
+@contextmanager
+def served(folder: Path, **more: object) -> Iterator[str]:
+    """The same, in this process."""
+    made = http.Server(Catalogue([folder]), ServeConfig(port=0, **more))  # type: ignore[arg-type]
+    made.start()
+    try:
+        yield made.url
+    finally:
+        made.stop()
+
+
+class Cutting:
+    """A port before another one, which cuts each connection after so many bytes of answers."""
+
+    def __init__(self, to: str, after_bytes: int) -> None:
+        self._to, self.after_bytes, self.passed = int(to.rsplit(":", 1)[1]), after_bytes, 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                one, _ = self._listening.accept()
+            except OSError:
+                return
+            other = socket.create_connection(("127.0.0.1", self._to))
+            Thread(target=self._pass, args=(one, other, False), daemon=True).start()
+            Thread(target=self._pass, args=(other, one, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, counted: bool) -> None:
+        left = self.after_bytes
+        with suppress(OSError):
+            while left > 0 and (data := source.recv(16384)):
+                to.sendall(data[:left] if counted else data)
+                self.passed += len(data[:left]) if counted else 0
+                left -= len(data) if counted else 0
+        for one in (source, to):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def sums(folder: Path) -> dict[str, str]:
+    told = subprocess.run(
+        ["sha256sum", *sorted(path.name for path in folder.iterdir())],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {line.split()[1]: line.split()[0] for line in told.stdout.splitlines()}
+
+
+def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(client, "CHUNK_BYTES", CHUNK)
+    with served(kept) as url:
+        cutting = Cutting(url, 5 * CHUNK)
+        seen: list[tuple[int, int]] = []
+        got = fetched(
+            cutting.url, "latest", tmp_path / "got", moved=lambda *told: seen.append(told)
+        )
+        cutting.close()
+    assert got == tmp_path / "got" / "step-2"
+    assert sums(got) == sums(kept / "step-2")
+    assert proved(got) == 2
+    total = sum(path.stat().st_size for path in got.iterdir())
+    assert seen[-1] == (total, total)
+    assert total < cutting.passed < 2 * total
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["step-2"]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from flowcheck.vault.serve import client, partial
+from flowcheck.vault.serve import server as http
+from flowcheck.vault.serve.catalogue import Catalogue
+client.CHUNK_BYTES = partial.CHUNK_BYTES = 65536
+sound = partial.Partial.write
+def write(self, chunk, data):
+    sound(self, chunk, data)
+    if self.done_bytes > 600_000:
+        print(self.done_bytes, flush=True)
+        sys.stdin.read()
+partial.Partial.write = write
+client.fetched(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
+"""
+
+
+def test_a_killed_client_goes_on_where_it_was_even_from_another_server(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(client, "CHUNK_BYTES", CHUNK)
+    with served(kept) as url:
+        command = [sys.executable, "-c", KILLED, url, str(tmp_path / "got")]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        there = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        note = tmp_path / "got" / ".step-2.part" / ".fetch.done"
+        note.write_bytes(note.read_bytes() + b"1 ")  # as a kill amid its line leaves it
+        cutting = Cutting(url, 1 << 40)
+        seen: list[int] = []
+        got = fetched(cutting.url, 2, tmp_path / "got", moved=lambda done, _: seen.append(done))
+        cutting.close()
+    total = sum(path.stat().st_size for path in got.iterdir())
+    assert seen[0] == there
+    assert cutting.passed < total - there + 20_000
+    assert sums(got) == sums(kept / "step-2")
+
+
+def test_what_a_disk_made_of_it_is_found_and_fetched_again(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = partial.Partial.write
+    torn = []
+
+    def write(self: partial.Partial, chunk: partial.Chunk, data: bytes) -> None:
+        if not torn:
+            torn.append(chunk)
+            data = bytes([data[0] ^ 1]) + data[1:]
+        sound(self, chunk, data)
+
+    monkeypatch.setattr(partial.Partial, "write", write)
+    with served(kept) as url:
+        got = fetched(url, 2, tmp_path / "got")
+    assert sums(got) == sums(kept / "step-2")
+
+
+def test_what_is_not_to_be_had_is_told_in_words(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TRIES", 2)
+    (tmp_path / "word").write_text(WORD)
+    with served(kept, token_file=str(tmp_path / "word")) as url:
+        with pytest.raises(StateError, match="--token-file names the file with it"):
+            fetched(url, 2, tmp_path / "got", "another word of letters")
+        with pytest.raises(StateError, match="there is no step 9; there are 2"):
+            fetched(url, 9, tmp_path / "got", WORD)
+    with pytest.raises(StateError, match="cannot be fetched from, 2 times: ConnectionRefused"):
+        fetched(url, 2, tmp_path / "got", WORD)
+    with pytest.raises(ConfigError, match="pip install gcsfs"):
+        fetched("gs://box/job", 2, tmp_path / "got")
+
+
+def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
+    kept: Path, replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "word").write_text(WORD)
+    own = ("--token-file", str(tmp_path / "word"))
+    with verb(str(kept), *own) as url:
+        out = tmp_path / "resume.pt"
+        command = [sys.executable, "-m", "flowcheck", "restore", "--from", url, *own]
+        done = subprocess.run(
+            [*command, "--format", "torch", "--out", str(out)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        loaded = flowcheck.load(url, token_file=tmp_path / "word")
+    flat = replica.parameters()
+    tree = torch.load(out, weights_only=True)
+    for one in (tree, loaded):
+        values = torch.cat([value.reshape(-1) for value in one["model"].values()])
+        assert torch.equal(values, torch.from_numpy(flat.copy()))
+        assert one["step"] == 2
+    left = {path.name for path in tmp_path.iterdir() if path.name.startswith(".flowcheck")}
+    assert left == set() and not list((tmp_path / "tmp").glob("*/*"))
+
+
+def test_many_trainers_at_once_all_get_the_same_bytes(kept: Path, tmp_path: Path) -> None:
+    with served(kept, connections=8) as url:
+        threads = [
+            Thread(target=fetched, args=(url, "latest", tmp_path / f"got-{n}")) for n in range(12)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    wanted = sums(kept / "step-2")
+    assert all(sums(tmp_path / f"got-{n}" / "step-2") == wanted for n in range(12))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_target_of_a_chain_is_fetched_from_as_well(
+    replica: Replica, shm: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("s3fs")
+    with server() as store:
+        target = f"s3://{BUCKET}/job"
+        config = PersistConfig(target=target, options=store.options, every_steps=1)
+        saver = saver_for(config, tmp_path / "staging", shm / "state")
+        saver.save(2)
+        got = fetched(target, "latest", tmp_path / "got", options=store.options)
+        assert proved(got) == 2
+        assert sums(got) == sums(read_by_boto(store, tmp_path))
+        with pytest.raises(StateError, match="there is no step 7"):
+            fetched(target, 7, tmp_path / "got", options=store.options)
+        with pytest.raises(StateError, match="nothing durable lies there"):
+            fetched(target + "x", "latest", tmp_path / "got", options=store.options)
+
+
+def read_by_boto(store: Server, tmp_path: Path) -> Path:
+    return store.folder("job", tmp_path / "read") / "step-2"
+
+
+def test_nothing_is_written_outside_the_folder_whatever_a_server_says(tmp_path: Path) -> None:
+    body = json.dumps(
+        {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
+    ).encode()
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            one, _ = listening.accept()
+            one.recv(4096)
+            one.sendall(said)
+            Event().wait(0.2)
+            one.close()
+
+        thread = Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(StateError, match=r"names '\.\./x', which is no file"):
+            fetched(url, 1, tmp_path / "got")
+        thread.join()
+    assert list(tmp_path.rglob("*")) == []
