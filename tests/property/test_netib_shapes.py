@@ -33,6 +33,8 @@ SLOW = {
     "r3-ll-221-metrics-group",
     "r16-simple-230",
     "r4-ll128-230-early",
+    "r6-nodes3-ll128-221-rails",
+    "r2-ll-230-sharded",
 }
 """Shapes that take seconds each."""
 

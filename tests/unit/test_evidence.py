@@ -174,6 +174,7 @@ def two_ports(port: str) -> Reading:
     return read(flow, other, parcel)
 
 
+@pytest.mark.nightly
 def test_a_parcel_goes_where_the_channel_that_lacks_it_goes() -> None:
     assert all("p2p (inferred)" in c.sources for c in reduced(two_ports("B")))
     assert all(c.coverage == 1 for c in reduced(two_ports("B")))

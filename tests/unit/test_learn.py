@@ -104,7 +104,7 @@ def test_metrics_between_steps_are_no_gradients(tmp_path: Path) -> None:
     assert [op.role for op in reading.job.each] == ["bucket", "ignored"]
 
 
-@pytest.mark.parametrize("lost", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("lost", [0.02, 0.1, pytest.param(0.3, marks=pytest.mark.nightly)])
 def test_loss_never_makes_a_byte_up(lost: float, tmp_path: Path) -> None:
     for seed in (0, 1, 2, 4, 5, 7):
         job, rank = permuted(seed)
@@ -208,6 +208,7 @@ def test_tensors_too_small_for_a_second_chunk_need_no_parcel(tmp_path: Path) -> 
     assert all(c.complete or lacks_its_end(c) for c in reduced)
 
 
+@pytest.mark.nightly
 def test_heavy_loss_on_many_connections_ends_in_a_sentence(tmp_path: Path) -> None:
     """The purse is counted in guesses, so that the reading does not depend on the machine."""
     shapes = ((61, 97), (33,), (80, 50))

@@ -96,11 +96,14 @@ def test_iteration_0_has_the_dtype_that_came_last_first(each: tuple[int, ...]) -
     "options",
     [
         replace(JOB, dtypes=("bfloat16", "float16", "float32", "bfloat16", "float32")),
-        replace(
-            JOB,
-            shapes=((2, 3), (2,), (1,)),
-            dtypes=("float32", "bfloat16", "float32"),
-            protocol="LL128",
+        pytest.param(
+            replace(
+                JOB,
+                shapes=((2, 3), (2,), (1,)),
+                dtypes=("float32", "bfloat16", "float32"),
+                protocol="LL128",
+            ),
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["two of one size", "all in one group"],

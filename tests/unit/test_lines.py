@@ -43,7 +43,7 @@ def assert_read(truth: Truth, reading: Reading, *, linear: bool) -> None:
     assert [c.result.tobytes() for c in found] == [each.result for each in truth.gradients]
 
 
-@pytest.mark.parametrize("version", [(2, 9), (2, 10)])
+@pytest.mark.parametrize("version", [pytest.param((2, 9), marks=pytest.mark.nightly), (2, 10)])
 def test_order_of_lines_is_told_by_what_they_hold(version: tuple[int, int], tmp_path: Path) -> None:
     truth, reading = read(replace(OLD, version=version), tmp_path)
     assert_read(truth, reading, linear=version < (2, 10))

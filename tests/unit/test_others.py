@@ -54,7 +54,7 @@ def test_before_any_job_began_nothing_is_known_to_be_of_none(tmp_path: Path) -> 
     assert len(alone) > 20 and not read_stream(tape.flows, alone).others
 
 
-@pytest.mark.parametrize("lost", [0, 7])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.nightly), 7])
 def test_a_communicator_that_lost_sends_may_be_the_job_yet(tmp_path: Path, lost: int) -> None:
     tape, count = begun(generate(JOB, tmp_path))
     theirs = [m for m in tape.messages if "10.0.0.200" in (m.flow.source, m.flow.destination)]

@@ -56,7 +56,7 @@ def lines(both: Both) -> list[dict[str, Any]]:
     return [json.loads(line) for line in both.chain.run.steps.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("resumed_from", [STEPS, 2])
+@pytest.mark.parametrize("resumed_from", [pytest.param(STEPS, marks=pytest.mark.nightly), 2])
 def test_handover_killed_at_every_change_takes_every_step_once(
     play: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, resumed_from: int
 ) -> None:
@@ -77,7 +77,10 @@ def test_handover_killed_at_every_change_takes_every_step_once(
     assert (audit["step"], audit["passed"]) == (resumed_from, True)
 
 
-@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "whole",
+    [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly), 3],
+)
 def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
     play: Callable[..., Both], whole: int
 ) -> None:
