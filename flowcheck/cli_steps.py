@@ -31,7 +31,7 @@ def restore(
         typer.Option(
             "--format",
             help="Instead of a template: flowcheck, torch, dcp, safetensors, huggingface, "
-            "deepspeed or megatron.",
+            "or deepspeed.",
         ),
     ] = None,
     run: Run = DEFAULT_RUN,
@@ -70,6 +70,10 @@ def restore(
     shard_mb: Annotated[
         int, typer.Option(help="Of huggingface: megabytes of a file at most.", min=1)
     ] = 5000,
+    ranks: Annotated[
+        int, typer.Option(help="Of deepspeed: data-parallel ranks that will load it.", min=1)
+    ] = 1,
+    zero: Annotated[int, typer.Option(help="Of deepspeed: ZeRO's stage, 0 to 2.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -104,7 +108,7 @@ def restore(
         from flowcheck.ops import restore_as
         from flowcheck.vault.formats.parts import Options, keys_in
 
-        options = Options(keys_in(keys), like, shard_mb * 1_000_000)
+        options = Options(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero)
         asked = restore_as.Asked(form, out, options, number, force)
         raise typer.Exit(restore_as.run(run, asked, checkpoint=checkpoint, as_json=as_json))
     if not template:

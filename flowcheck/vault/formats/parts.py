@@ -34,8 +34,8 @@ class Options:
     """Of huggingface: least whole number of files of at most so many bytes."""
     ranks: int = 1
     """Of deepspeed: data-parallel ranks its shards are for."""
-    stage: int = 2
-    """Of deepspeed: ZeRO's."""
+    stage: int = 0
+    """Of deepspeed: ZeRO's, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)

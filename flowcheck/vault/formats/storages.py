@@ -22,7 +22,7 @@ def alone(node: Any, made: dict[int, torch.Tensor] | None = None) -> Any:
         return type(node)((key, alone(value, made)) for key, value in node.items())
     if isinstance(node, list):
         return [alone(value, made) for value in node]
-    if isinstance(node, tuple):
+    if type(node) is tuple:  # a torch.Size holds no tensors, and stays one
         return tuple(alone(value, made) for value in node)
     return node
 

@@ -30,9 +30,10 @@ def read(path: Path) -> Any:
     return load_tree(path)
 
 
-def write_tree(tree: Any, path: Path, name: str, sums: Sums) -> None:
-    """torch.save of `tree`, whose tensors have storages of their own; name: in the manifest."""
-    held = {label: (tensor, raw_of(tensor)) for label, tensor in labelled(tree)}
+def write_tree(tree: Any, path: Path, name: str, sums: Sums, *, part: str = "") -> None:
+    """torch.save of `tree`, whose tensors have storages of their own. name: the file's in the
+    manifest; part: before each tensor's there."""
+    held = {part + label: (tensor, raw_of(tensor)) for label, tensor in labelled(tree)}
     with naming(path), path.open("wb", buffering=0) as file:
         tee = Tee(file, {address_of(raw): label for label, (_, raw) in held.items() if raw.nbytes})
         save_into(tree, tee)
