@@ -36,8 +36,8 @@ void fc_digest_begin(struct fc_digest *digest, uint64_t bytes)
 	digest->seen = 0;
 }
 
-void fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin, const uint8_t *data,
-		   uint64_t bytes)
+uint64_t fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin,
+		       const uint8_t *data, uint64_t bytes, uint8_t *to, const uint8_t *from)
 {
 	const uint64_t runs_end = (digest->bytes - 1) / FC_DIGEST_RUN * FC_DIGEST_RUN;
 	uint64_t whole = runs_end > digest->seen ? runs_end - digest->seen : 0;
@@ -45,7 +45,7 @@ void fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin, co
 	if (whole > bytes)
 		whole = bytes;
 	if (whole) {
-		twin->digest(digest->sums, data, whole / FC_DIGEST_RUN);
+		twin->digest(digest->sums, data, whole / FC_DIGEST_RUN, to, from);
 		memcpy(digest->held, data + whole - FC_DIGEST_STRIPE, FC_DIGEST_STRIPE);
 	}
 	digest->seen += whole;
@@ -54,6 +54,7 @@ void fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin, co
 		       bytes - whole);
 		digest->seen += bytes - whole;
 	}
+	return to ? whole : 0;
 }
 
 static uint64_t folded(uint64_t a, uint64_t b)

@@ -42,9 +42,10 @@ static inline void fc_digest_stripe(uint64_t *sums, const uint8_t *stripe, const
 
 /* `bytes`: of all that will come, more than FC_DIGEST_SHORT_MAX. */
 void fc_digest_begin(struct fc_digest *digest, uint64_t bytes);
-/* The next part: whole runs, but for the last part. */
-void fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin, const uint8_t *data,
-		   uint64_t bytes);
+/* The next part: whole runs, but for the last part. `to` and `from` as in fc_step_twin.h; returns
+ * how many bytes went there. */
+uint64_t fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin,
+		       const uint8_t *data, uint64_t bytes, uint8_t *to, const uint8_t *from);
 void fc_digest_end(struct fc_digest *digest, uint8_t *out);
 
 #endif

@@ -19,18 +19,23 @@ struct out {
 	uint8_t bytes[LINE + FC_STEP_CHUNK_BYTES] __attribute__((aligned(64)));
 };
 
-static void write_lines(struct out *out, uint32_t added)
+static void send(struct out *out, uint32_t added, struct fc_digest *digest)
 {
+	const uint8_t *made = out->bytes + out->kept;
 	const uint32_t held = out->kept + added;
 	const uint32_t odd = (uint32_t)((uintptr_t)out->at % LINE);
-	uint32_t from = 0;
+	uint32_t from = 0, sent = 0;
 
 	if (odd) { /* the item's first line, which it shares with what lies before */
 		from = LINE - odd < held ? LINE - odd : held;
 		memcpy(out->at, out->bytes, from);
 	}
 	const uint32_t lines = (held - from) / LINE * LINE;
-	fc_copy_stream(out->at + from, out->bytes + from, lines);
+	if (digest)
+		sent = (uint32_t)fc_digest_add(digest, chosen, made, added,
+					       lines >= added ? out->at + from : NULL,
+					       out->bytes + from);
+	fc_copy_stream(out->at + from + sent, out->bytes + from + sent, lines - sent);
 	out->at += from + lines;
 	out->kept = held - from - lines;
 	memmove(out->bytes, out->bytes + from + lines, out->kept);
@@ -92,12 +97,8 @@ static void take_item(struct work *work, const struct fc_step_job *job, uint64_t
 		const uint32_t count = left < FC_STEP_CHUNK ? (uint32_t)left : FC_STEP_CHUNK;
 		take_chunk(work, job, item->row, item->first + done, count);
 		for (uint32_t s = 0; s < job->sections; s++) {
-			struct out *out = &work->out[s];
 			const uint32_t made = count * (uint32_t)sizeof(float);
-			if (digested)
-				fc_digest_add(&work->digest[s], chosen, out->bytes + out->kept,
-					      made);
-			write_lines(out, made);
+			send(&work->out[s], made, digested ? &work->digest[s] : NULL);
 		}
 		done += count;
 	}
@@ -133,7 +134,7 @@ void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *out)
 	struct fc_digest digest;
 
 	fc_digest_begin(&digest, bytes);
-	fc_digest_add(&digest, chosen, data, bytes);
+	fc_digest_add(&digest, chosen, data, bytes, NULL, NULL);
 	fc_digest_end(&digest, out);
 }
 

@@ -28,8 +28,16 @@ FC_TARGET static inline __m256i at(const void *bytes)
 	return _mm256_loadu_si256(bytes);
 }
 
-FC_TARGET static void digest(uint64_t *sums, const uint8_t *data, size_t runs)
+FC_TARGET static inline void stream(uint8_t *to, const uint8_t *from)
 {
+	_mm256_stream_si256((__m256i *)to, at(from));
+	_mm256_stream_si256((__m256i *)(to + 32), at(from + 32));
+}
+
+FC_TARGET static inline void digest_runs(uint64_t *sums, const uint8_t *data, size_t runs,
+					 uint8_t *to, const uint8_t *from, bool streams)
+{
+	const uint8_t *last = fc_digest_secret + FC_DIGEST_SECRET - FC_DIGEST_STRIPE;
 	__m256i low = at(sums), high = at(sums + 4);
 
 	for (; runs; runs--, data += FC_DIGEST_RUN) {
@@ -39,13 +47,25 @@ FC_TARGET static void digest(uint64_t *sums, const uint8_t *data, size_t runs)
 			const uint8_t *stripe = data + FC_DIGEST_STRIPE * i;
 			low = sum(low, at(stripe), at(secret));
 			high = sum(high, at(stripe + 32), at(secret + 32));
+			if (streams)
+				stream(to + FC_DIGEST_STRIPE * i, from + FC_DIGEST_STRIPE * i);
 		}
-		const uint8_t *secret = fc_digest_secret + FC_DIGEST_SECRET - FC_DIGEST_STRIPE;
-		low = scramble(low, at(secret));
-		high = scramble(high, at(secret + 32));
+		low = scramble(low, at(last));
+		high = scramble(high, at(last + 32));
+		if (streams)
+			to += FC_DIGEST_RUN, from += FC_DIGEST_RUN;
 	}
 	_mm256_storeu_si256((__m256i *)sums, low);
 	_mm256_storeu_si256((__m256i *)(sums + 4), high);
+}
+
+FC_TARGET static void digest(uint64_t *sums, const uint8_t *data, size_t runs, uint8_t *to,
+			     const uint8_t *from)
+{
+	if (to)
+		digest_runs(sums, data, runs, to, from, true);
+	else
+		digest_runs(sums, data, runs, NULL, NULL, false);
 }
 
 const struct fc_step_twin fc_step_avx2 = { "avx2", take, roots, digest };

@@ -77,8 +77,6 @@ FC_TARGET static void momentum(const struct fc_step_row *row, float *const *to,
 	}
 }
 
-/* In three loops: the chain of one element is long (about 75 cycles), and a core finds more of other
- * elements to do meanwhile where a loop's own part of it is short. */
 FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const *to,
 				     const float *const *from, const float *gradient,
 				     uint32_t count, uint32_t root, bool amsgrad)
@@ -91,26 +89,22 @@ FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const
 	const bool decays = row->flags & FC_STEP_DECAY_PARAMETER;
 	float *m1 = to[1], *v1 = to[2], *p1 = to[0], *most1 = to[3];
 	const float *m0 = from[1], *v0 = from[2], *p0 = from[0], *most0 = from[3];
-	float under[FC_STEP_CHUNK] __attribute__((aligned(64)));
 
 	for (uint32_t i = 0; i < count; i += FC_LANES) {
 		const fc_v g = v_load(gradient + i), m = v_load(m0 + i);
-		v_store(m1 + i, v_fma(weight, v_sub(g, m), near ? m : g));
-		v_store(v1 + i, v_fma(v_mul(beta2_rest, g), g, v_mul(v_load(v0 + i), beta2)));
-	}
-	const float *most = v1;
-	if (amsgrad) {
-		for (uint32_t i = 0; i < count; i += FC_LANES)
-			v_store(most1 + i, v_maximum(v_load(most0 + i), v_load(v1 + i)));
-		most = most1;
-	}
-	for (uint32_t i = 0; i < count; i += FC_LANES)
-		v_store(under + i, root_of(v_load(most + i), root));
-	for (uint32_t i = 0; i < count; i += FC_LANES) {
-		const fc_v below = v_add(v_div(v_load(under + i), bias2_root), eps);
+		const fc_v m_new = v_fma(weight, v_sub(g, m), near ? m : g);
+		const fc_v v_new = v_fma(v_mul(beta2_rest, g), g, v_mul(v_load(v0 + i), beta2));
+		fc_v most = v_new;
+		v_store(m1 + i, m_new);
+		v_store(v1 + i, v_new);
+		if (amsgrad) {
+			most = v_maximum(v_load(most0 + i), v_new);
+			v_store(most1 + i, most);
+		}
+		const fc_v below = v_add(v_div(root_of(most, root), bias2_root), eps);
 		const fc_v p = v_load(p0 + i);
-		v_store(p1 + i, v_add(decays ? v_mul(p, decay) : p,
-				      v_div(v_mul(rate, v_load(m1 + i)), below)));
+		v_store(p1 + i,
+			v_add(decays ? v_mul(p, decay) : p, v_div(v_mul(rate, m_new), below)));
 	}
 }
 

@@ -4,8 +4,11 @@
 
 #include "fc_digest.h"
 
-static void digest(uint64_t *sums, const uint8_t *data, size_t runs)
+static void digest(uint64_t *sums, const uint8_t *data, size_t runs, uint8_t *to,
+		   const uint8_t *from)
 {
+	if (to)
+		memcpy(to, from, runs * FC_DIGEST_RUN);
 	for (; runs; runs--, data += FC_DIGEST_RUN) {
 		for (uint32_t i = 0; i < FC_DIGEST_RUN / FC_DIGEST_STRIPE; i++)
 			fc_digest_stripe(sums, data + FC_DIGEST_STRIPE * i,

@@ -9,8 +9,8 @@
 #include "fc_step.h"
 
 /* Elements taken at once: what is read, made and digested of them stays in a core's first cache
- * (four sections of 4 KiB). A whole number of digest runs. */
-#define FC_STEP_CHUNK 1024u
+ * (four sections of 2 KiB). A whole number of digest runs. */
+#define FC_STEP_CHUNK 512u
 #define FC_STEP_CHUNK_BYTES (FC_STEP_CHUNK * 4u)
 /* Counts handed to a twin are multiples of this: no vector is wider. */
 #define FC_STEP_PAD 16u
@@ -28,8 +28,11 @@ struct fc_step_twin {
 		     float *const *to, const float *const *from, const float *gradient,
 		     uint32_t count, uint32_t root);
 	void (*roots)(const float *values, float *to, uint32_t count, uint32_t root);
-	/* Whole runs of 1024 bytes into the eight sums. */
-	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs);
+	/* Whole runs of 1024 bytes into the eight sums; as many bytes go from `from` to `to`, past
+	 * the caches, meanwhile: memory is written while the core counts. `to`: 64-byte aligned, or
+	 * NULL. */
+	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs, uint8_t *to,
+		       const uint8_t *from);
 };
 
 extern const struct fc_step_twin fc_step_plain;
