@@ -92,8 +92,16 @@ class ReplicaConfig(Section, frozen=True, kw_only=True):
     """Go on with a job that is known where its start, or steps between, were not seen: what it
     sends waits for a base. By default where a source is live."""
 
+    threads: int | None = None
+    """That take the steps; by default as many as there are CPUs to run on, but one."""
+
+    cpus: tuple[int, ...] = ()
+    """Where these threads are pinned, by their numbers; without them the kernel chooses."""
+
     def __post_init__(self) -> None:
         at_least("replica.keep_bytes", self.keep_bytes, 0)
+        if self.threads is not None:
+            at_least("replica.threads", self.threads, 1)
 
 
 class GradientLogConfig(Section, frozen=True, kw_only=True):

@@ -108,6 +108,8 @@ static void commit(struct fc_extractor *x, uint64_t tail)
 	struct fc_extract_commit *copy = &reader->extract[moved ? 1 - current : current];
 
 	fc_copy_fence();
+	if (x->shard)
+		fc_shard_settle(x->shard); /* pairs with fc_shard_settled() */
 	copy->counters = *x->counters;
 	copy->at_position = tail;
 	if (moved)

@@ -152,6 +152,16 @@ uint64_t fc_shard_applied(const struct fc_shard *shard)
 	return FC_LOAD_ACQUIRE(&shard->header->applied_step);
 }
 
+uint64_t fc_shard_settled(const struct fc_shard *shard)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->settled);
+}
+
+void fc_shard_settle(struct fc_shard *shard)
+{
+	FC_STORE_RELEASE(&shard->header->settled, shard->header->settled + 1);
+}
+
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 {
 	struct fc_generation *g = &shard->header->generations[generation];
@@ -161,6 +171,7 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
 	g->conflict_bytes = 0;
+	g->begun++;
 	g->step = step;
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
 }

@@ -38,7 +38,8 @@ struct fc_generation {
 	uint64_t step;
 	uint64_t covered_units;
 	uint64_t conflict_bytes; /* of which two copies differ: it cannot become COMPLETE */
-	uint64_t spare[12];
+	uint64_t begun;          /* how often it was opened: another number, other bytes */
+	uint64_t spare[11];
 };
 
 struct fc_shard_header {
@@ -49,7 +50,10 @@ struct fc_shard_header {
 	uint64_t file_bytes;
 	uint64_t coverage_offset, coverage_bytes; /* of generation 0; bytes of each */
 	uint64_t data_offset, data_bytes;         /* likewise */
-	uint8_t pad_identity[64];
+	/* Of the extractor: what the coverage told before this last grew can be read. Until then
+	 * the bytes may still be on their way past the caches. */
+	uint64_t settled;
+	uint8_t pad_identity[56];
 	struct fc_generation generations[FC_GENERATIONS];
 	uint64_t applied_step; /* the updater's word; 0: none yet */
 	uint8_t pad_applied[120];
@@ -73,9 +77,12 @@ uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation);
 uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which);
 uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation);
 uint64_t fc_shard_applied(const struct fc_shard *shard);
+uint64_t fc_shard_settled(const struct fc_shard *shard);
 
 /* Extractor: forgets what the generation held and opens it for `step`. */
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);
+/* Extractor: its stores so far are fenced. */
+void fc_shard_settle(struct fc_shard *shard);
 /* Extractor: COMPLETE if every unit is there. Returns 1 if it is complete now. */
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation);
 /* Extractor: the step will never be whole. */

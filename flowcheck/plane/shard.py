@@ -77,6 +77,15 @@ class Shard(Closing):
         """Bytes of which two copies differ; a generation that has any stays OPEN."""
         return int(self.handle.header.generations[generation].conflict_bytes)
 
+    def begun(self, generation: int) -> int:
+        """How often it was opened: with another number it holds other bytes."""
+        return int(self.handle.header.generations[generation].begun)
+
+    @property
+    def settled(self) -> int:
+        """Bytes that were not missing while this had a number can be read once it has a greater."""
+        return int(lib.fc_shard_settled(self.handle))
+
     def generation_of(self, step: int) -> int | None:
         """The generation that holds `step`, in any state but EMPTY."""
         for generation in range(GENERATIONS):

@@ -11,34 +11,39 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.elements import Flat, elements_of
+from flowcheck.replica.held import Held
 from flowcheck.replica.kept.digest import DIGEST_BYTES, state_digest, tensor_digests
 from flowcheck.replica.kept.header import COPIES_MAX, Commit, Description
-from flowcheck.replica.kept.sections import Stored, describe, have_state, named_tensors, stored
+from flowcheck.replica.kept.sections import describe, named_tensors
 from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.beginning import begun
 from flowcheck.replica.rules.gradients import taken
-from flowcheck.replica.taking import Taker
+from flowcheck.replica.started import Started
+from flowcheck.replica.taking import Making, Taker
+from flowcheck.replica.workers import Workers
 
 
-class Replica:
+class Replica(Held):
     """Parameters and optimizer state at one committed step.
 
     `apply` builds the next step in the copy that is not committed, so that the only good copy is
     never touched; a reader sees the step before or the step after.
     """
 
-    def __init__(self, state: StateFile, optimizer: OptimizerConfig) -> None:
+    def __init__(
+        self, state: StateFile, optimizer: OptimizerConfig, workers: Workers | None = None
+    ) -> None:
         """Use `create` or `open`."""
-        self._state: StateFile | None = state
+        super().__init__(state)
         self.optimizer = optimizer
-        self.layout: Layout = state.description.layout
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
-        self._taker = Taker(state, optimizer)
+        self._taker = Taker(state, optimizer, workers)
         self.tensor_digests: list[bytes] = []
         """Of the step taken last, in the order of kept/sections.py, named_tensors; [] before it."""
+        self._started: Started | None = None
         state.in_step = 0
 
     @classmethod
@@ -51,6 +56,7 @@ class Replica:
         *,
         keep_bytes: int = 0,
         leaves_out: bool = False,
+        workers: Workers | None = None,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
@@ -68,10 +74,17 @@ class Replica:
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         state = StateFile.create(path, description, first, commit, copies=copies)
-        return cls(state, optimizer)
+        return cls(state, optimizer, workers)
 
     @classmethod
-    def open(cls, path: Path, optimizer: OptimizerConfig, *, verify: bool = True) -> Replica:
+    def open(
+        cls,
+        path: Path,
+        optimizer: OptimizerConfig,
+        *,
+        verify: bool = True,
+        workers: Workers | None = None,
+    ) -> Replica:
         """The replica at `path`, at its last committed step.
 
         verify: read the committed copy once and compare its digest. Raises RingError where the
@@ -89,7 +102,7 @@ class Replica:
                 raise StateError(
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
                 )
-            replica = cls(state, optimizer)
+            replica = cls(state, optimizer, workers)
             copy = state.commit.copy
             if verify and replica._whole(copy, replica._taker.digests(copy)) != state.commit.digest:
                 raise StateError(
@@ -102,49 +115,14 @@ class Replica:
         return replica
 
     @property
-    def commit(self) -> Commit:
-        """The last committed step."""
-        return self._open.commit
-
-    @property
-    def description(self) -> Description:
-        """What the sections are."""
-        return self._open.description
-
-    @property
-    def step(self) -> int:
-        """The last committed step; 0 before the first."""
-        return self._open.commit.step
-
-    @property
     def rests_on(self) -> tuple[str, ...]:
         """What its arithmetic rests on that nothing seen could contradict, in sentences."""
         return self._taker.rests_on
 
     @property
-    def digest(self) -> str:
-        """Hex digest of parameters and optimizer state at `step`."""
-        return self._open.commit.digest.hex()
-
-    @property
-    def has_optimizer_state(self) -> bool:
-        """False until the first step."""
-        return self._open.commit.has_optimizer_state
-
-    def parameters(self) -> np.ndarray:
-        """The committed parameters, flat, [layout.elements], read-only and in place.
-
-        Good until the `apply` that overwrites the oldest version: if none is kept, the one after
-        the next.
-        """
-        return self.sections()[optimizers.PARAMETERS]
-
-    def sections(self) -> dict[str, np.ndarray]:
-        """Every flat array of the committed copy by name, read-only and in place."""
-        arrays = self._open.sections(self._open.commit.copy)
-        for array in arrays.values():
-            array.flags.writeable = False
-        return arrays
+    def takes_parts(self) -> bool:
+        """Whether parameters may be stepped before the gradients of the others are there."""
+        return self._taker.takes_parts
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
@@ -157,17 +135,6 @@ class Replica:
             )
         }
 
-    def states(self) -> list[dict[str, Stored]]:
-        """[parameter] what torch keeps of each by torch's names, in place; {} where nothing. Not to
-        be written."""
-        own = stored(self.description, self._open.sections(self._open.commit.copy))
-        return [each if has else {} for each, has in zip(own, self.have_state(), strict=True)]
-
-    def have_state(self) -> np.ndarray:
-        """[parameters] bool: those that were ever stepped; torch has no state of the others."""
-        sections = self._open.sections(self._open.commit.copy)
-        return have_state(self.description, sections, stepped=self.has_optimizer_state)
-
     def apply(self, step: int, gradient: Flat, used: optimizers.Used = None) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
         the mean as it was reduced, never written; used: [parameters] bool, those that have one.
@@ -175,16 +142,34 @@ class Replica:
         Raises StateError for any other step (a step that a restarted caller brings again is told
         by `self.step`) and for a gradient of another size; nothing has changed then.
         """
+        self.begin(step, gradient, used).commit()
+
+    def begin(self, step: int, gradient: Flat, used: optimizers.Used = None) -> Started:
+        """The step after this one, to be made part by part as `apply` makes it whole; another that
+        was begun is given up. Where `takes_parts`, `gradient` is read as parameters are taken."""
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
         values = taken(gradient, self.layout, self._taker.inner)
-        good, other = state.commit.copy, state.begin()
-        state.in_step = step
-        had = state.commit.has_optimizer_state
-        self.tensor_digests = self._taker.take(step, good, other, values, had, used)
-        state.publish(step, other, self._whole(other, self.tensor_digests))
-        state.in_step = 0
+        self._give_up()
+        had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
+
+        def making() -> Making:
+            others.append(state.begin())
+            state.in_step = step
+            return self._taker.begin(step, good, others[0], values, had, used)
+
+        def publish(digests: list[bytes]) -> None:
+            state.publish(step, others[0], self._whole(others[0], digests))
+            self.tensor_digests, state.in_step = digests, 0
+
+        self._started = Started(making, publish)
+        return self._started
+
+    def _give_up(self) -> None:
+        if self._started is not None:
+            self._started.abandon()
+            self._started = None
 
     def rebase(self, step: int, sections: Mapping[str, np.ndarray]) -> None:
         """The state of another past: it is the only step from now on.
@@ -193,6 +178,7 @@ class Replica:
         where they are not this replica's; nothing has changed then.
         """
         state = self._open
+        self._give_up()
         copy = state.begin()
         held = state.sections(copy)
         found = {name: (array.dtype, array.size) for name, array in sections.items()}
@@ -205,29 +191,13 @@ class Replica:
         state.publish(step, copy, whole, has_optimizer_state=step > 0)
         state.forget_others()
 
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """Steps that are whole, ascending; the last is `step`."""
-        return tuple(commit.step for commit in self._open.versions)
-
-    def step_of_weights(self, weights: Flat) -> int | None:
-        """The newest whole step whose parameters have these bytes; None if there is none.
-
-        weights: [layout.elements], registration order, memory order.
-        """
-        values = elements_of(weights, self.layout, "weights").view(np.uint8)
-        for commit in reversed(self._open.versions):
-            held = self._open.sections(commit.copy)[optimizers.PARAMETERS].view(np.uint8)
-            if np.array_equal(values, held):
-                return commit.step
-        return None
-
     def go_back(self, step: int) -> None:
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
         found = [commit for commit in self._open.versions if commit.step == step]
         if not found:
             raise StateError(f"step {step} is not kept (steps kept: {list(self.versions)})")
         if step != self.step:
+            self._give_up()
             self._open.go_back(found[-1])
 
     def close(self) -> None:
@@ -236,12 +206,6 @@ class Replica:
             self._taker.close()
             self._state.close()
             self._state = None
-
-    @property
-    def _open(self) -> StateFile:
-        if self._state is None:
-            raise StateError("the replica is closed")
-        return self._state
 
     def _whole(self, copy: int, digests: list[bytes]) -> bytes:
         """Of a copy, by its tensors' digests in the order of kept/sections.py, named_tensors."""

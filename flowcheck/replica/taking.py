@@ -3,8 +3,11 @@ by torch on a copy of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,21 +18,57 @@ from flowcheck.replica.kept.header import Per
 from flowcheck.replica.kept.sections import have_state, named_tensors
 from flowcheck.replica.kept.state import StateFile
 from flowcheck.replica.rules import onepass
-from flowcheck.replica.rules.bound import BoundOptimizer
 from flowcheck.replica.rules.clipping import factor
 from flowcheck.replica.rules.cuda import Arithmetic, arithmetic_of, rests_on
-from flowcheck.replica.rules.flatpass import FlatPass
+from flowcheck.replica.rules.flatpass import FlatPass, Passing
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.optimizers import SCALER, SCALER_NUMBERS, STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
 from flowcheck.replica.rules.settings import Settings
 from flowcheck.replica.tensors import Tensors, views
+from flowcheck.replica.workers import Workers
+
+
+class Making(Protocol):
+    """A step that is being made in a copy nobody reads."""
+
+    def take(self, parameters: Sequence[int]) -> None:
+        """Those whose gradients are there; where they can be taken alone."""
+
+    def finish(self) -> list[bytes]:
+        """What is left; every tensor's digest, in the order of kept/sections.py, named_tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InOnePass:
+    passing: Passing
+    flat: FlatPass
+    counts: list[np.ndarray]
+    pool: ThreadPoolExecutor
+    threads: int
+
+    def take(self, parameters: Sequence[int]) -> None:
+        self.passing.take(self.flat.of(parameters), self.pool, self.threads)
+
+    def finish(self) -> list[bytes]:
+        self.passing.take(None, self.pool, self.threads)
+        return self.passing.digests() + tensor_digests(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByTorch:
+    finish: Callable[[], list[bytes]]
+
+    def take(self, parameters: Sequence[int]) -> None:
+        """All at the end."""
 
 
 class Taker:
     """What takes the steps of one state file."""
 
-    def __init__(self, state: StateFile, optimizer: OptimizerConfig) -> None:
+    def __init__(
+        self, state: StateFile, optimizer: OptimizerConfig, workers: Workers | None = None
+    ) -> None:
         self._optimizer, self._description = optimizer, state.description
         self._layout = state.description.layout
         self.inner = stepped_layout(optimizer, self._layout)
@@ -37,8 +76,7 @@ class Taker:
         self._sections = [state.sections(copy) for copy in range(state.copies)]
         self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
         self._bound = [bound(optimizer, state.description, each) for each in self._sections]
-        self._threads = torch.get_num_threads()
-        self._pool = ThreadPoolExecutor(self._threads, "step")
+        self._threads, self._pool = (workers or Workers()).pool()
         self.arithmetic = self._arithmetic()
         """Whose rounding the trainer's steps have."""
         self.unfit = self._why_not_one_pass()
@@ -82,41 +120,22 @@ class Taker:
         """Of a copy, in place."""
         return self._bound[copy].parameters
 
-    def take(
+    @property
+    def takes_parts(self) -> bool:
+        """Whether parameters may be taken before the gradients of the others are there."""
+        config = self._optimizer
+        alone = config.clip_norm is None and config.gradient_divisor == 1.0
+        return self.unfit is None and alone and self._layout.gradient_dtype is None
+
+    def begin(
         self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
-    ) -> list[bytes]:
-        """Makes `step` of the copy `good` in the copy `other`; every tensor's digest, in the order
-        of kept/sections.py, named_tensors.
-
-        gradient: flat, of `inner`, as it was reduced; has_state: a step was taken before.
-        """
+    ) -> Making:
+        """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
+        it was reduced; has_state: a step was taken before."""
         taker = self._bound[other]
-        if self.unfit is None and isinstance(taker, BoundOptimizer):
-            taker.set_groups(self._settings.at(step - 1))
-            return self._in_one_pass(taker, good, other, gradient, has_state, used)
-        torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
-        if isinstance(taker, Placed):
-            taker.place(step, gradient, used)
-        else:
-            groups = self._settings.at(self._events(step, good))
-            taker.step(step, gradient, groups, has_state=has_state, used=used)
-        return self.digests(other)
-
-    def _events(self, step: int, good: int) -> int:
-        """How often the script came past its scheduler before this step."""
-        numbers = self._sections[good].get(SCALER)
-        skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
-        return step - 1 if self._optimizer.schedule_when_skipped else step - 1 - skipped
-
-    def _in_one_pass(
-        self,
-        taker: BoundOptimizer,
-        good: int,
-        other: int,
-        gradient: torch.Tensor,
-        has_state: bool,
-        used: Used,
-    ) -> list[bytes]:
+        if self.unfit is not None or isinstance(taker, Placed):
+            return _ByTorch(lambda: self._by_torch(step, good, other, gradient, has_state, used))
+        taker.set_groups(self._settings.at(step - 1))
         source, target = self._sections[good], self._sections[other]
         held = have_state(self._description, source, stepped=has_state)
         taken = np.ones(len(held), np.bool_) if used is None else np.asarray(used, np.bool_)
@@ -135,11 +154,28 @@ class Taker:
         for name in _COUNTS & source.keys():
             np.copyto(target[name], source[name])
             target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1
+        counts = [target[name] for name in source if name in _COUNTS]
         root = onepass.root_kind() or 0
-        digests = self._flat.take(
-            table, root, source, target, gradient.numpy(), self._pool, self._threads, wide
-        )
-        return digests + tensor_digests(target[s] for s in source if s in _COUNTS)
+        passing = self._flat.begin(table, root, source, target, gradient.numpy(), wide)
+        return _InOnePass(passing, self._flat, counts, self._pool, self._threads)
+
+    def _by_torch(
+        self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
+    ) -> list[bytes]:
+        taker = self._bound[other]
+        torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
+        if isinstance(taker, Placed):
+            taker.place(step, gradient, used)
+        else:
+            groups = self._settings.at(self._events(step, good))
+            taker.step(step, gradient, groups, has_state=has_state, used=used)
+        return self.digests(other)
+
+    def _events(self, step: int, good: int) -> int:
+        """How often the script came past its scheduler before this step."""
+        numbers = self._sections[good].get(SCALER)
+        skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
+        return step - 1 if self._optimizer.schedule_when_skipped else step - 1 - skipped
 
     def _reduced(
         self, gradient: torch.Tensor, taken: np.ndarray

@@ -9,6 +9,7 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.workers import Workers
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated
@@ -31,13 +32,14 @@ def open_replica(
     Raises StateError where the job file does not fit the job.
     """
     optimizer = optimizer_of(job, config)
+    workers = Workers(config.replica.threads, config.replica.cpus)
     placing = None
     if job.kind is Follows.PARAMETERS:
         placing, rests = placing_of(run, job, config)
         for sentence in rests:
             assume(run, sentence)
     if run.replica.exists():
-        return _resting(run, Replica.open(run.replica, optimizer)), placing
+        return _resting(run, Replica.open(run.replica, optimizer, workers=workers)), placing
     if config.model.factory and (unlike := unlike_stated(job, config.model.parameters)):
         say(unlike)
     if config.sharded is not None and job.kind is Follows.GRADIENTS:
@@ -66,6 +68,7 @@ def open_replica(
         weights,
         keep_bytes=config.replica.keep_bytes,
         leaves_out=leaves_out,
+        workers=workers,
     )
     return _resting(run, made), placing
 

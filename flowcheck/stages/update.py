@@ -20,6 +20,7 @@ from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.warm import load_torch
+from flowcheck.stages.ahead import Ahead
 from flowcheck.stages.base import Waiting
 from flowcheck.stages.gathered import taken, whole
 from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
@@ -44,8 +45,8 @@ class _Open:
     records: Records
     waiting: Waiting
     map: Map
-    placing: Placing | None
-    """Of sharded training."""
+    placing: Placing | None  # of sharded training
+    ahead: Ahead
 
     def taken(self, generation: int) -> tuple[np.ndarray, Used]:
         """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
@@ -103,7 +104,8 @@ class UpdateService:
         shard = Shard.open(run.shard)
         records = Records(run, self._config, replica)
         waiting = Waiting(run, self._config, shard.gradient_bytes)
-        self._open = _Open(replica, shard, records, waiting, known, placing)
+        ahead = Ahead(replica, shard, alone=placing is None and not known.leaves_out)
+        self._open = _Open(replica, shard, records, waiting, known, placing, ahead)
         self._finish_interrupted(self._open)
         return self._open
 
@@ -140,9 +142,9 @@ class UpdateService:
         generation = o.whole(iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
-        if generation is None:
-            return self._look_at_successor(o)
         step = followed.step_of(iteration, self._each)
+        if generation is None:
+            return self._look_at_successor(o) or o.ahead.look(step, iteration)
         took: float | None = 0.0
         if step is not None:
             took = self._step(o, step, *o.taken(generation))
@@ -163,7 +165,7 @@ class UpdateService:
         left_out = used if o.placing is None else None
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_left_out(self._run.left_out, step)
-        o.replica.apply(step, own, used)
+        o.ahead.finish(step, own, used)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds

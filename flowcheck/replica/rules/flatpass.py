@@ -23,62 +23,105 @@ class FlatPass:
 
     def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
         """sections: those of one element per element of the layout, parameters first."""
-        self._sections = tuple(sections)
+        self.sections = tuple(sections)
         block = digest.BLOCK_BYTES // ELEMENT_BYTES
         cut = [
             (at, min(block, p.stop - at), index, 0)
             for index, p in enumerate(layout.parameters)
             for at in range(p.start, p.stop, block)
         ]
-        self._items = np.array(cut, ITEM)
-        self._first = np.searchsorted(self._items["row"], np.arange(len(layout.parameters) + 1))
+        self.items = np.array(cut, ITEM)
+        self._first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
 
-    def take(
+    def begin(
         self,
         table: np.ndarray,
         root: int,
         source: Mapping[str, np.ndarray],
         target: Mapping[str, np.ndarray],
         gradient: np.ndarray,
-        executor: Executor | None = None,
-        threads: int = 1,
         wide: np.ndarray | None = None,
-    ) -> list[bytes]:
-        """Every tensor's digest, those of the parameters first, as `digest.tensor_digests` gives
-        them. table: [parameters] of onepass.ROW; gradient: [elements] float32; wide: [parameters]
-        of cuda.WIDE, where rows ask for it."""
-        found = np.zeros((len(self._items), len(self._sections), digest.DIGEST_BYTES), np.uint8)
+    ) -> Passing:
+        """A pass of which nothing is done yet. table: [parameters] of onepass.ROW; gradient:
+        [elements] float32, whose parameters are read when they are taken; wide: [parameters] of
+        cuda.WIDE, where rows ask for it."""
+        found = np.zeros((len(self.items), len(self.sections), digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)
         job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
-        job.items = _at("struct fc_step_item *", self._items)
-        job.count = len(self._items)
+        job.items = _at("struct fc_step_item *", self.items)
         job.gradient = _at("float *", gradient)
-        for number, name in enumerate(self._sections):
+        for number, name in enumerate(self.sections):
             getattr(job, "from")[number] = _at("float *", source[name])
             job.to[number] = _at("float *", target[name])
         job.digests = _at("uint8_t *", found)
-        job.sections, job.root = len(self._sections), root
-        if executor is None or threads == 1:
-            lib.fc_step_work(job)
-        else:
-            for done in [executor.submit(lib.fc_step_work, job) for _ in range(threads)]:
-                done.result()
-        return self._digests(found, target)
+        job.sections, job.root = len(self.sections), root
+        return Passing(self, job, found, target, (table, gradient, source, wide))
 
-    def _digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
-        short = np.flatnonzero(self._items["elements"] * ELEMENT_BYTES <= _SHORT_BYTES)
-        for number, name in enumerate(self._sections):
+    def of(self, parameters: Sequence[int]) -> np.ndarray:
+        """[..] the items of parameters."""
+        return np.flatnonzero(np.isin(self.items["row"], parameters))
+
+    def digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
+        """As `Passing.digests`; found: [item][section][16], short ones are summed here."""
+        short = np.flatnonzero(self.items["elements"] * ELEMENT_BYTES <= _SHORT_BYTES)
+        for number, name in enumerate(self.sections):
             raw = target[name].view(np.uint8)
             for item in short:
-                at, elements = (int(self._items[item][key]) for key in ("first", "elements"))
+                at, elements = (int(self.items[item][key]) for key in ("first", "elements"))
                 part = raw[at * ELEMENT_BYTES : (at + elements) * ELEMENT_BYTES]
                 found[item, number] = np.frombuffer(digest.block_digest(part), np.uint8)
         return [
             digest.joined([found[i, number].tobytes() for i in range(first, last)])
-            for number in range(len(self._sections))
+            for number in range(len(self.sections))
             for first, last in zip(self._first, self._first[1:], strict=False)
         ]
+
+
+class Passing:
+    """A pass that is being made, some parameters after the other."""
+
+    def __init__(
+        self,
+        flat: FlatPass,
+        job: Any,
+        found: np.ndarray,
+        target: Mapping[str, np.ndarray],
+        alive: tuple[Any, ...],
+    ) -> None:
+        """alive: memory that C reads."""
+        self._flat, self._job, self._found, self._target = flat, job, found, target
+        self._alive = alive
+        self._left = np.ones(len(flat.items), np.bool_)
+
+    def take(
+        self, items: np.ndarray | None = None, executor: Executor | None = None, threads: int = 1
+    ) -> None:
+        """Those items that are not done yet; None: all that are left."""
+        wanted = self._left if items is None else self._left & _mask(items, len(self._left))
+        chosen = np.flatnonzero(wanted).astype(np.uint32)
+        if not chosen.size:
+            return
+        job = self._job
+        job.chosen, job.count, job.next = _at("uint32_t *", chosen), chosen.size, 0
+        if executor is None or threads == 1 or chosen.size == 1:
+            lib.fc_step_work(job)
+        else:
+            for done in [executor.submit(lib.fc_step_work, job) for _ in range(threads)]:
+                done.result()
+        self._left[chosen] = False
+
+    def digests(self) -> list[bytes]:
+        """Every tensor's, those of the parameters first, as `digest.tensor_digests` gives them;
+        all items are done."""
+        assert not self._left.any()
+        return self._flat.digests(self._found, self._target)
+
+
+def _mask(items: np.ndarray, count: int) -> np.ndarray:
+    mask = np.zeros(count, np.bool_)
+    mask[items] = True
+    return mask
 
 
 _SHORT_BYTES = int(lib.fc_step_digest_least())

@@ -1,0 +1,170 @@
+"""Steps that begin before all gradients are there end with the bytes of those that wait."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowcheck._core import ffi, lib
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shard import Shard
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.ahead import Ahead
+
+LAYOUT = Layout.of_shapes([(300, 7), (1,), (5000,), (64,), (3, 3)])
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)
+WEIGHTS = np.random.default_rng(1).standard_normal(LAYOUT.elements).astype(np.float32)
+
+
+def gradient(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(LAYOUT.elements).astype(np.float32)
+
+
+class Arriving:
+    """A replica and a shard whose bytes come as a test says, as the extractor writes them."""
+
+    def __init__(self, folder, config=ADAMW, *, alone=True, least_bytes=1):
+        self.replica = Replica.create(folder / "replica", LAYOUT, config, WEIGHTS)
+        self.waiting = Replica.create(folder / "waiting", LAYOUT, config, WEIGHTS)
+        self.shard = Shard.create(folder / "shard", gradient_bytes=LAYOUT.gradient_bytes)
+        self.ahead = Ahead(self.replica, self.shard, alone=alone, least_bytes=least_bytes)
+
+    def put(self, generation: int, values: np.ndarray, start: int, stop: int, settled=True):
+        """Elements [start, stop) come."""
+        data = self.shard.gradient(generation).view(np.float32)
+        data[start:stop] = values[start:stop]
+        words = lib.fc_shard_coverage(self.shard.handle, generation)
+        size = -(-LAYOUT.elements // 64) * 8
+        bits = np.frombuffer(ffi.buffer(words, size), np.uint8)
+        there = np.unpackbits(bits, bitorder="little")
+        there[start:stop] = 1
+        bits[:] = np.packbits(there, bitorder="little")
+        self.shard.handle.header.generations[generation].covered_units = int(there.sum())
+        if settled:
+            lib.fc_shard_settle(self.shard.handle)
+
+    def look(self, step: int) -> int:
+        """Looks, lets the extractor go on once, and looks again."""
+        self.ahead.look(step, step)
+        lib.fc_shard_settle(self.shard.handle)
+        return self.ahead.look(step, step)
+
+    def end(self, step: int, generation: int) -> None:
+        assert self.shard.finish(generation)
+        self.ahead.finish(step, self.shard.gradient(generation), None)
+        self.shard.apply(step)
+
+    def assert_as(self, values: np.ndarray) -> None:
+        """The replica is where one is that was given `values` whole."""
+        self.waiting.apply(self.waiting.step + 1, values)
+        assert self.replica.step == self.waiting.step
+        assert self.replica.digest == self.waiting.digest
+        assert self.replica.tensor_digests == self.waiting.tensor_digests
+
+    def close(self):
+        self.shard.close()
+        self.replica.close()
+        self.waiting.close()
+
+
+@pytest.fixture
+def arriving(tmp_path):
+    made = Arriving(tmp_path)
+    yield made
+    made.close()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@given(
+    cuts=st.lists(st.integers(1, LAYOUT.elements - 1), max_size=8, unique=True), seed=st.integers()
+)
+def test_whatever_comes_first_the_step_has_the_same_bytes(cuts, seed, tmp_path_factory):
+    made = Arriving(tmp_path_factory.mktemp("ahead"))
+    rng = np.random.default_rng(seed % (1 << 32))
+    bounds = [0, *sorted(cuts), LAYOUT.elements]
+    parts = list(pairwise(bounds))
+    for step in (1, 2, 3):
+        values, generation = gradient(step), step % 2
+        made.shard.begin(generation, step)
+        for at in rng.permutation(len(parts)):
+            made.put(generation, values, *parts[at])
+            made.look(step)
+            assert made.replica.step == step - 1
+        made.end(step, generation)
+        made.assert_as(values)
+    made.close()
+
+
+def test_parameters_are_taken_before_the_last_bytes_are_there(arriving):
+    values = gradient(1)
+    arriving.shard.begin(0, 1)
+    arriving.put(0, values, 0, 2101)
+    before = {name: array.copy() for name, array in arriving.replica.sections().items()}
+    assert arriving.look(1) == 2
+    assert arriving.look(1) == 0
+    for name, array in arriving.replica.sections().items():
+        np.testing.assert_array_equal(array, before[name])
+    arriving.put(0, values, 2101, LAYOUT.elements)
+    arriving.end(1, 0)
+    arriving.assert_as(values)
+
+
+def test_bytes_that_are_covered_but_not_settled_are_not_read(arriving):
+    arriving.shard.begin(0, 1)
+    arriving.put(0, gradient(1), 0, LAYOUT.elements, settled=False)
+    assert [arriving.ahead.look(1, 1) for _ in range(3)] == [0, 0, 0]
+    lib.fc_shard_settle(arriving.shard.handle)
+    assert arriving.ahead.look(1, 1) == len(LAYOUT.parameters)
+
+
+def test_a_generation_that_is_opened_anew_takes_nothing_of_what_it_held_before(arriving):
+    arriving.shard.begin(0, 1)
+    arriving.put(0, gradient(1), 0, 7000)
+    assert arriving.look(1) > 0
+    arriving.shard.begin(0, 1)
+    arriving.put(0, gradient(2), 0, LAYOUT.elements)
+    arriving.end(1, 0)
+    arriving.assert_as(gradient(2))
+
+
+def test_copies_that_differ_refuse_the_step_however_much_was_taken(arriving):
+    arriving.shard.begin(0, 1)
+    arriving.put(0, gradient(1), 0, 7000)
+    assert arriving.look(1) > 0
+    arriving.put(0, gradient(1), 7000, LAYOUT.elements)
+    arriving.shard.handle.header.generations[0].conflict_bytes = 4
+    assert arriving.look(1) == 0
+    assert not arriving.shard.finish(0)
+    assert arriving.replica.step == 0
+    assert arriving.replica.digest == arriving.waiting.digest
+
+
+def test_a_step_that_another_past_overtakes_is_given_up(arriving):
+    started = arriving.replica.begin(1, gradient(1))
+    started.take([0, 2])
+    arriving.replica.rebase(7, {n: a.copy() for n, a in arriving.replica.sections().items()})
+    with pytest.raises(StateError, match="begin it again"):
+        started.commit()
+    assert arriving.replica.step == 7
+
+
+@pytest.mark.parametrize(
+    "config, alone",
+    [
+        (OptimizerConfig(name="adamw", learning_rate=1e-3, clip_norm=1.0), True),
+        (OptimizerConfig(name="adamw", learning_rate=1e-3, implementation="fused"), True),
+        (ADAMW, False),
+    ],
+)
+def test_where_one_gradient_counts_for_all_nothing_is_taken_before_the_end(config, alone, tmp_path):
+    made = Arriving(tmp_path, config, alone=alone)
+    made.shard.begin(0, 1)
+    made.put(0, gradient(1), 0, LAYOUT.elements)
+    assert made.look(1) == 0
+    made.end(1, 0)
+    made.assert_as(gradient(1))
+    made.close()
