@@ -120,7 +120,7 @@ def test_each_element_goes_through_the_operations_read_off_the_kernels(
         table = onepass.rows(optimizer, groups, before, before > 0, used, arithmetic=arithmetic)
         wide = onepass.wide_rows(groups, count, arithmetic)
         source, target = copies
-        flat.take(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide=wide)
+        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         copies = [target, source]
         own = [element(o, g, stated, step, arithmetic) for o, g in zip(own, gradient, strict=True)]
     for number, section in enumerate(names):
@@ -140,7 +140,7 @@ def test_no_two_arithmetics_give_the_same_bits():
         table = onepass.rows(optimizer, groups, at, one, one, arithmetic=arithmetic)
         wide = onepass.wide_rows(groups, 1, arithmetic)
         flat = FlatPass(layout, names)
-        flat.take(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide=wide)
+        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         found.add(b"".join(array.tobytes() for array in target.values()))
     assert len(found) == len(Arithmetic)
 
