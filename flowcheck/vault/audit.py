@@ -17,6 +17,8 @@ from flowcheck.replica.kept.sections import describe, named_tensors
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.vault.beside import averages_in, masters_in, scaler_in
 from flowcheck.vault.flat import flat_sections, in_memory_order
 from flowcheck.vault.template import Template
 
@@ -62,7 +64,7 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
         raise StateError(
             f"the trainer's checkpoint is of step {template.step}, the replica at {snapshot.step}"
         )
-    pairs = list(_pairs(template, snapshot))
+    pairs = [*_pairs(template, snapshot), *_beside(template, snapshot)]
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     return _audit(template, len(pairs), found, snapshot.optimizer)
 
@@ -160,6 +162,29 @@ def _pairs(
         for kind, value in held.items():
             mine = snapshot.states[index][kind]
             yield f"{name}/{kind}", torch.as_tensor(value), torch.as_tensor(mine)
+
+
+def _beside(
+    template: Template, snapshot: Snapshot
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Masters, averages and the loss scale, as far as both have them."""
+    more = snapshot.more
+    if more.masters is not None:
+        inner = stepped_layout(snapshot.optimizer, snapshot.layout)
+        theirs = masters_in(template, inner) or ()
+        for (name, own), their in zip(more.masters.items(), theirs, strict=bool(theirs)):
+            yield f"{name}/{optimizers.MASTER}", their, own
+    averages = averages_in(template) if more.averages is not None else None
+    if more.averages is not None and averages is not None:
+        for (name, own), their in zip(more.averages.items(), averages[0], strict=True):
+            yield f"{name}/{optimizers.AVERAGE}", their, own
+        counts = torch.tensor(float(averages[1])), torch.tensor(float(more.averaged))
+        yield optimizers.AVERAGED, *counts
+    scaler = scaler_in(template.tree) if more.scaler else None
+    if scaler is not None:
+        for key, own_key in (("scale", "scale"), ("_growth_tracker", "growth_tracker")):
+            own = torch.tensor(more.scaler[own_key], dtype=torch.float64)
+            yield f"{optimizers.SCALER}/{key}", torch.tensor(scaler[key], dtype=own.dtype), own
 
 
 def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:

@@ -52,7 +52,8 @@ def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) 
             find_counters(template, value, (*path, str(place)), skipped)
         return
     if isinstance(node.get("last_epoch"), int):
-        if "_step_count" not in node or "_schedulers" in node or "num_bad_epochs" in node:
+        several = isinstance(node.get("_schedulers"), list)  # SequentialLR
+        if "num_bad_epochs" in node or not ("_step_count" in node or several):
             raise StateError(
                 f"{'.'.join(path)}: a learning-rate scheduler that is not LambdaLR's kind: its "
                 "state after other steps cannot be told"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.kept.header import Description
-from flowcheck.replica.kept.sections import Stored, describe, stored
+from flowcheck.replica.kept.sections import Stored, describe, stored, tensors_of
 from flowcheck.replica.layout import Layout, Parameter, size_of
 from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.vault.beside import averages_in, masters_in, scaler_in
 from flowcheck.vault.template import Template
+
+LACKS = "the file holds no {} of the trainer's, and its steps cannot be gone on from without"
 
 
 def flat_state(
@@ -24,7 +29,9 @@ def flat_state(
     Raises StateError where a tensor is missing, or of another shape or dtype.
     """
     description = Description(layout, tuple(describe(layout, optimizer, leaves_out)))
-    return flat_sections(template, description)
+    flat = flat_sections(template, description)
+    _put_beside(template, description, optimizer, flat)
+    return flat
 
 
 def flat_sections(template: Template, description: Description) -> dict[str, np.ndarray]:
@@ -48,6 +55,45 @@ def flat_sections(template: Template, description: Description) -> dict[str, np.
             kept = all(own.get(kind) is not None for kind in states)
             flat[optimizers.STEPPED][index] = kept
     return flat
+
+
+def _put_beside(
+    template: Template,
+    description: Description,
+    config: OptimizerConfig,
+    flat: dict[str, np.ndarray],
+) -> None:
+    """Masters, averages and the loss scale, as the file has them. Raises StateError where it lacks
+    them: nothing else tells of them once steps were taken."""
+    begun = template.step == 0
+    inner = stepped_layout(config, description.layout)
+    masters = tensors_of(description, flat, optimizers.MASTER)
+    if masters is not None:
+        _fill(masters, masters_in(template, inner) or _first(template, begun, "masters"))
+    averages = tensors_of(description, flat, optimizers.AVERAGE)
+    if averages is not None:
+        own = averages_in(template)
+        _fill(averages, own[0] if own else _first(template, begun, "averages"))
+        flat[optimizers.AVERAGED][0] = own[1] if own else 0
+    if config.scaler is not None:
+        told = scaler_in(template.tree)
+        if told is None and not begun:
+            raise StateError(LACKS.format("loss scale (scaler.state_dict())"))
+        scale = config.scaler.init_scale if told is None else told["scale"]
+        tracker = 0 if told is None else told["_growth_tracker"]
+        flat[optimizers.SCALER][:] = scale, tracker, template.skipped
+
+
+def _first(template: Template, begun: bool, what: str) -> Sequence[torch.Tensor]:
+    """Before any step they are the parameters."""
+    if not begun:
+        raise StateError(LACKS.format(what))
+    return template.parameters
+
+
+def _fill(own: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(own, values, strict=True):
+        tensor.copy_(value.detach())
 
 
 def state_of(

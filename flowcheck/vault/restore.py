@@ -21,9 +21,14 @@ from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings
 from flowcheck.replica.rules.states import states_of
+from flowcheck.vault.beside import fill_beside
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
 
+OF_SEVERAL = (
+    "the template holds a schedule of several (SequentialLR): state optimizer.factory, which makes "
+    "it, or its state after other steps cannot be told"
+)
 Rate = Callable[[int], float]
 """Learning rate of the step after so many were taken."""
 
@@ -64,6 +69,7 @@ def fill(
     if template.optimizer is not None:
         replaced.append(_fill_optimizer(template, snapshot))
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
+    replaced += fill_beside(template, snapshot)
     kept = [f"{len(template.others)} buffers of the model"] if template.others else []
     moved = snapshot.step - template.step
     for scheduler in template.schedulers:
@@ -205,6 +211,8 @@ def _fill_scheduler(
 ) -> None:
     """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
     lr_scheduler.py)."""
+    if "_schedulers" in scheduler:
+        raise StateError(OF_SEVERAL)
     if scheduler["last_epoch"] != template.step:
         raise StateError(
             f"the scheduler has taken {scheduler['last_epoch']} steps and the optimizer "

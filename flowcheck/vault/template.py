@@ -20,6 +20,8 @@ from flowcheck.vault.counters import find_counters, inside, told_by_counters, un
 from flowcheck.vault.numbers import Number, order_of
 
 Path_ = tuple[str, ...]
+AVERAGED = "n_averaged"
+"""A key of torch.optim.swa_utils.AveragedModel's state_dict, whose model is no model of its own."""
 _Kind = tuple[torch.dtype, tuple[int, ...]]
 """Of a tensor: dtype and shape."""
 
@@ -50,6 +52,12 @@ class Template:
     """(where, key, path) of integers that count steps."""
     untouched: tuple[str, ...] = ()
     """Entries of the whole that hold nothing of the step, as far as can be told."""
+
+    @property
+    def skipped(self) -> int:
+        """Steps that a loss scale skipped: the optimizer counts none of them."""
+        taken = _step_of(self.optimizer)
+        return max(self.step - taken, 0) if taken >= 0 and _scaled(self.tree) else 0
 
     def states(self, index: int) -> Mapping[str, torch.Tensor]:
         """The optimizer's state of parameter `index` by torch's names; {} before the first step."""
@@ -92,8 +100,10 @@ def read_template(
     models = [
         found
         for _, node in _dicts(tree)
-        if (found := _parameters_in(node, layout, names)) is not None
+        if AVERAGED not in node and (found := _parameters_in(node, layout, names)) is not None
     ]
+    if len(models) > 1:  # masters have the same names and shapes
+        models = [each for each in models if _of_types(each[1], layout)] or models
     if not models:
         raise StateError(
             f"{what}: holds no model of {len(layout.parameters)} parameters in these shapes "
@@ -120,10 +130,26 @@ def read_template(
         template.step = step
     elif template.step < 0:
         template.step = told_by_counters(template, what)
+    elif _scaled(tree):  # what it skips, counts as a step everywhere but in the optimizer
+        told = [int(node[key]) for node, key, _ in template.counters]
+        told += [int(scheduler["last_epoch"]) for scheduler in template.schedulers]
+        template.step = max((template.step, *told))
     elif _counts_differ(optimizer) and (template.counters or template.schedulers):
         template.step = max(template.step, told_by_counters(template, what))
     template.untouched = untouched(template, model)
     return template
+
+
+def _of_types(chosen: Sequence[tuple[str, torch.Tensor]], layout: Layout) -> bool:
+    return all(
+        value.dtype == getattr(torch, layout.dtype_of(p))
+        for (_, value), p in zip(chosen, layout.parameters, strict=True)
+    )
+
+
+def _scaled(tree: Any) -> bool:
+    """A loss scale is kept in the file."""
+    return any("_growth_tracker" in node for _, node in _dicts(tree))
 
 
 def _dicts(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
