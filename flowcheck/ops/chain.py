@@ -16,7 +16,7 @@ from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.foreknown import Foreknown, foreknown, put
 from flowcheck.ops.several import count, create_beside, every, own_settings, with_factories
-from flowcheck.ops.stated import with_factory, with_log
+from flowcheck.ops.stated import check_rules, with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
 from flowcheck.plane.ring import Ring
@@ -44,18 +44,18 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     config = load_job(path, sources=sources)
     assert config.optimizer is not None, "checked when the file was read"
     for own in (config.optimizer, *(own.optimizer for own in config.job)):
-        if own is not None:
+        if own is not None and own.factory is None:
             check_rule(own)
-    config = with_factories(config)
-    config = with_log(config)
+    config = with_log(with_factories(config))
     if config.persist is not None:
         from flowcheck.vault.persist.forms import check_form
 
         check_target(config.persist)
         check_form(config.persist)
-    if config.model.factory is None:
-        return config
-    return msgspec.structs.replace(config, model=with_factory(config.model))
+    if config.model.factory is not None:
+        config = msgspec.structs.replace(config, model=with_factory(config.model))
+    check_rules(config)
+    return config
 
 
 def memory_need(config: JobConfig) -> int:

@@ -7,10 +7,13 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, ModelConfig
-from flowcheck.errors import ConfigError, LearnError
+from flowcheck.errors import ConfigError, LearnError, StateError
 from flowcheck.ops.plan_model import load_model
+from flowcheck.replica.layout import Layout
 from flowcheck.replica.parting.parted import Laying
 from flowcheck.replica.parting.units import Wrapped
+from flowcheck.replica.rules.checked import check_rule
+from flowcheck.replica.rules.tried import try_factory
 from flowcheck.wire.logged import Logged, read_log
 from flowcheck.wire.parted import Style
 
@@ -34,6 +37,32 @@ def with_factory(model: ModelConfig) -> ModelConfig:
         right = f"the order must have each name of {model.factory} once"
         raise ConfigError("model.order", wrong, right)
     return msgspec.structs.replace(model, names=names, parameters=parameters)
+
+
+def check_rules(config: JobConfig) -> None:
+    """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
+    for number in range(1, max(config.jobs, len(config.job)) + 1):
+        own = config.job[number - 1] if config.job else None
+        optimizer = (own.optimizer if own is not None else None) or config.optimizer
+        model = (own.model if own is not None else None) or config.model
+        assert optimizer is not None, "checked when the file was read"
+        layout = _layout(model)
+        if optimizer.factory is not None:
+            try_factory(optimizer, layout)
+        elif layout is not None and optimizer.name != "none":
+            check_rule(optimizer, layout)
+
+
+def _layout(model: ModelConfig) -> Layout | None:
+    """Of the parameters that are stated; None where some of them is not known."""
+    own = model.parameters
+    if not own or any(p.dtype is None for p in own) or len(model.names) != len(own):
+        return None
+    shapes = [(p.sizes, p.strides) for p in own]
+    try:
+        return Layout.of(shapes, names=model.names, dtype=[p.dtype or "" for p in own])
+    except StateError:
+        return None  # no type of a replica's, which is refused where it is learned
 
 
 def with_log(config: JobConfig) -> JobConfig:

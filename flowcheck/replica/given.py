@@ -16,9 +16,6 @@ from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings
 
-SCALE = "the loss scale: a gradient of another scale would look as well (no audit has shown it yet)"
-"""Of what no gradient could have contradicted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -83,7 +80,7 @@ def given(
         taken=snapshot.step - more.skipped,
         older=snapshot.older,
         evidence=evidence,
-        assumed=(*assumed, SCALE) if config.scaler is not None else assumed,
+        assumed=assumed,
     )
 
 

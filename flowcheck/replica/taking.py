@@ -24,6 +24,7 @@ from flowcheck.replica.rules.flatpass import FlatPass, Passing
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.optimizers import SCALER, SCALER_NUMBERS, STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
+from flowcheck.replica.rules.scaling import SCALE
 from flowcheck.replica.rules.settings import Settings
 from flowcheck.replica.tensors import Tensors, views
 from flowcheck.replica.workers import Workers
@@ -105,7 +106,8 @@ class Taker:
     def rests_on(self) -> tuple[str, ...]:
         """What the arithmetic rests on that no frame shows."""
         clips = self._optimizer.clip_norm is not None
-        return rests_on(self.arithmetic, self.unfit, clips=clips)
+        own = rests_on(self.arithmetic, self.unfit, clips=clips)
+        return (*own, SCALE) if self._optimizer.scaler is not None else own
 
     @cached_property
     def _flat(self) -> FlatPass:

@@ -30,7 +30,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
         states_of(config, stepped_layout(config, layout))
         Settings(config, layout)
     elif config.factory is None:
-        alone = msgspec.structs.replace(config, groups=())
+        alone = msgspec.structs.replace(config, groups=(), master_dtype=None, scaler=None)
         any_layout = Layout.of_shapes([(2, 2)])
         states_of(alone, any_layout)
         Settings(alone, any_layout)

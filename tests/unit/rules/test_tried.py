@@ -1,0 +1,179 @@
+"""Whatever is wrong with [optimizer] is said before a frame is captured, with its key."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.ops.chain import job_to_run
+from flowcheck.optimizer_checks import check_optimizer
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import tried
+from flowcheck.replica.rules.checked import check_rule
+
+MODEL = """
+import torch
+
+
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))
+"""
+SCRIPT = """
+import torch
+{imported}
+
+
+def optimizer(named, rate=0.1):
+    print("the script talks")
+    return torch.optim.SGD([p for name, p in named], lr=rate)
+"""
+
+
+def job(folder: Path, optimizer: str) -> Path:
+    (folder / "net.py").write_text(MODEL)
+    file = folder / "job.toml"
+    factory = folder / "net.py"
+    file.write_text(
+        f'[[source]]\nfile = "x"\n[model]\nfactory = "{factory}:make"\n[optimizer]\n{optimizer}'
+    )
+    return file
+
+
+def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(imported=""))
+    stated = (
+        'name = "RMSprop"\nlearning_rate = 0.1\narguments = {{ alpha = 0.9, centered = true }}\n'
+        'schedule = "CosineAnnealingLR"\nschedule_arguments = {{ T_max = 100 }}\n{0}'
+        '[[optimizer.groups]]\nparameters = ["*.bias", "1.weight"]\nweight_decay = 0.0\n'
+        '[[optimizer.groups]]\nparameters = "rest"\nlearning_rate = 0.2\n'
+        "[optimizer.scaler]\ninit_scale = 1024.0\n[optimizer.average]\ndecay = 0.9\n"
+    )
+    config = job_to_run(job(tmp_path, stated.format("clip_value = 1.0\n")))
+    assert config.optimizer is not None and config.optimizer.groups[1].parameters == "rest"
+    assert config.optimizer.scaler is not None and config.optimizer.average is not None
+    own = job_to_run(job(tmp_path, f'factory = "{tmp_path}/train.py:optimizer"\n'))
+    assert own.optimizer is not None and own.optimizer.name == ""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sentence"),
+    [
+        ('name = "lion"\nlearning_rate = 0.1\n', "optimizer.name = 'lion': torch.optim of torch"),
+        ('name = "sgd"\n', "learning_rate must be stated"),
+        (
+            'name = "sgd"\nlearning_rate = 0.1\n[optimizer.scaler]\nbackoff_factor = 2.0\n',
+            "below 1",
+        ),
+        (
+            'name = "sgd"\nlearning_rate = 0.1\n[[optimizer.groups]]\nparameters = ["fc.*"]\n',
+            "optimizer.groups.parameters = 'fc.*': names no parameter",
+        ),
+        (
+            'name = "muon"\nlearning_rate = 0.1\n',
+            "Muon only supports 2D",
+        ),
+        ('factory = "{}/none.py:make"\n', "there is no file"),
+        ('factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n', "is what optimizer.factory"),
+        (
+            'factory = "{}/train.py:optimizer"\nfactory_arguments = {{ rate = -1.0 }}\n',
+            "Invalid learning rate",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_starts(
+    optimizer: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(imported=""))
+    with pytest.raises(ConfigError) as refused:
+        job_to_run(job(tmp_path, optimizer.format(tmp_path) if "{" in optimizer else optimizer))
+    assert sentence in str(refused.value) and str(refused.value).startswith("optimizer")
+
+
+@pytest.mark.parametrize(
+    ("imported", "sentence"),
+    [
+        ("import time; time.sleep(100)", "did not return within"),
+        pytest.param(
+            "import os; os._exit(3)", "ended the program that tried it", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "raise SystemExit(2)", "ended with 2 when it was imported", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "torch.zeros(1, device='cuda')", "optimizer.factory", marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_a_script_that_does_not_come_back_from_its_import_is_refused(
+    imported: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(imported=imported))
+    monkeypatch.setattr(tried, "LIMIT_S", 60.0 if "sleep" not in imported else 3.0)
+    config = OptimizerConfig(factory=f"{tmp_path}/train.py:optimizer")
+    with pytest.raises(ConfigError, match=sentence):
+        tried.try_factory(config, Layout.of_shapes([(2,)]))
+    assert "_user_train" not in sys.modules
+
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32) | st.sampled_from(
+    [0.0, 0.5, 1.0]
+)
+STATED = st.fixed_dictionaries(
+    {"name": st.sampled_from(["sgd", "adam", "AdamW"]), "learning_rate": NUMBERS},
+    optional={
+        "momentum": NUMBERS,
+        "dampening": NUMBERS,
+        "nesterov": st.booleans(),
+        "betas": st.tuples(NUMBERS, NUMBERS),
+        "eps": NUMBERS,
+        "weight_decay": NUMBERS,
+        "amsgrad": st.booleans(),
+        "maximize": st.booleans(),
+    },
+)
+
+
+@given(STATED)
+@settings(max_examples=150, deadline=None)
+def test_settings_are_refused_exactly_where_torch_refuses_them(stated: dict[str, Any]) -> None:
+    """But for numbers that no script has (inf, NaN), and keys that the class does not take."""
+    own = {"lr" if key == "learning_rate" else key: v for key, v in stated.items() if key != "name"}
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kind = kinds[stated["name"].lower()]
+    flat = [v for value in own.values() for v in (value if isinstance(value, tuple) else [value])]
+    finite = all(math.isfinite(v) for v in flat)
+    try:
+        kind([torch.zeros(1)], **own)
+        fits = finite
+    except (TypeError, ValueError):
+        fits = False
+    config = OptimizerConfig(**stated)
+    try:
+        check_optimizer(config)
+        check_rule(config, Layout.of_shapes([(2, 2)]))
+        taken = True
+    except ConfigError as error:
+        assert error.key.startswith("optimizer")
+        taken = False
+    # What is false or 0 is as good as not stated where the class has no such key.
+    assert taken == fits or (taken and not any(own.get(k) for k in _unknown(kind, own)))
+
+
+def _unknown(kind: type[torch.optim.Optimizer], own: dict[str, Any]) -> list[str]:
+    try:
+        kind([torch.zeros(1)], lr=0.1)
+    except TypeError:
+        return []
+    takes = {"SGD": {"momentum", "dampening", "nesterov"}}.get(
+        kind.__name__, {"betas", "eps", "amsgrad"}
+    )
+    return [key for key in own if key not in takes | {"lr", "weight_decay", "maximize"}]
