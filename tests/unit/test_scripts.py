@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -27,6 +28,7 @@ from flowcheck.lab import __main__ as lab
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules.building import build
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()
@@ -124,10 +126,17 @@ def test_the_readme_names_every_verb_there_is() -> None:
 
 
 def test_the_readme_s_job_files_are_such() -> None:
-    first, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
+    first, rule, kept, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
+    ruled = job_from(source | rule).optimizer
+    assert ruled is not None and ruled.scaler is not None and ruled.average is not None
+    layout = Layout.of_shapes([(4, 3), (3,)], names=["fc.weight", "fc.bias"])
+    built = build(ruled, layout, [torch.zeros(4, 3), torch.zeros(3)])
+    assert [group["weight_decay"] for group in built.optimizer.param_groups] == [0.0, 0.1]
+    job = job_from(source | rule | kept)
+    assert job.persist is not None and job.serve is not None
     job = job_from(source | several)
     assert [own.name for own in job.job] == ["dense", "other"] and job.nccl_log == "rank0.log"
     job = job_from(source | sharded)
