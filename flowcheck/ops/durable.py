@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,6 +23,13 @@ def read(where: RunDir) -> dict[str, Any] | None:
         return {"durable_step": None, "age_s": None, "error": "", "attempts": 0, "phase": ""}
     age_s = round(time.time() - found.durable_s, 1) if found.durable_step is not None else None
     return {**msgspec.to_builtins(found), "age_s": age_s}
+
+
+def served(where: RunDir) -> str | None:
+    """The URL its steps are served at; None where they are not."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(where.served.read_bytes(), type=dict[str, str]).get("url")
+    return None
 
 
 def sentences(state: dict[str, Any] | None, newest: int) -> list[str]:

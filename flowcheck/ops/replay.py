@@ -104,7 +104,9 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
         if request.jobs is not None:
             check_several(request.jobs, base.job)
             base = with_factories(msgspec.structs.replace(base, jobs=request.jobs))
-        return msgspec.structs.replace(base, digests=request.digests or base.digests), assumed
+        whole = request.digests or base.digests
+        alone = msgspec.structs.replace(base, digests=whole, persist=None, serve=None)
+        return alone, assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:
         assumed.append("optimizer sgd: it never crosses the wire; state it with --optimizer")

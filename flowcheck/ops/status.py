@@ -111,6 +111,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "shard": _shard(where),
         "last_step": last_step(where),
         "durable": durable.read(where),
+        "served": durable.served(where),
         "audit": msgspec.to_builtins(last_audit(where)),
     }
 
@@ -190,6 +191,8 @@ def _print(state: dict[str, Any]) -> None:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
     for sentence in durable.sentences(state["durable"], step["step"] if step else 0):
         console.print(sentence, highlight=False, soft_wrap=True)
+    if state["served"]:
+        console.print(f"steps are served at {state['served']}", highlight=False)
     for reason in state["why_not"]:
         console.print(f"  {reason}", highlight=False, markup=False, soft_wrap=True)
     if not state["stages"][0]["alive"]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.persisting import Steps, proved, replica_in, saver_for, take
+from support.room import no_room
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
@@ -136,6 +137,21 @@ def test_a_file_that_does_not_read_back_is_not_named(
     monkeypatch.undo()
     assert saver.save(2).name == "step-2"
     assert proved(newest(target)) == 2
+
+
+def test_a_full_disk_costs_the_save_and_nothing_that_is_there(
+    replica: Replica, shm: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "kept"
+    saver = saver_for(config(target), tmp_path / "staging", shm / "state")
+    take(replica)
+    saver.save(1)
+    take(replica)
+    with no_room(6000), pytest.raises(OSError, match=r"File too large: '.*step-2"):
+        saver.save(2)
+    assert proved(newest(target)) == 1
+    assert {path.name for path in target.iterdir()} == {"checkpoints.json", "latest", "step-1"}
+    assert saver.save(2).step == 2 == proved(newest(target))
 
 
 def test_a_list_of_checkpoints_that_is_none_stops_everything(

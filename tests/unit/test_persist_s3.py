@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,25 @@ def test_what_is_wrong_with_a_store_is_told_in_words(
     away = config(store, "x", options=nowhere | {"config_kwargs": limits})
     with pytest.raises(StateError, match="cannot be reached, or does not answer"):
         saver_for(away, tmp_path / "staging", shm / "state").save(1)
+
+
+def test_a_store_that_never_answers_is_given_up(
+    replica: Replica, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    take(replica)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        limits = {"retries": {"max_attempts": 1}}
+        options = {"key": KEY, "secret": "x", "endpoint_url": url, "config_kwargs": limits}
+        own = PersistConfig(
+            target=f"s3://{BUCKET}/x", options=options, every_steps=1, timeout_s=0.3
+        )
+        with pytest.raises(StateError, match="cannot be reached, or does not answer"):
+            saver_for(own, tmp_path / "staging", shm / "state").save(1)
+    replica.apply(2, replica.parameters().copy())
 
 
 @pytest.mark.nightly

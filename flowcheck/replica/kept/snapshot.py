@@ -83,7 +83,8 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
         if _has_its_digest(commit, description, sections):
             return _assembled(commit, description, optimizer, sections)
     raise StateError(
-        f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest"
+        f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest; "
+        "where replica.keep_bytes has room for one more version, a step stays while it is read"
     )
 
 
