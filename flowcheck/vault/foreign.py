@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import warnings
 import zipfile
@@ -31,10 +32,9 @@ def load_tree(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch guesses aloud what a foreign file may be
-            mapped = (
-                begin == ZIP_MAGIC
-            )  # private: what is written to a tensor stays out of the file
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            mapped = begin == ZIP_MAGIC  # a private mapping: the file never changes
+            with torch.serialization.safe_globals([argparse.Namespace]):  # it only holds values
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises whatever its unpickler meets
         raise StateError(f"{path}: {_what(str(error), archive=begin == ZIP_MAGIC)}") from error
 

@@ -19,7 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ranks
 from support.steps import given_of, layout_of, made, trained
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
@@ -30,6 +35,7 @@ from flowcheck.replica.kept import snapshot
 from flowcheck.replica.replica import Replica
 from flowcheck.vault.formats import read, write
 from flowcheck.vault.formats.parts import parts_of
+from flowcheck.vault.template import read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1)
 
@@ -135,6 +141,22 @@ def test_before_the_first_step_states_are_the_zeros_that_torch_begins_with(tmp_p
     trained(net, optimizer, 1, 3)
     trained(*resumed, 1, 3)
     assert all(map(torch.equal, net.parameters(), resumed[0].parameters()))
+
+
+def test_an_optimizer_that_was_saved_flat_is_read_as_any_other(tmp_path: Path) -> None:
+    net, optimizer = made()
+    trained(net, optimizer, 1, 3)
+    flat_too = StateDictOptions(flatten_optimizer_state_dict=True)
+    states = get_optimizer_state_dict(net, optimizer, options=flat_too)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = {"model": net.state_dict(), "optimizer": states, "step": 3}
+        dcp.save(whole, checkpoint_id=tmp_path / "theirs")
+    found = read_template(read(tmp_path / "theirs").tree, layout_of(net), (), "theirs")
+    for index, (name, _) in enumerate(net.named_parameters()):
+        own = optimizer.state_dict()["state"][index]
+        assert found.names[index] == name
+        assert all(torch.equal(found.states(index)[kind], value) for kind, value in own.items())
 
 
 def test_its_manifest_says_where_in_its_files_each_tensor_lies(ours: Path) -> None:

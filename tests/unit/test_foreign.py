@@ -28,7 +28,7 @@ def cut(file: Path, left_out: int) -> None:
     ("write", "told"),
     [
         (lambda file: file.touch(), "is empty"),
-        (lambda file: file.mkdir(), "cannot be read: Is a directory"),
+        (lambda file: file.mkdir(), "holds no checkpoint of a known format"),
         (lambda file: None, "cannot be read: No such file"),
         (lambda file: cut(file, 9), "is not whole: its end is missing"),
         (lambda file: cut(file, 3000), "is not whole: its end is missing"),

@@ -205,7 +205,33 @@ def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> 
                 raise StateError(f"{folder}: {key}: lies within another value")
         node[path[-1]] = value
     listed: dict[str, Any] = _listed(tree)
-    return listed
+    return {key: _optimizer_in(value) for key, value in listed.items()}
+
+
+def _optimizer_in(node: Any) -> Any:
+    """An optimizer's state that was saved flat, "state.NAME.KIND" and "param_groups.NAME.KEY" as
+    get_optimizer_state_dict gives it with flatten_optimizer_state_dict, as it is otherwise."""
+    begins = ("state.", "param_groups.")
+    if (
+        not isinstance(node, dict)
+        or not node
+        or not all(isinstance(key, str) and key.startswith(begins) for key in node)
+    ):
+        return node
+    parts: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
+    for key, value in node.items():
+        part, _, rest = key.partition(".")
+        name, _, kind = rest.rpartition(".")
+        parts[part].setdefault(name, {})[kind] = value
+    groups: list[dict[str, Any]] = []
+    for name, own in parts["param_groups"].items():
+        for group in groups:
+            if {k: v for k, v in group.items() if k != "params"} == own:
+                group["params"].append(name)
+                break
+        else:
+            groups.append({**own, "params": [name]})
+    return {"state": parts["state"], "param_groups": groups}
 
 
 def _listed(node: Any) -> Any:
