@@ -29,10 +29,19 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     staging_bytes: int
     """What [staging] size_bytes must be at least."""
+    parameters: int = 0
+    """Numbers that are trained."""
+    step_bytes: int = 0
+    """Of one whole step: parameters and all optimizer states."""
 
     @property
     def bytes(self) -> int:
         return sum(part.bytes for part in self.parts)
+
+    @property
+    def per_parameter(self) -> float:
+        """Bytes of a whole step for each number that is trained."""
+        return self.step_bytes / max(self.parameters, 1)
 
 
 def memory_of(
@@ -77,7 +86,8 @@ def memory_of(
             why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
         ),
     )
-    return Memory(parts=parts, staging_bytes=staging)
+    numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
+    return Memory(parts=parts, staging_bytes=staging, parameters=numbers, step_bytes=copy)
 
 
 def _layout(model: Model) -> Layout:

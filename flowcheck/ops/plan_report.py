@@ -59,6 +59,7 @@ def as_dict(plan: Plan, found: Found | None) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(plan)
     told["step"] = {"out": _direction(out), "in": _direction(into)}
     told["memory"]["bytes"] = plan.memory.bytes
+    told["memory"]["bytes_per_parameter"] = plan.memory.per_parameter
     told["check"] = None if found is None else msgspec.to_builtins(found)
     return told
 
@@ -190,6 +191,8 @@ def _memory(memory: Memory) -> Table:
         table.add_row(part.what, f"{part.bytes:,}", part.why)
     table.add_section()
     table.add_row("[bold]all[/]", f"{memory.bytes:,}", f"{memory.bytes / 2**30:.2f} GiB")
+    each = f"of a step, for each of {memory.parameters:,} parameters"
+    table.add_row("per parameter", f"{memory.per_parameter:.4g}", each)
     return table
 
 

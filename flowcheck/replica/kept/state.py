@@ -35,6 +35,7 @@ from flowcheck.replica.kept.header import (
     write_in_step,
 )
 from flowcheck.replica.kept.pins import claim, unpin
+from flowcheck.replica.kept.space import check_space, space_of
 
 
 def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
@@ -69,11 +70,13 @@ class StateFile:
         """A file that appears whole: the committed copy holds `first`; absent sections are 0.
 
         copies: one is being written while the others are the last steps.
-        Raises StateError where `path` exists; OSError where there is no room.
+        Raises StateError where `path` exists, or where it does not fit, with the sum.
         """
         if path.exists():
             raise StateError(f"{path}: a replica is already here; open it or remove it")
         sizes = _sizes_of(path.parent, description, copies)
+        account = f"{copies} steps of {sizes.copy:,} bytes: the newest, the one being made, earlier"
+        check_space(path.parent, sizes.total, account, space_of(path.parent))
         growing = path.with_name(f".{path.name}.creating")
         growing.unlink(missing_ok=True)
         descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

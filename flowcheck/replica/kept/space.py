@@ -1,0 +1,59 @@
+"""Whether a state file has room, told before a byte of it is taken."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import StateError
+
+IN_MEMORY = ("tmpfs", "ramfs")
+"""File systems whose files are the machine's own memory (huge pages are reserved beforehand)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes that are free where files of a folder lie, and of the machine's memory where those are
+    one; None where they are not."""
+
+    file_system: int
+    memory: int | None
+
+
+def space_of(folder: Path) -> Space:
+    """As the kernel tells: statvfs, and MemAvailable of /proc/meminfo."""
+    told = os.statvfs(folder)
+    free = told.f_bavail * told.f_frsize
+    return Space(free, _available() if _kind(folder) in IN_MEMORY else None)
+
+
+def check_space(folder: Path, needed: int, account: str, space: Space) -> None:
+    """Raises StateError, with the sum, where `needed` bytes are more than there are.
+
+    account: how `needed` comes about."""
+    short = needed > space.file_system or (space.memory is not None and needed > space.memory)
+    if not short:
+        return
+    memory = "" if space.memory is None else f", and the machine {space.memory:,} of memory"
+    raise StateError(
+        f"{folder}: a replica of {needed:,} bytes does not fit ({account}): there are "
+        f"{space.file_system:,} bytes free{memory}; fewer earlier steps ([replica] keep_bytes), "
+        "another run directory or a machine with more memory will do"
+    )
+
+
+def _available() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
+def _kind(folder: Path) -> str:
+    """Of the file system: the last mount at the longest path above the folder."""
+    where, best, kind = str(folder.resolve()), -1, ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, at, named = line.split(" ")[:3]
+        own = at.encode().decode("unicode_escape").rstrip("/")
+        if (where == own or where.startswith(own + "/")) and len(own) >= best:
+            best, kind = len(own), named
+    return kind
