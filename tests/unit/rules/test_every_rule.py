@@ -40,8 +40,9 @@ CASES = [
     # torch's fused momentum of two bytes an element has other bits each time.
     if (name, how, dtype) != ("sgd", "fused", torch.bfloat16)
 ]
-# By turns: each rule, each of torch's arithmetics and each type in the quick suite, all at night.
-QUICK = CASES[::5]
+# By day each rule once, with torch's arithmetics and types by turns; all at night.
+OF_EACH = [[case for case in CASES if case[0] == name] for name in RULES]
+QUICK = [own[turn % len(own)] for turn, own in enumerate(OF_EACH)]
 MARKED = [
     pytest.param(
         *case,

@@ -20,7 +20,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.rules.settings import Settings
 
-STEPS = 60
+STEPS = 40
 CLASSES: dict[str, dict[str, Any]] = {
     "StepLR": {"step_size": 7, "gamma": 0.5},
     "MultiStepLR": {"milestones": [3, 9, 30], "gamma": 0.3},
@@ -63,8 +63,15 @@ def two_groups(kind: type[torch.optim.Optimizer], more: dict[str, Any]) -> Any:
     return make
 
 
-@pytest.mark.parametrize("rule", ["SGD", "AdamW"])
-@pytest.mark.parametrize("name", CLASSES)
+# Each class once by day, with one rule or the other by turns.
+BY_TURNS = [
+    pytest.param(name, rule, marks=() if (at + turn) % 2 else pytest.mark.nightly)
+    for at, name in enumerate(CLASSES)
+    for turn, rule in enumerate(("SGD", "AdamW"))
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), BY_TURNS)
 def test_a_schedule_by_its_class_steps_as_torchs_does(name: str, rule: str, tmp_path: Path) -> None:
     more = {"momentum": 0.8} if rule == "SGD" else {}
     script = Script(two_groups(getattr(torch.optim, rule), more))
