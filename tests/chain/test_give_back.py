@@ -16,6 +16,7 @@ from support.chain import Command, flowcheck, wait_until
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
 from flowcheck.ops import audit
+from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.rundir import RunDir
 
 pytestmark = pytest.mark.xdist_group("give back")
@@ -132,6 +133,33 @@ def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_fil
     for number, state in own["opt"]["state"].items():
         assert all(torch.equal(v, ours["opt"]["state"][number][k]) for k, v in state.items())
     assert flowcheck(*words)[0] == 2, "an existing file is not overwritten unasked"
+
+
+@pytest.mark.slow
+def test_any_step_that_is_kept_is_given_by_number_and_format_while_the_chain_runs(
+    folder: Path, chain: Path
+) -> None:
+    kept = peek_versions(RunDir(chain).replica)[1]
+    assert len(kept) > 1
+    for step in (min(kept), max(kept)):
+        out = folder / f"step-{step}-again.pt"
+        keys = "model=net,optimizer=opt,scheduler=schedule,step=global_step"
+        words = ("--format", "torch", "--keys", keys, "--like", folder / "step-0.pt")
+        code, told, err = flowcheck(
+            "restore", "--run", chain, "--step", str(step), *words, "--out", out, "--json"
+        )
+        assert (code, json.loads(told)["step"]) == (0, step), err
+        own, ours = (torch.load(p, weights_only=True) for p in (folder / f"step-{step}.pt", out))
+        assert own["net"].keys() == ours["net"].keys() and ours["global_step"] == step
+        assert all(torch.equal(value, ours["net"][name]) for name, value in own["net"].items())
+        for number, state in own["opt"]["state"].items():
+            assert all(torch.equal(v, ours["opt"]["state"][number][k]) for k, v in state.items())
+        assert own["schedule"]["last_epoch"] == ours["schedule"]["last_epoch"]
+        assert flowcheck("verify", out)[0] == 0
+    code, _, err = flowcheck(
+        "restore", "--run", chain, "--step", "1000", "--format", "dcp", "--out", folder / "none"
+    )
+    assert code == 2 and "step 1000 is not kept" in err
 
 
 @pytest.mark.slow
