@@ -81,7 +81,7 @@ def analyze(
 def replay(
     files: Files,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, adam or adamw: the trainer's.")
+        str | None, typer.Option(help="A class of torch.optim, the trainer's: adamw.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
     job: Annotated[

@@ -71,7 +71,7 @@ def plan(
     ] = 1,
     pmtu: Annotated[int, typer.Option(help="Path MTU of RoCE.")] = 4096,
     ports: Annotated[int, typer.Option(help="Mirrored ports, for the memory needed.")] = 1,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim: adamw.")] = None,
     momentum: Annotated[float, typer.Option(help="SGD's.")] = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -92,6 +92,7 @@ def plan(
     from flowcheck.ops.plan_traffic import Options
     from flowcheck.optimizer import OptimizerConfig
     from flowcheck.optimizer_checks import check_optimizer
+    from flowcheck.replica.rules.checked import check_name
     from flowcheck.strict import convert
 
     if check != bool(captures):
@@ -103,11 +104,10 @@ def plan(
     ):
         if size is not None and not 0 < size < MOST_MIB:
             raise ConfigError(option, size, f"is more than 0 and less than {MOST_MIB:,} (MiB)")
-    if optimizer not in (None, "sgd", "adam", "adamw"):
-        raise ConfigError("--optimizer", optimizer, "is one of sgd, adam, adamw")
     values = {"name": optimizer, "learning_rate": 0.0, "momentum": momentum}
     stated = None if optimizer is None else convert(values, OptimizerConfig)
     if stated is not None:
+        check_name("--optimizer", stated)
         check_optimizer(stated)
     request = verb.Request(
         model=model,

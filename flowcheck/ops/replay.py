@@ -31,6 +31,7 @@ from flowcheck.ops.replayed import Replayed, show, whole
 from flowcheck.ops.several import with_factories
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
+from flowcheck.replica.rules.checked import check_name
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 
@@ -114,9 +115,8 @@ def _config(request: Request, counts: list[int]) -> tuple[JobConfig, list[str]]:
     if rate is None:
         assumed.append("learning rate 0.01: it never crosses the wire; state it with --lr")
         rate = 0.01
-    if name not in ("sgd", "adam", "adamw"):
-        raise ConfigError("--optimizer", name, "is one of sgd, adam, adamw")
     optimizer = msgspec.convert({"name": name, "learning_rate": rate}, OptimizerConfig)
+    check_name("--optimizer", optimizer)
     size = sum(path.stat().st_size for path in request.files)
     staging = min(STAGING_BYTES_MAX, max(64 << 20, 2 * size))
     return JobConfig(

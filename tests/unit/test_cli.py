@@ -92,7 +92,7 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     ("words", "sentence"),
     [
         (("--source", "radio"), "--source = 'radio': is one of auto, dpdk, file"),
-        (("--optimizer", "lion"), "--optimizer = 'lion': is one of sgd, adam, adamw"),
+        (("--optimizer", "madgrad"), "--optimizer = 'madgrad': torch.optim of torch"),
         (("--speed", "0"), "source.speed = 0.0: must be above 0"),
     ],
 )

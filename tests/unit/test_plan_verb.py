@@ -256,7 +256,7 @@ def test_the_replica_takes_the_memory_that_is_said(tmp_path: Path) -> None:
         (["--check"], "without a capture"),
         (["x.pcap"], "--check = 'not given'"),
         (["--ring-index", "2"], "is 0 to 1"),
-        (["--optimizer", "lion"], "is one of sgd, adam, adamw"),
+        (["--optimizer", "madgrad"], "torch.optim of torch"),
         (["--optimizer", "adam", "--momentum", "0.9"], "adam has none"),
     ],
 )

@@ -5,9 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 
 _KNOWN = ("none", "sgd", "adam", "adamw")
+
+
+def check_name(key: str, config: OptimizerConfig) -> None:
+    """Raises ConfigError for a name of no class that can be followed; key: what it was given as."""
+    if config.name.lower() in _KNOWN:
+        return
+    from flowcheck.replica.rules.classes import class_of
+
+    try:
+        class_of(config)
+    except ConfigError as error:
+        raise ConfigError(key, config.name, error.right) from error
 
 
 def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
