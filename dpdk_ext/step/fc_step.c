@@ -81,6 +81,14 @@ static void take_chunk(struct work *work, const struct fc_step_job *job, uint32_
 	chosen->take(row, wide, to, from, gradient, padded, job->root);
 }
 
+/* The second half of what the next chunk reads of a section (see fetch_ahead in fc_step_kernels.h):
+ * it comes while this one is digested. */
+static void fetch_half(const float *next)
+{
+	for (uint32_t i = FC_STEP_CHUNK / 2; i < FC_STEP_CHUNK; i += LINE / sizeof(float))
+		__builtin_prefetch(next + i);
+}
+
 static void take_item(struct work *work, const struct fc_step_job *job, uint64_t number)
 {
 	const struct fc_step_item *item = &job->items[number];
@@ -98,6 +106,7 @@ static void take_item(struct work *work, const struct fc_step_job *job, uint64_t
 		take_chunk(work, job, item->row, item->first + done, count);
 		for (uint32_t s = 0; s < job->sections; s++) {
 			const uint32_t made = count * (uint32_t)sizeof(float);
+			fetch_half(job->from[s] + item->first + done + count);
 			send(&work->out[s], made, digested ? &work->digest[s] : NULL);
 		}
 		done += count;

@@ -77,6 +77,21 @@ FC_TARGET static void momentum(const struct fc_step_row *row, float *const *to,
 	}
 }
 
+/* What the next chunk reads comes while this one is computed and digested, so that memory never
+ * waits for either: all of its gradient and the first half of its state from here, the second half
+ * beside the digests. Beyond an item's end nothing is asked for that faults. */
+static inline void fetch_ahead(const float *gradient, const float *p, const float *m,
+			       const float *v, uint32_t i)
+{
+	const uint32_t next = FC_STEP_CHUNK + i, half = FC_STEP_CHUNK + i / 2;
+
+	__builtin_prefetch(gradient + next);
+	__builtin_prefetch(gradient + next + 16);
+	__builtin_prefetch(p + half);
+	__builtin_prefetch(m + half);
+	__builtin_prefetch(v + half);
+}
+
 FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const *to,
 				     const float *const *from, const float *gradient,
 				     uint32_t count, uint32_t root, bool amsgrad)
@@ -91,6 +106,8 @@ FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const
 	const float *m0 = from[1], *v0 = from[2], *p0 = from[0], *most0 = from[3];
 
 	for (uint32_t i = 0; i < count; i += FC_LANES) {
+		if (i % 32 == 0)
+			fetch_ahead(gradient, p0, m0, v0, i);
 		const fc_v g = v_load(gradient + i), m = v_load(m0 + i);
 		const fc_v m_new = v_fma(weight, v_sub(g, m), near ? m : g);
 		const fc_v v_new = v_fma(v_mul(beta2_rest, g), g, v_mul(v_load(v0 + i), beta2));
