@@ -47,8 +47,9 @@ class Written:
 
     @property
     def rate(self) -> str:
-        gigabytes = self.size_bytes / 1e9
-        return f"{gigabytes:.2f} GB in {self.took_s:.1f} s, {gigabytes / self.took_s:.2f} GB/s"
+        unit, size = ("GB", 1e9) if self.size_bytes >= 1e8 else ("MB", 1e6)
+        many = self.size_bytes / size
+        return f"{many:.2f} {unit} in {self.took_s:.1f} s, {many / self.took_s:.2f} {unit}/s"
 
 
 def run(root: Path, asked: Asked, *, checkpoint: Path | None, as_json: bool) -> int:

@@ -105,6 +105,9 @@ class Taker:
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What the arithmetic rests on that no frame shows."""
+        first = self._bound[0]
+        if not self.arithmetic.cuda:
+            return () if isinstance(first, Placed) else onepass.rests_on(first.optimizer)
         clips = self._optimizer.clip_norm is not None
         own = rests_on(self.arithmetic, self.unfit, clips=clips)
         return (*own, SCALE) if self._optimizer.scaler is not None else own

@@ -102,7 +102,7 @@ class Child:
         log = run.log(self.stage)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         said = [line.strip() for line in lines if line.strip()]
-        return f": {said[-1]} (log: {log})" if said else f" without a word (log: {log})"
+        return f": {said[-1]} (log: {log})" if said else f"; it said nothing (log: {log})"
 
 
 def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:

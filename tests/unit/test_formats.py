@@ -337,3 +337,23 @@ def test_megatrons_folder_is_read_and_none_is_written(step: Parts, tmp_path: Pat
     (tmp_path / "run/iter_0000003/mp_rank_01").mkdir()
     with pytest.raises(StateError, match="2 model-parallel ranks"):
         read(tmp_path / "run")
+
+
+@pytest.mark.parametrize("form", ["torch", "safetensors"])
+def test_a_renamed_file_is_held_against_its_own_sums_and_not_a_siblings(
+    step: Parts, tmp_path: Path, form: str
+) -> None:
+    own, renamed = tmp_path / "own.bin", tmp_path / "renamed.bin"
+    write(step, own, form, Options())
+    sums = Path(f"{own}.manifest.json").read_bytes()
+    raw = bytearray(own.read_bytes())
+    renamed.write_bytes(raw)
+    Path(f"{renamed}.manifest.json").write_bytes(sums)
+    assert run("verify", renamed)[0] == 0
+    (_, first, count) = next(iter(load_manifest(own).tensors.values())).at[0]
+    raw[first + count // 2] ^= 1
+    renamed.write_bytes(raw)
+    assert run("verify", own)[0] == 0
+    assert run("verify", renamed)[0] == 1
+    with pytest.raises(StateError, match="not what was written"):
+        flowcheck.load(renamed)

@@ -36,7 +36,7 @@ def test_steps_of_a_gpu_are_others_in_their_last_bits_and_say_what_they_rest_on(
     near = np.frombuffer(cpu, "<f4"), np.frombuffer(gpu, "<f4")
     np.testing.assert_allclose(*near, rtol=1e-5, atol=1e-7)
     assert cpu != gpu
-    assert not nothing
+    assert len(nothing) == 1 and "square roots" in nothing[0]
     assert "cuda" in rests[0]
     assert all(sentence.endswith("(no audit has shown it yet)") for sentence in rests)
     assert any("powf" in sentence for sentence in rests) == (implementation == "fused")

@@ -128,7 +128,7 @@ def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_ne
         FakeProcess.started[-1].code = 1
         said.append(own.nurse(run))
     sentences = [one for one in said if one]
-    assert "persist ended with exit code 1 and is started again without a word" in sentences[0]
+    assert "persist ended with exit code 1 and is started again; it said nothing" in sentences[0]
     assert "again in 2 s" in sentences[1] and "again in 60 s" in sentences[-1]
     assert 9 < len(FakeProcess.started) < 20
 

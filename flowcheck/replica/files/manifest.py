@@ -107,7 +107,25 @@ def load_manifest(output: Path) -> Manifest:
         raise StateError(f"{path}: format {manifest.format}, this program reads {known}")
     if manifest.format > 1 and not _sealed(text):
         raise StateError(f"{path}: is not the manifest that was written: its own sum differs")
-    return manifest
+    return manifest if output.is_dir() else _of_file(manifest, output)
+
+
+def _of_file(manifest: Manifest, output: Path) -> Manifest:
+    """What a manifest beside a file says of that file, also where both were renamed: never of one
+    that has the old name. Raises StateError where it is of several."""
+    if manifest.files.keys() == {output.name}:
+        return manifest
+    if len(manifest.files) != 1:
+        several = f"speaks of {len(manifest.files)} files, not of {output.name} alone"
+        raise StateError(f"{path_of(output)}: {several}: name the folder it is of")
+    (own,) = manifest.files.values()
+    tensors = {
+        label: msgspec.structs.replace(
+            one, at=tuple((output.name, first, count) for _, first, count in one.at)
+        )
+        for label, one in manifest.tensors.items()
+    }
+    return msgspec.structs.replace(manifest, files={output.name: own}, tensors=tensors)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -20,11 +20,16 @@ from flowcheck._core import ffi, lib
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import cuda
 from flowcheck.replica.rules.cuda import Arithmetic
+from flowcheck.wire.job import UNSHOWN
 
 Groups = Sequence[tuple[dict[str, Any], Sequence[int]]]
 """torch's parameter groups as they stand before the step, and the parameters each is for, by their
 number in registration order."""
 
+ROOTS = (
+    "square roots on the trainers' CPUs are rounded as on this one: torch's library has other "
+    f"ones for another maker's {UNSHOWN}"
+)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ROW = np.dtype(
     [("rule", "u4"), ("flags", "u4")]
@@ -64,6 +69,12 @@ def unfit(
     if not isinstance(optimizer, torch.optim.SGD) and root_kind() is None:
         return "torch's square root here is of a kind that is not known"
     return None
+
+
+def rests_on(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What no frame shows of a CPU's arithmetic, in sentences."""
+    rootless = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop)
+    return () if isinstance(optimizer, rootless) else (ROOTS,)
 
 
 def fuses() -> bool:

@@ -16,10 +16,11 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 KEY = "optimizer.factory"
 STOOD = (
-    f"did not return within {LIMIT_S:.0f} s: what its file does when it is imported (waiting for "
+    f"did not return within {LIMIT_S:.0f} s: the machine is very busy, or what its file does when "
+    "it is imported (waiting for "
     'other ranks, training) belongs behind if __name__ == "__main__"'
 )
 

@@ -73,7 +73,11 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if not self._may():
             told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
-            self._refuse(HTTPStatus.UNAUTHORIZED, "send the word of this server", told)
+            sent = self.headers.get("Authorization") is not None
+            why = (
+                "the word that was sent is not this server's" if sent else "send this server's word"
+            )
+            self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
             return
         words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
         match words:
