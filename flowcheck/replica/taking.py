@@ -105,11 +105,12 @@ class Taker:
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What the arithmetic rests on that no frame shows."""
-        first = self._bound[0]
-        if not self.arithmetic.cuda:
-            return () if isinstance(first, Placed) else onepass.rests_on(first.optimizer)
-        clips = self._optimizer.clip_norm is not None
+        first, clips = self._bound[0], self._optimizer.clip_norm is not None
+        if isinstance(first, Placed):
+            return ()
         own = rests_on(self.arithmetic, self.unfit, clips=clips)
+        if not self.arithmetic.cuda:
+            own = onepass.rests_on(first.optimizer)
         return (*own, SCALE) if self._optimizer.scaler is not None else own
 
     @cached_property

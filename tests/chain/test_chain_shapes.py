@@ -18,7 +18,10 @@ BUCKETS = ((4, 1), (3, 0, 2))
 @pytest.mark.parametrize(
     "job",
     [
-        SyntheticJob(version="2.19", channels=3, dtype=torch.bfloat16),
+        pytest.param(
+            SyntheticJob(version="2.19", channels=3, dtype=torch.bfloat16),
+            marks=pytest.mark.nightly,
+        ),
         SyntheticJob(version="2.20", ranks=3, channels=2, adaptive=True, ip_version=4),
         pytest.param(
             SyntheticJob(version="2.26", ranks=4, channels=2, pmtu_bytes=4096),

@@ -163,6 +163,7 @@ def test_any_step_that_is_kept_is_given_by_number_and_format_while_the_chain_run
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

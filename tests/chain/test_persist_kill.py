@@ -90,6 +90,7 @@ def kills(shm: Path, tmp_path: Path, times: int, seed: int, **more: Any) -> None
     replica.close()
 
 
+@pytest.mark.nightly
 def test_latest_is_loadable_and_verified_after_each_of_a_few_kills(
     shm: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in DATA.glob("*.pcapng"))
 WHOLE = ["three-ranks-simple", "two-ranks-ll", "two-ranks-metric"]
 LINE_BYTES = 8
 """Of a collective that fills no line the wire does not tell the size."""
-BY_NIGHT = ("two-ranks-metric", "three-ranks-simple")
+BY_NIGHT = ("two-ranks-metric", "three-ranks-simple", "two-ranks-ll")
 """Their steps take a dozen seconds each, and are of the kinds that the others show."""
 
 
