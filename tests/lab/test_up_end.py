@@ -31,12 +31,12 @@ from flowcheck.replica import checkpoint
 from flowcheck.stages.supervisor import Supervisor
 
 marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
-write, work = checkpoint._write, Supervisor.work
+write, work = checkpoint.write, Supervisor.work
 
 def slowly(*arguments):
     marker.touch()
     time.sleep(1.0)
-    write(*arguments)
+    return write(*arguments)
 
 def full(*arguments):
     raise OSError(28, "No space left on device", "here")
@@ -48,9 +48,9 @@ def failing(self):
     return work(self)
 
 if how == "slow":
-    checkpoint._write = slowly
+    checkpoint.write = slowly
 if how == "full":
-    checkpoint._write = full
+    checkpoint.write = full
     Supervisor.work = failing
 cli.main()
 """
