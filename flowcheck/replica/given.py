@@ -14,7 +14,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
-from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.rules.settings import Settings, events_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,6 @@ def given(
         evidence=evidence,
         assumed=assumed,
     )
-
-
-def events_of(config: OptimizerConfig, step: int, skipped: int) -> int:
-    """How often the script came past its scheduler (rules/settings.py)."""
-    return step if config.schedule_when_skipped else step - skipped
 
 
 def _optimizer(snapshot: Snapshot, settings: Settings) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.optimizers import SCALER, SCALER_NUMBERS, STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
 from flowcheck.replica.rules.scaling import SCALE
-from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.tensors import Tensors, views
 from flowcheck.replica.workers import Workers
 
@@ -108,8 +108,9 @@ class Taker:
         first, clips = self._bound[0], self._optimizer.clip_norm is not None
         if isinstance(first, Placed):
             return ()
-        own = rests_on(self.arithmetic, self.unfit, clips=clips)
-        if not self.arithmetic.cuda:
+        if self.arithmetic.cuda:
+            own = rests_on(self.arithmetic, self.unfit, clips=clips)
+        else:
             own = onepass.rests_on(first.optimizer)
         return (*own, SCALE) if self._optimizer.scaler is not None else own
 
@@ -181,7 +182,7 @@ class Taker:
         """How often the script came past its scheduler before this step."""
         numbers = self._sections[good].get(SCALER)
         skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
-        return step - 1 if self._optimizer.schedule_when_skipped else step - 1 - skipped
+        return events_of(self._optimizer, step - 1, skipped)
 
     def _reduced(
         self, gradient: torch.Tensor, taken: np.ndarray

@@ -68,16 +68,9 @@ class Ahead:
             return 0
         number = shard.begun(generation)
         b = self._begun
-        if (
-            b is None
-            or not b.started.open
-            or (b.step, b.generation, b.number)
-            != (
-                *(step, generation),
-                number,
-            )
-        ):
-            b = self._begin(step, generation, number)
+        now = (step, generation, number)
+        if b is None or not b.started.open or (b.step, b.generation, b.number) != now:
+            b = self._begin(*now)
         return self._take(b)
 
     def _begin(self, step: int, generation: int, number: int) -> _Begun:

@@ -16,10 +16,9 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError, naming
-from flowcheck.replica.given import events_of
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
-from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.beside import fill_beside
 from flowcheck.vault.template import Template

@@ -8,13 +8,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.plane.handle import Closing
 from flowcheck.replica.files.manifest import FileSum, Piece, TensorSum
 
 READ_BYTES = 1 << 20
@@ -35,7 +35,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return raw.numpy().data
 
 
-class Sums:
+class Sums(Closing):
     """The sums of an output that is being written."""
 
     def __init__(self, known: Known | None = None) -> None:
@@ -50,15 +50,8 @@ class Sums:
         self.more: dict[str, Any] = {}
         """Fields of the manifest that this format alone has."""
 
-    def __enter__(self) -> Sums:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """No sum is made any more."""
         self._pool.shutdown(cancel_futures=True)
 
     def tensor(

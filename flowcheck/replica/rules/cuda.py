@@ -91,8 +91,6 @@ def unfit(optimizer: torch.optim.Optimizer) -> str | None:
 def rests_on(arithmetic: Arithmetic, unfit: str | None, *, clips: bool) -> tuple[str, ...]:
     """What no frame shows of a GPU's arithmetic, in sentences. unfit: why C does not take the
     steps."""
-    if not arithmetic.cuda:
-        return ()
     if unfit is not None:
         return (OTHER_BITS.format(unfit),)
     told = [

@@ -111,6 +111,11 @@ class Settings:
         return FACTORY, self._config.factory
 
 
+def events_of(config: OptimizerConfig, step: int, skipped: int) -> int:
+    """How often the script came past its scheduler in `step` steps of the stream."""
+    return step if config.schedule_when_skipped else step - skipped
+
+
 def numbering(config: OptimizerConfig, layout: Layout) -> tuple[int, ...] | None:
     """[parameter] torch's number of it; None: all are of one group, in registration order."""
     if config.factory is None and not config.groups:
