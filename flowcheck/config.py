@@ -11,7 +11,13 @@ import msgspec
 from flowcheck.captured import ParseConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import ConfigError
 from flowcheck.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
-from flowcheck.optimizer import AverageConfig, GroupConfig, OptimizerConfig, ScalerConfig
+from flowcheck.optimizer import (
+    AverageConfig,
+    EachConfig,
+    GroupConfig,
+    OptimizerConfig,
+    ScalerConfig,
+)
 from flowcheck.optimizer_checks import MISSING, check_optimizer
 from flowcheck.persisted import PersistConfig, ServeConfig
 from flowcheck.several import OwnConfig, addresses, check_clip, check_several, check_told_apart
@@ -25,6 +31,7 @@ from flowcheck.wire.terms import Rule, is_linear, rule_of
 __all__ = [
     "ELEMENT_BYTES",
     "AverageConfig",
+    "EachConfig",
     "GradientLogConfig",
     "GroupConfig",
     "JobConfig",

@@ -33,6 +33,22 @@ class GroupConfig(Section, frozen=True, kw_only=True):
     """Keys of torch's group that have none of their own here."""
 
 
+class EachConfig(GroupConfig, frozen=True, kw_only=True):
+    """One of several optimizers over one model, `[[optimizer.each]]`, in the order in which the
+    script steps them. What is of the whole step (clips, scale, averages, masters), [optimizer]
+    states. Every parameter is of one of them."""
+
+    name: str
+    """A class of torch.optim, in any case."""
+    key: str | None = None
+    """The key of its state in a file where the script saves {key: state}; of none: a list."""
+    implementation: Implementation | None = None
+    groups: tuple[GroupConfig, ...] = ()
+    """Of its own parameters."""
+    schedule: str | None = None
+    schedule_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class AverageConfig(Section, frozen=True, kw_only=True):
     """torch.optim.swa_utils.AveragedModel over the parameters, updated behind a step."""
 
@@ -62,8 +78,7 @@ class ScalerConfig(Section, frozen=True, kw_only=True):
 
 class OptimizerConfig(Section, frozen=True, kw_only=True):
     """The trainer's optimizer, as its script states it; nothing of this crosses the wire. What is
-    None is as torch has it by default. One that trains beside a second one is not stated so: its
-    replica is another from the first step on, and only an audit tells."""
+    None is as torch has it by default."""
 
     name: str = ""
     """A class of torch.optim, in any case: "adamw". none: parameters are followed as they are sent,
@@ -71,7 +86,8 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     factory: str | None = None
     """In place of all that follows up to the schedule: "file.py:function", called with the list of
     (name, parameter) of those that take gradients, as model.named_parameters() gives them; returns
-    the optimizer, or (optimizer, scheduler)."""
+    the optimizer, or (optimizer, scheduler); of several a list of them, or a dictionary by the keys
+    of their states in a file, alone or as (optimizers, schedulers)."""
     factory_arguments: dict[str, Plain] = msgspec.field(default_factory=dict)
     """Keyword arguments of the factory."""
     implementation: Implementation | None = None
@@ -97,6 +113,8 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Of torch's class, what has no key of its own: { alpha = 0.9, centered = true }."""
     groups: tuple[GroupConfig, ...] = ()
     """Parameter groups with settings of their own; none: one of all."""
+    each: tuple[EachConfig, ...] = ()
+    """Several optimizers over one model, as Muon beside AdamW; in place of a name."""
     schedule: str | None = None
     """A class of torch.optim.lr_scheduler ("OneCycleLR"), or LambdaLR's function: "file.py:factory"
     or "package.module:factory", called with `schedule_arguments`, which returns the factor by
@@ -144,6 +162,20 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Gradients on the wire are of a scaled loss."""
     average: AverageConfig | None = None
     """Moving averages of the parameters."""
+
+    @property
+    def parts(self) -> tuple[OptimizerConfig, ...]:
+        """Of each optimizer that is stated its own settings beside those of the whole step; itself
+        where that is one."""
+        shared = set(msgspec.structs.asdict(self)) - {"parameters", "key"}
+        return tuple(
+            msgspec.structs.replace(
+                self,
+                each=(),
+                **{k: v for k, v in msgspec.structs.asdict(own).items() if k in shared},
+            )
+            for own in self.each
+        ) or (self,)
 
     @property
     def kernels(self) -> Implementation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from flowcheck.errors import ConfigError
 from flowcheck.optimizer import AverageConfig, GroupConfig, OptimizerConfig, ScalerConfig
@@ -16,7 +17,8 @@ OWN = {"sgd": ("momentum", "dampening", "nesterov"), "adam": ADAM, "adamw": ADAM
 NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
 OF_THE_OPTIMIZER = (
     *("implementation", "learning_rate", "momentum", "dampening", "nesterov", "betas", "eps"),
-    *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "schedule"),
+    *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
+    "schedule_arguments",
 )
 """What a factory says itself."""
 NAME = (
@@ -28,6 +30,7 @@ MISSING = (
     '"adamw", learning_rate = 1e-4, or [sharded] where it is sharded'
 )
 FACTORY_SAYS = "is what optimizer.factory says: leave it out"
+EACH_SAYS = "is what [[optimizer.each]] says of each: leave it out of [optimizer]"
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
@@ -47,13 +50,11 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     ):
         raise ConfigError("optimizer.torch", optimizer.torch, 'state it as "2.10" or "2.10.0"')
     _check_clips(optimizer)
-    for group in optimizer.groups:
-        _check_numbers(group, "optimizer.groups")
-        if not group.parameters:
-            right = f'name parameters, or "{REST}"'
-            raise ConfigError("optimizer.groups.parameters", (), right)
-    if sum(group.parameters == REST for group in optimizer.groups) > 1:
-        raise ConfigError("optimizer.groups.parameters", REST, "is of one table alone")
+    for table, groups in (
+        ("optimizer.each", optimizer.each),
+        *(("optimizer.groups", part.groups) for part in optimizer.parts),
+    ):
+        _check_tables(table, groups)
     if optimizer.rounding is not None and optimizer.master_dtype is None:
         right = "rounds masters to parameters: state optimizer.master_dtype"
         raise ConfigError("optimizer.rounding", optimizer.rounding, right)
@@ -63,21 +64,52 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
         _check_average(optimizer.average)
 
 
+def _check_tables(table: str, groups: Sequence[GroupConfig]) -> None:
+    for group in groups:
+        _check_numbers(group, table)
+        if not group.parameters:
+            raise ConfigError(f"{table}.parameters", (), f'name parameters, or "{REST}"')
+    if sum(group.parameters == REST for group in groups) > 1:
+        raise ConfigError(f"{table}.parameters", REST, "is of one table alone")
+
+
 def _check_maker(optimizer: OptimizerConfig) -> None:
     """A class or a factory says what steps; the other's settings are of no use beside it."""
     if optimizer.factory is not None:
-        blank = OptimizerConfig()
-        if optimizer.name:
-            raise ConfigError("optimizer.name", optimizer.name, FACTORY_SAYS)
-        for key in OF_THE_OPTIMIZER:
-            if getattr(optimizer, key) != getattr(blank, key):
-                raise ConfigError(f"optimizer.{key}", getattr(optimizer, key), FACTORY_SAYS)
+        _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), FACTORY_SAYS)
         return
     if optimizer.factory_arguments:
         right = "are of a factory: state optimizer.factory"
         raise ConfigError("optimizer.factory_arguments", "", right)
+    if optimizer.each:
+        own = tuple(key for key in ("name", *OF_THE_OPTIMIZER) if key != "each")
+        _refuse_stated(optimizer, own, EACH_SAYS)
+        _check_each(optimizer)
+        return
     if not optimizer.name:
         raise ConfigError("optimizer", "", f"{NAME}: name must be stated")
+    _check_class(optimizer)
+
+
+def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: str) -> None:
+    blank = OptimizerConfig()
+    for key in keys:
+        if getattr(optimizer, key) != getattr(blank, key):
+            raise ConfigError(f"optimizer.{key}", getattr(optimizer, key), why)
+
+
+def _check_each(optimizer: OptimizerConfig) -> None:
+    keys = [each.key for each in optimizer.each]
+    if any(keys) and len(set(keys) - {None, ""}) < len(keys):
+        right = "is of each of them, another one each, or of none"
+        raise ConfigError("optimizer.each.key", next(key for key in keys if key), right)
+    for part in optimizer.parts:
+        if not part.name or part.name.lower() == "none":
+            raise ConfigError("optimizer.each.name", part.name, NAME)
+        _check_class(part)
+
+
+def _check_class(optimizer: OptimizerConfig) -> None:
     if optimizer.learning_rate is None:
         raise ConfigError("optimizer", "", "learning_rate must be stated")
     name = optimizer.name.lower()

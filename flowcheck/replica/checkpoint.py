@@ -126,7 +126,9 @@ def write_files(step: Given, folder: Path, layout: Layout, sums: Sums) -> dict[s
     groups = None if step.optimizer is None else step.optimizer["param_groups"]
     rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
     counts = {"averaged": step.averaged or None, "taken": step.taken if step.scaler else None}
-    plain = {"param_groups": groups, "numbers": numbers_of(step), **rest, **counts}
+    several = step.among and {"groups": list(step.among.groups), "keys": list(step.among.keys)}
+    plain = {"param_groups": groups, "numbers": numbers_of(step), "several": several}
+    plain |= {**rest, **counts}
     told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
     return {"layout": layout, "optimizer": step.rule, "plain": told}
 

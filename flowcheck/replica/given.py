@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.replica.among import Among
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
@@ -32,11 +33,15 @@ class Given:
     """Parameters by the trainer's names, registration order, as the module holds them."""
     optimizer: dict[str, Any] | None
     """torch.optim.Optimizer.state_dict(): {"state": {number: {name: tensor}}, "param_groups"}, in
-    torch's own order of groups; None where the wire carries no optimizer state."""
+    torch's own order of groups; None where the wire carries no optimizer state. Of several all
+    groups, numbers counted on from one to the next."""
     order: tuple[int, ...] = ()
     """[parameter] the optimizer's number of it; -1: in no group. (): as they are registered."""
-    scheduler: dict[str, Any] | None = None
-    """The scheduler's own state_dict(); None without one."""
+    among: Among | None = None
+    """Which groups are of which of several optimizers; None: there is one."""
+    scheduler: Any = None
+    """The scheduler's own state_dict(); None without one. Of several optimizers as `among` keeps
+    those of each."""
     scaler: dict[str, Any] | None = None
     """torch.amp.GradScaler.state_dict()."""
     masters: dict[str, torch.Tensor] | None = None
@@ -53,6 +58,13 @@ class Given:
     assumed: tuple[str, ...] = ()
     """What no observation could have contradicted."""
 
+    @property
+    def optimizers(self) -> Any:
+        """`optimizer` as the trainer's own file has it: of several a list or a dictionary."""
+        if self.optimizer is None or self.among is None:
+            return self.optimizer
+        return self.among.parted(self.optimizer)
+
 
 def given(
     snapshot: Snapshot, *, evidence: tuple[str, ...] = (), assumed: tuple[str, ...] = ()
@@ -60,11 +72,15 @@ def given(
     """The step that a snapshot holds. Raises ConfigError where the user's schedule or factory
     cannot be had."""
     config, more = snapshot.optimizer, snapshot.more
-    optimizer, scheduler, order = None, None, tuple[int, ...]()
+    optimizer, scheduler, order, among = None, None, tuple[int, ...](), None
     if not snapshot.parameters_only:
         settings = Settings(config, stepped_layout(config, snapshot.layout))
         optimizer, order = _optimizer(snapshot, settings), settings.built.order
-        scheduler = settings.scheduler(events_of(config, snapshot.step, more.skipped))
+        among = _among(settings)
+        schedulers = settings.schedulers(events_of(config, snapshot.step, more.skipped))
+        scheduler = schedulers[0]
+        if among is not None:
+            scheduler = among.shaped(schedulers) if any(schedulers) else None
     return Given(
         step=snapshot.step,
         digest=snapshot.digest,
@@ -72,6 +88,7 @@ def given(
         model=dict(snapshot.parameters),
         optimizer=optimizer,
         order=order,
+        among=among,
         scheduler=scheduler,
         scaler=_scaler(snapshot),
         masters=more.masters,
@@ -82,6 +99,13 @@ def given(
         evidence=evidence,
         assumed=assumed,
     )
+
+
+def _among(settings: Settings) -> Among | None:
+    built = settings.built
+    if len(built.optimizers) == 1:
+        return None
+    return Among(tuple(len(own.param_groups) for own in built.optimizers), built.keys)
 
 
 def _optimizer(snapshot: Snapshot, settings: Settings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.replica.among import Among
 from flowcheck.replica.files.check import check
 from flowcheck.replica.files.manifest import (
     MANIFEST,
@@ -55,9 +56,9 @@ class Checkpoint:
             and tensor.is_contiguous()
         }
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """What `torch.optim.Optimizer.load_state_dict` takes. Raises StateError where there is
-        none."""
+    def optimizer_state_dict(self) -> Any:
+        """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
+        those, or a dictionary by the script's keys. Raises StateError where there is none."""
         manifest, names = self.manifest, list(self.parameters)
         if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
             raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
@@ -65,11 +66,13 @@ class Checkpoint:
         if groups is None:  # of format 1
             assert manifest.layout is not None
             built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
-            groups = built.optimizer.state_dict()["param_groups"]
+            groups = built.optimizers[0].state_dict()["param_groups"]
         order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
         own = dict(zip(names, self.states, strict=True))
         held = {order[name]: state for name, state in own.items() if state}
-        return {"state": dict(sorted(held.items())), "param_groups": groups}
+        found = {"state": dict(sorted(held.items())), "param_groups": groups}
+        told = manifest.plain.get("several")
+        return Among(tuple(told["groups"]), tuple(told["keys"])).parted(found) if told else found
 
 
 def load(folder: Path) -> Checkpoint:

@@ -94,6 +94,8 @@ class Taker:
         if isinstance(first, Placed):
             return "there is no optimizer"
         config, sections = self._optimizer, self._description.sections
+        if len(first.optimizers) > 1:
+            return "there are several optimizers"
         if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
             return "gradients are changed otherwise than by a norm"
         if config.clip_error_if_nonfinite or config.master_dtype or config.average:
@@ -111,7 +113,8 @@ class Taker:
         if self.arithmetic.cuda:
             own = rests_on(self.arithmetic, self.unfit, clips=clips)
         else:
-            own = onepass.rests_on(first.optimizer)
+            sentences = (one for each in first.optimizers for one in onepass.rests_on(each))
+            own = tuple(dict.fromkeys(sentences))
         return (*own, SCALE) if self._optimizer.scaler is not None else own
 
     @cached_property

@@ -50,8 +50,9 @@ def layout_of(job: Job, config: JobConfig) -> Layout:
     told = all(parameter.dtype is not None for parameter in job.parameters)
     meant = {} if told else _dtypes(sizes, config.model)
     optimizer = optimizer_of(job, config)
-    if 2 in sizes and (optimizer.name.lower(), optimizer.kernels) == ("sgd", "fused"):
-        _refuse_momentum(optimizer.momentum or 0.0)
+    for part in optimizer.parts:
+        if 2 in sizes and (part.name.lower(), part.kernels) == ("sgd", "fused"):
+            _refuse_momentum(part.momentum or 0.0)
     if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
         raise StateError(TOGETHER)
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]

@@ -29,7 +29,7 @@ class Counted(Protocol):
     """What of a Template this file looks at and fills."""
 
     tree: Any
-    optimizer: dict[str, Any] | None
+    nodes: tuple[dict[str, Any], ...]
     step: int
     schedulers: list[dict[str, Any]]
     counters: list[tuple[dict[str, Any], str, Path_]]
@@ -71,7 +71,7 @@ def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
     """Top-level entries without a part that `restore` fills."""
     if not isinstance(template.tree, dict) or template.tree is model:
         return ()
-    filled = {id(model), id(template.optimizer), *map(id, template.schedulers)}
+    filled = {id(model), *map(id, template.nodes), *map(id, template.schedulers)}
     own = {key for node, key, _ in template.counters if node is template.tree}
     inner = {id(node) for node, _, _ in template.counters if node is not template.tree}
 
@@ -92,3 +92,20 @@ def told_by_counters(template: Counted, what: str) -> int:
             f"{what}: nothing in it tells at which step it was written (it names {sorted(told)})"
         )
     return told.pop()
+
+
+def step_of(optimizer: dict[str, Any] | None) -> int:
+    """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
+    if optimizer is None or not optimizer["state"]:
+        return 0 if optimizer is not None else -1
+    return max(_counts(optimizer), default=-1)
+
+
+def _counts(optimizer: dict[str, Any] | None) -> set[int]:
+    states = optimizer["state"].values() if optimizer is not None else ()
+    return {int(state["step"]) for state in states if "step" in state}
+
+
+def counts_differ(optimizer: dict[str, Any] | None) -> bool:
+    """Some parameters took no part in some steps: the most is no more than likely all."""
+    return len(_counts(optimizer)) > 1

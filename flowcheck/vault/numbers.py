@@ -9,9 +9,20 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.building import Place
 
-Number = int | str
-"""torch's; torch.distributed.checkpoint has names in their place."""
+Number = int | str | tuple[int, int]
+"""torch's; torch.distributed.checkpoint has names in their place; of several optimizers (which of
+them, number)."""
+
+
+def listed(optimizer: dict[str, Any]) -> list[Number]:
+    """The numbers of its parameters, group by group; of several that were joined (vault/among.py)
+    one after the other."""
+    parts = optimizer.get("parts")
+    if parts is None:
+        return [number for group in optimizer["param_groups"] for number in group["params"]]
+    return [(which, number) for which, part in enumerate(parts) for number in listed(part)]  # type: ignore[misc]
 
 
 def order_of(
@@ -19,28 +30,34 @@ def order_of(
     layout: Layout,
     names: Sequence[str],
     what: str,
-    order: Sequence[int] | None,
+    order: Sequence[Place] | None,
 ) -> tuple[Number, ...]:
     """The optimizer numbers parameters in the order it was given them, group by group;
     torch.distributed.checkpoint has names in place of numbers."""
-    listed = [number for group in optimizer["param_groups"] for number in group["params"]]
-    own = range(len(layout.parameters)) if order is None else order
-    if len(listed) != sum(number >= 0 for number in own):
+    every = listed(optimizer)
+    own: Sequence[Place] = range(len(layout.parameters)) if order is None else order
+    if len(every) != sum(place != -1 for place in own):
         raise StateError(
-            f"{what}: its optimizer has {len(listed)} parameters, "
+            f"{what}: its optimizer has {len(every)} parameters, "
             f"the replica {len(layout.parameters)}"
         )
     numbers: list[Number]
-    if listed and all(isinstance(number, str) for number in listed):
-        by_name = {str(number).removeprefix("module."): number for number in listed}
+    if every and all(isinstance(number, str) for number in every):
+        by_name = {str(number).removeprefix("module."): number for number in every}
         plain = [name.removeprefix("module.") for name in names]
-        lost = [n for n, at in zip(plain, own, strict=True) if at >= 0 and n not in by_name]
+        lost = [n for n, at in zip(plain, own, strict=True) if at != -1 and n not in by_name]
         if lost:
             raise StateError(f"{what}: its optimizer has no parameter {lost[0]}")
         numbers = [by_name.get(name, -1) for name in plain]
     else:
         _check_groups(len(optimizer["param_groups"]), order, what)
-        numbers = [listed[number] if number >= 0 else -1 for number in own]
+        several = "parts" in optimizer
+        if several != any(isinstance(place, tuple) for place in own):
+            raise StateError(f"{what}: its optimizer is one, the job file states several")
+        numbers = [
+            place if isinstance(place, tuple) else every[place] if place >= 0 else -1
+            for place in own
+        ]
     for number, parameter in zip(numbers, layout.parameters, strict=True):
         for name, value in optimizer["state"].get(number, {}).items():
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
@@ -55,7 +72,7 @@ def order_of(
     return tuple(numbers)
 
 
-def _check_groups(groups: int, order: Sequence[int] | None, what: str) -> None:
+def _check_groups(groups: int, order: Sequence[Place] | None, what: str) -> None:
     if groups > 1 and order is None:
         raise StateError(
             f"{what}: its optimizer has {groups} parameter groups, and the job file states one: "

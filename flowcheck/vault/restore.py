@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import io
-from collections.abc import Callable
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -21,15 +21,10 @@ from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.beside import fill_beside
+from flowcheck.vault.numbers import Number
+from flowcheck.vault.schedules import Rate, fill_scheduler, like
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
-
-OF_SEVERAL = (
-    "the template holds a schedule of several (SequentialLR): state optimizer.factory, which makes "
-    "it, or its state after other steps cannot be told"
-)
-Rate = Callable[[int], float]
-"""Learning rate of the step after so many were taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +65,8 @@ def fill(
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
     replaced += fill_beside(template, snapshot)
     kept = [f"{len(template.others)} buffers of the model"] if template.others else []
-    moved = snapshot.step - template.step
     for scheduler in template.schedulers:
-        if not _fill_stated(scheduler, template, snapshot, settings):
-            _fill_scheduler(scheduler, moved, template, rate, snapshot.step)
+        fill_scheduler(scheduler, template, snapshot, rate, settings)
         replaced.append("a learning-rate scheduler")
     assumed: list[str] = []
     for node, key, path in template.counters:
@@ -136,7 +129,7 @@ def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
 
 def _fill_optimizer(template: Template, snapshot: Snapshot) -> str:
     assert template.optimizer is not None
-    state: dict[int | str, dict[str, Any]] = template.optimizer["state"]
+    state: MutableMapping[Number, dict[str, Any]] = template.optimizer["state"]
     kinds = states_of(snapshot.optimizer, stepped_layout(snapshot.optimizer, snapshot.layout)).kinds
     for index, (name, new) in enumerate(zip(template.names, snapshot.states, strict=True)):
         if template.order[index] == -1:
@@ -169,7 +162,7 @@ def _fill_groups(
     config, skipped = snapshot.optimizer, snapshot.more.skipped
     if settings is None:
         for group in groups:
-            group["lr"] = _like(group["lr"], rate(snapshot.step))
+            group["lr"] = like(group["lr"], rate(snapshot.step))
         return
     began = settings.at(0)
     now = settings.at(events_of(config, snapshot.step, skipped))
@@ -181,50 +174,7 @@ def _fill_groups(
     for group, own, first in zip(groups, now, began, strict=True):
         for key in group.keys() & own.keys():
             if key == "lr" or own[key] != first[key]:
-                group[key] = _like(group[key], own[key])
-
-
-def _fill_stated(
-    scheduler: dict[str, Any], template: Template, snapshot: Snapshot, settings: Settings | None
-) -> bool:
-    """Of the schedule that the job file states, its own state; False: it states none such."""
-    config = snapshot.optimizer
-    own = None if settings is None else settings.scheduler(0)
-    if settings is None or own is None or own.keys() != scheduler.keys():
-        return False
-    was = template.step // config.schedule_every
-    if config.scaler is None and scheduler["last_epoch"] != was:
-        raise StateError(
-            f"the scheduler has taken {scheduler['last_epoch']} steps at step {template.step}, "
-            f"and {was} as stated (optimizer.schedule_every): the job file states another schedule"
-        )
-    events = events_of(config, snapshot.step, snapshot.more.skipped)
-    for key, value in (settings.scheduler(events) or {}).items():
-        if isinstance(value, int | float | list) and not isinstance(value, bool):
-            scheduler[key] = value
-    return True
-
-
-def _fill_scheduler(
-    scheduler: dict[str, Any], moved: int, template: Template, rate: Rate, step: int
-) -> None:
-    """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
-    lr_scheduler.py)."""
-    if "_schedulers" in scheduler:
-        raise StateError(OF_SEVERAL)
-    if scheduler["last_epoch"] != template.step:
-        raise StateError(
-            f"the scheduler has taken {scheduler['last_epoch']} steps and the optimizer "
-            f"{template.step}: a schedule that does not step with the optimizer cannot be restored"
-        )
-    scheduler["last_epoch"] += moved
-    scheduler["_step_count"] += moved
-    if "_last_lr" in scheduler:
-        scheduler["_last_lr"] = [_like(last, rate(step)) for last in scheduler["_last_lr"]]
-
-
-def _like(own: Any, value: float) -> Any:
-    return torch.full_like(own, value) if isinstance(own, torch.Tensor) else value
+                group[key] = like(group[key], own[key])
 
 
 def _same_kind(name: str, own: torch.Tensor, new: torch.Tensor) -> None:

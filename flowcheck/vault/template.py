@@ -16,7 +16,16 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
-from flowcheck.vault.counters import find_counters, inside, told_by_counters, untouched
+from flowcheck.replica.rules.building import Place
+from flowcheck.vault.among import joined
+from flowcheck.vault.counters import (
+    counts_differ,
+    find_counters,
+    inside,
+    step_of,
+    told_by_counters,
+    untouched,
+)
 from flowcheck.vault.numbers import Number, order_of
 
 Path_ = tuple[str, ...]
@@ -41,11 +50,13 @@ class Template:
     others: tuple[str, ...]
     """Tensors of the model that are no parameters: buffers."""
     optimizer: dict[str, Any] | None
-    """A state_dict of torch.optim.Optimizer, or None."""
+    """A state_dict of torch.optim.Optimizer, or None; several joined into one (vault/among.py)."""
     order: tuple[Number, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: int
     """Optimizer steps taken when it was written."""
+    nodes: tuple[dict[str, Any], ...] = ()
+    """Of the tree what holds optimizers' states."""
     schedulers: list[dict[str, Any]] = field(default_factory=list)
     """state_dicts of learning-rate schedulers."""
     counters: list[tuple[dict[str, Any], str, Path_]] = field(default_factory=list)
@@ -56,7 +67,7 @@ class Template:
     @property
     def skipped(self) -> int:
         """Steps that a loss scale skipped: the optimizer counts none of them."""
-        taken = _step_of(self.optimizer)
+        taken = step_of(self.optimizer)
         return max(self.step - taken, 0) if taken >= 0 and _scaled(self.tree) else 0
 
     def states(self, index: int) -> Mapping[str, torch.Tensor]:
@@ -72,7 +83,7 @@ def load_template(
     layout: Layout,
     names: Sequence[str] = (),
     step: int | None = None,
-    order: Sequence[int] | None = None,
+    order: Sequence[Place] | None = None,
 ) -> Template:
     """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
     layout.
@@ -94,7 +105,7 @@ def read_template(
     names: Sequence[str],
     what: str,
     step: int | None = None,
-    order: Sequence[int] | None = None,
+    order: Sequence[Place] | None = None,
 ) -> Template:
     """See `load_template`; `what` names the tree in errors."""
     models = [
@@ -120,11 +131,19 @@ def read_template(
         for name, value in model.items()
         if isinstance(value, torch.Tensor) and value.data_ptr() not in held
     )
-    optimizer = _optimizer_of(tree, what)
-    own = order_of(optimizer, layout, found_names, what, order) if optimizer is not None else ()
-    taken = _step_of(optimizer)
+
+    def numbers(optimizer: dict[str, Any]) -> tuple[Number, ...]:
+        return order_of(optimizer, layout, found_names, what, order)
+
+    nodes = _optimizers_in(tree)
+    optimizer = nodes[0] if nodes else None
+    if len(nodes) > 1:
+        optimizer = joined(nodes, order, numbers, what)
+    own = numbers(optimizer) if optimizer is not None else ()
+    taken = step_of(optimizer)
     template = Template(tree, model, found_names, parameters, others, optimizer, own, taken)
-    skipped = {id(model), id(optimizer)}
+    template.nodes = tuple(nodes)
+    skipped = {id(model), *map(id, nodes)}
     find_counters(template, tree, (), skipped)
     if template.step < 0 and step is not None and not (template.counters or template.schedulers):
         template.step = step
@@ -134,7 +153,7 @@ def read_template(
         told = [int(node[key]) for node, key, _ in template.counters]
         told += [int(scheduler["last_epoch"]) for scheduler in template.schedulers]
         template.step = max((template.step, *told))
-    elif _counts_differ(optimizer) and (template.counters or template.schedulers):
+    elif counts_differ(optimizer) and (template.counters or template.schedulers):
         template.step = max(template.step, told_by_counters(template, what))
     template.untouched = untouched(template, model)
     return template
@@ -219,29 +238,9 @@ def _greedy(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[int] | None:
     return found
 
 
-def _optimizer_of(tree: Any, what: str) -> dict[str, Any] | None:
-    found = [
+def _optimizers_in(tree: Any) -> list[dict[str, Any]]:
+    return [
         node
         for _, node in _dicts(tree)
         if isinstance(node.get("state"), dict) and isinstance(node.get("param_groups"), list)
     ]
-    if len(found) > 1:
-        raise StateError(f"{what}: {len(found)} optimizers; one replica follows one")
-    return found[0] if found else None
-
-
-def _step_of(optimizer: dict[str, Any] | None) -> int:
-    """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
-    if optimizer is None or not optimizer["state"]:
-        return 0 if optimizer is not None else -1
-    return max(_counts(optimizer), default=-1)
-
-
-def _counts(optimizer: dict[str, Any] | None) -> set[int]:
-    states = optimizer["state"].values() if optimizer is not None else ()
-    return {int(state["step"]) for state in states if "step" in state}
-
-
-def _counts_differ(optimizer: dict[str, Any] | None) -> bool:
-    """Some parameters took no part in some steps: the most is no more than likely all."""
-    return len(_counts(optimizer)) > 1

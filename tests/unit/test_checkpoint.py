@@ -66,7 +66,7 @@ def trained(tmp_path):
 def built(config: OptimizerConfig, tensors) -> torch.optim.Optimizer:
     layout = Layout.of([(tuple(t.shape), t.stride()) for t in tensors])
     leaves = [torch.nn.Parameter(t) for t in tensors]
-    optimizer = build(config, layout, leaves).optimizer
+    optimizer = build(config, layout, leaves).optimizers[0]
     for group in optimizer.param_groups:  # the very tensors, whose gradients are set here
         group["params"] = list(tensors)
     return optimizer

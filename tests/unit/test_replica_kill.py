@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-KILLS = {"plain": 50, "mixed": 30}
+KILLS = {"plain": 50, "mixed": 30, "several": 12}
 
 HARNESS = '''
 """Forks a child that applies steps, kills it at a random instant, opens what is left; again."""
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flowcheck.config import OptimizerConfig
+from flowcheck.config import EachConfig, OptimizerConfig
 from flowcheck.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.kept.header import peek
 from flowcheck.replica.layout import Layout
@@ -43,6 +43,23 @@ if sys.argv[3] == "mixed":  # bfloat16 with masters, a loss scale that skips, av
         master_dtype="float32",
         scaler=ScalerConfig(init_scale=64.0, growth_interval=3),
         average=AverageConfig(decay=0.9),
+    )
+
+if sys.argv[3] == "several":  # Muon's products take long
+    layout = Layout.of_shapes([(60, 40), (77,), (30_001,)])
+    *gradients, weights = (each[: layout.elements].copy() for each in (*gradients, weights))
+    config = OptimizerConfig(
+        clip_norm=1.0,
+        each=(
+            EachConfig(
+                name="muon",
+                parameters=("ndim=2",),
+                learning_rate=1e-2,
+                schedule="CosineAnnealingLR",
+                schedule_arguments={"T_max": 10**4},
+            ),
+            EachConfig(name="adamw", parameters="rest", learning_rate=1e-3),
+        ),
     )
 
 

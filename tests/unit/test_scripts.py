@@ -134,7 +134,7 @@ def test_the_readme_s_job_files_are_such() -> None:
     assert ruled is not None and ruled.scaler is not None and ruled.average is not None
     layout = Layout.of_shapes([(4, 3), (3,)], names=["fc.weight", "fc.bias"])
     built = build(ruled, layout, [torch.zeros(4, 3), torch.zeros(3)])
-    assert [group["weight_decay"] for group in built.optimizer.param_groups] == [0.0, 0.1]
+    assert [group["weight_decay"] for group in built.optimizers[0].param_groups] == [0.0, 0.1]
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None
     job = job_from(source | several)

@@ -131,7 +131,7 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
 def test_a_file_of_two_optimizers_is_refused(trained: Any, tmp_path: Path) -> None:
     tree = load(trained[0] / "step-2.pt")
     torch.save(tree | {"optimizer": [tree["optimizer"]] * 2}, tmp_path / "two.pt")
-    with pytest.raises(StateError, match="2 optimizers; one replica follows one"):
+    with pytest.raises(StateError, match="2 optimizers, and the job file states one"):
         load_template(tmp_path / "two.pt", layout_of(tree))
 
 

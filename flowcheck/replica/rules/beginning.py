@@ -46,9 +46,9 @@ def _fill_eager(
     assert tensors is not None
     built = build(config, inner, tensors)
     own = stored(description, arrays)
-    leaves = [leaf for group in built.optimizer.param_groups for leaf in group["params"]]
-    for index, number in enumerate(built.order):
-        state = built.optimizer.state[leaves[number]] if number >= 0 else {}
-        for name, held in own[index].items():
+    leaves = built.leaves
+    for index, (number, optimizer) in enumerate(zip(built.order, built.of_parameters, strict=True)):
+        state = optimizer.state.get(leaves[number], {}) if optimizer is not None else {}
+        for name, held in own[index].items() if state else ():
             held.tensor.copy_(state[name]) if not held.number else held.tensor.fill_(state[name])
         arrays[STEPPED][index] = bool(state)

@@ -1,4 +1,4 @@
-"""The trainer's optimizer, run by torch itself on memory that we own.
+"""The trainer's optimizers, run by torch itself on memory that we own.
 
 Which arithmetic runs (for-loop, foreach, fused) decides the last bits, so it is stated, never
 guessed. torch makes its state lazily and sometimes replaces a tensor instead of writing into it;
@@ -44,7 +44,7 @@ element is stepped by itself."""
 
 
 class BoundOptimizer:
-    """torch's optimizer over the parameters and states of one copy of the replica."""
+    """torch's optimizers over the parameters and states of one copy of the replica."""
 
     def __init__(
         self,
@@ -64,8 +64,10 @@ class BoundOptimizer:
         self._leaves = [torch.nn.Parameter(tensor) for tensor in stepped]
         self.states = stored(description, arrays)
         built = build(config, self._inner, self._leaves)
-        self._optimizer, self._order = built.optimizer, built.order
-        self._optimizer.state.clear()
+        self.optimizers, self._order = built.optimizers, built.order
+        self._of = built.of_parameters
+        for own_optimizer in self.optimizers:
+            own_optimizer.state.clear()
         self._averages = tensors_of(description, arrays, AVERAGE)
         self._rounding = Rounding(config)
 
@@ -76,18 +78,20 @@ class BoundOptimizer:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """torch's own, its groups as `step` or `set_groups` left them."""
-        return self._optimizer
+        """torch's own, the first, its groups as `step` or `set_groups` left them."""
+        return self.optimizers[0]
 
     @property
     def groups(self) -> list[tuple[dict[str, Any], list[int]]]:
-        """torch's groups, and the parameters of each by their place in registration order."""
+        """torch's groups of all optimizers, and the parameters of each by their place in
+        registration order."""
         place = {id(leaf): index for index, leaf in enumerate(self._leaves)}
-        return [(g, [place[id(p)] for p in g["params"]]) for g in self._optimizer.param_groups]
+        every = [group for own in self.optimizers for group in own.param_groups]
+        return [(g, [place[id(p)] for p in g["params"]]) for g in every]
 
     def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Settings of torch's groups in the step that follows (rules/settings.py, `at`)."""
-        for group, settings in zip(self._optimizer.param_groups, groups, strict=True):
+        for (group, _), settings in zip(self.groups, groups, strict=True):
             group.update(settings)
 
     def step(
@@ -123,25 +127,28 @@ class BoundOptimizer:
         self._bring_home(used)
         for leaf in self._leaves:
             leaf.grad = None
-        if stepped and self._masters is not None:
-            self._round(step, self._masters, used)
-        self._average(step, stepped=stepped)
+        if self._masters is not None:
+            moved = [used[i] and stepped.get(id(own), False) for i, own in enumerate(self._of)]
+            self._round(step, self._masters, moved)
+        self._average(step, stepped=all(stepped.values()))
 
-    def _step(self) -> bool:
-        """False: a loss scale skipped it."""
+    def _step(self) -> dict[int, bool]:
+        """{optimizer's id: False where a loss scale skipped it}, in the script's order."""
         config, arrays = self._config, self._arrays
         if config.scaler is not None:
-            return scaled_step(
-                config, self._optimizer, arrays[SCALER], lambda: clip(config, self._leaves)
+            told = scaled_step(
+                config, self.optimizers, arrays[SCALER], lambda: clip(config, self._leaves)
             )
+            return {id(own): each for own, each in zip(self.optimizers, told, strict=True)}
         clip(config, self._leaves)
-        self._optimizer.step()
-        return True
+        for own in self.optimizers:
+            own.step()
+        return {id(own): True for own in self.optimizers}
 
-    def _round(self, step: int, masters: Sequence[torch.Tensor], used: np.ndarray) -> None:
+    def _round(self, step: int, masters: Sequence[torch.Tensor], moved: Sequence[bool]) -> None:
         named = self._description.layout.parameters
         for index, (own, master) in enumerate(zip(self.parameters, masters, strict=True)):
-            if used[index] and self._order[index] >= 0:
+            if moved[index]:
                 self._rounding.round(own, master, step, named[index].name)
 
     def _average(self, step: int, *, stepped: bool) -> None:
@@ -156,17 +163,17 @@ class BoundOptimizer:
         held = have_state(self._description, self._arrays, stepped=has_state)
         zeros = self._config.factory is None and self._config.name.lower() in ZERO_FIRST
         zeros = zeros and STEPPED not in self._arrays
-        for index, leaf in enumerate(self._leaves):
-            lent = self._order[index] >= 0 and (held[index] or zeros)
-            self._optimizer.state[leaf] = (
-                {name: own.value for name, own in self.states[index].items()} if lent else {}
-            )
+        for index, (leaf, optimizer) in enumerate(zip(self._leaves, self._of, strict=True)):
+            if optimizer is not None:
+                lent = self.states[index].items() if held[index] or zeros else ()
+                optimizer.state[leaf] = {name: own.value for name, own in lent}
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """As many of torch's as the trainer has, where bits depend on them."""
         config = self._config
-        alike = config.name.lower() in PER_ELEMENT and not _two_bytes(self._inner)
+        own = [part.name.lower() in PER_ELEMENT for part in config.parts]
+        alike = all(own) and not _two_bytes(self._inner)
         if alike and not clips(config):
             yield
             return
@@ -179,10 +186,10 @@ class BoundOptimizer:
 
     def _bring_home(self, used: np.ndarray) -> None:
         """Copies into our memory whatever torch put elsewhere, and notes who has a state now."""
-        for index, leaf in enumerate(self._leaves):
-            if not used[index] or self._order[index] < 0:
+        for index, (leaf, optimizer) in enumerate(zip(self._leaves, self._of, strict=True)):
+            if not used[index] or optimizer is None:
                 continue
-            made = {k: v for k, v in self._optimizer.state[leaf].items() if v is not None}
+            made = {k: v for k, v in optimizer.state[leaf].items() if v is not None}
             if not made and self.states[index] and STEPPED in self._arrays:
                 continue  # a step that was skipped before torch made any
             if made.keys() != self.states[index].keys():
@@ -192,8 +199,8 @@ class BoundOptimizer:
                 _put(own_state, made[name])
             if STEPPED in self._arrays:
                 self._arrays[STEPPED][index] = 1
-        for leaf in self._leaves:
-            self._optimizer.state.pop(leaf, None)
+        for each in self.optimizers:
+            each.state.clear()
 
 
 def _put(own: Stored, made: Any) -> None:

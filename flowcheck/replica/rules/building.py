@@ -1,8 +1,8 @@
-"""The trainer's optimizer over tensors of ours, made as its script makes it."""
+"""The trainer's optimizers over tensors of ours, made as its script makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,55 +13,106 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.classes import arguments_of, class_of, group_arguments
-from flowcheck.replica.rules.groups import grouped
+from flowcheck.replica.rules.groups import grouped, shared
 from flowcheck.replica.user_code import callable_at, in_words
 
 FACTORY = "optimizer.factory"
-SEVERAL = "returned {} optimizers: one replica follows one"
-RETURNS = "returned {!r}: it must return the optimizer, or (optimizer, scheduler)"
+RETURNS = (
+    "returned {!r}: it must return the optimizer, or (optimizer, scheduler); of several a list or "
+    "a dictionary of them, alone or as (optimizers, schedulers)"
+)
+TWICE = "is in two of its optimizers: no replica can follow both"
+
+Place = int | tuple[int, int]
+"""A parameter's number in the state_dict() of the optimizer; of several (which of them, number)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
     """torch's own objects, and where a parameter is in them."""
 
-    optimizer: torch.optim.Optimizer
-    scheduler: LRScheduler | None
-    """Of a factory; it has set the first rates already."""
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    """In the order in which the script steps them."""
+    schedulers: tuple[LRScheduler | None, ...]
+    """[optimizer] of a factory; they have set the first rates already."""
+    keys: tuple[str, ...]
+    """[optimizer] of its state in a file; (): it holds a list, or there is one optimizer."""
     order: tuple[int, ...]
-    """[parameter] its number in state_dict(); -1: it is in no group and never steps."""
+    """[parameter] its number, counted on from optimizer to optimizer, each as in state_dict(); -1:
+    it is in no group and never steps."""
     group_of: tuple[int, ...]
-    """[parameter] its group; -1: none."""
+    """[parameter] its group, likewise; -1: none."""
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Of all optimizers."""
+        return [group for own in self.optimizers for group in own.param_groups]
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """[number] what is stepped."""
+        return [leaf for group in self.groups for leaf in group["params"]]
+
+    def of_group(self, group: int) -> torch.optim.Optimizer:
+        """The optimizer of a group."""
+        return [own for own in self.optimizers for _ in own.param_groups][group]
+
+    @property
+    def of_parameters(self) -> list[torch.optim.Optimizer | None]:
+        """[parameter] its optimizer."""
+        return [self.of_group(group) if group >= 0 else None for group in self.group_of]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """[parameter] where a file has its state; -1: nowhere."""
+        if len(self.optimizers) == 1:
+            return self.order
+        counts = [sum(len(g["params"]) for g in own.param_groups) for own in self.optimizers]
+        at = [(which, n) for which, count in enumerate(counts) for n in range(count)]
+        return tuple(at[number] if number >= 0 else -1 for number in self.order)
 
 
 def build(config: OptimizerConfig, layout: Layout, tensors: Sequence[torch.Tensor]) -> Built:
-    """The optimizer over `tensors`, one for each parameter of the layout, in registration order.
+    """The optimizers over `tensors`, one for each parameter of the layout, in registration order.
 
     Raises ConfigError for settings that torch refuses, a factory that does not work out, and
     groups that do not fit the parameters.
     """
     leaves = [t if isinstance(t, torch.nn.Parameter) else torch.nn.Parameter(t) for t in tensors]
-    scheduler = None
     if config.factory is not None:
-        optimizer, scheduler = _made(config, layout, leaves)
+        optimizers, schedulers, keys = _made(config, layout, leaves)
     else:
-        kind, arguments = class_of(config), arguments_of(config)
-        groups = [
-            {"params": [leaves[i] for i in own]}
-            | ({} if table is None else group_arguments(config, table))
-            for own, table in grouped(config, layout)
-        ]
-        try:
-            optimizer = kind(groups, **arguments)
-        except (ValueError, TypeError, RuntimeError) as error:
-            right = f"torch refuses these settings: {error}"
-            raise ConfigError("optimizer", config.name, right) from error
-    return Built(optimizer, scheduler, *_places(optimizer, leaves))
+        own = zip(config.parts, shared(config, layout), strict=True)
+        optimizers = [_stated(part, layout, leaves, members) for part, members in own]
+        schedulers = [None] * len(optimizers)
+        keys = tuple(each.key for each in config.each if each.key)
+    return Built(tuple(optimizers), tuple(schedulers), keys, *_places(optimizers, layout, leaves))
+
+
+def _stated(
+    part: OptimizerConfig,
+    layout: Layout,
+    leaves: Sequence[torch.nn.Parameter],
+    members: Sequence[int],
+) -> torch.optim.Optimizer:
+    """members: the parameters of this optimizer."""
+    kind, arguments = class_of(part), arguments_of(part)
+    groups = [
+        {"params": [leaves[i] for i in own]}
+        | ({} if table is None else group_arguments(part, table))
+        for own, table in grouped(part, layout, members)
+    ]
+    try:
+        return kind(groups, **arguments)
+    except (ValueError, TypeError, RuntimeError) as error:
+        right = f"torch refuses these settings: {error}"
+        raise ConfigError("optimizer", part.name, right) from error
 
 
 def _made(
     config: OptimizerConfig, layout: Layout, leaves: Sequence[torch.nn.Parameter]
-) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+) -> tuple[list[torch.optim.Optimizer], list[LRScheduler | None], tuple[str, ...]]:
+    """(optimizers, [optimizer] scheduler, [optimizer] keys) of the script's own function."""
     assert config.factory is not None
     factory = callable_at(FACTORY, config.factory)
     named = [(p.name, leaf) for p, leaf in zip(layout.parameters, leaves, strict=True)]
@@ -69,26 +120,47 @@ def _made(
         found: Any = factory(named, **config.factory_arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise ConfigError(FACTORY, config.factory, in_words(error)) from error
-    parts = list(found) if isinstance(found, tuple | list) else [found]
-    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
-    schedulers = [part for part in parts if isinstance(part, LRScheduler)]
-    known = len(optimizers) + len(schedulers) + sum(part is None for part in parts)
-    if len(optimizers) > 1:
-        raise ConfigError(FACTORY, config.factory, SEVERAL.format(len(optimizers)))
-    if not optimizers or len(schedulers) > 1 or known < len(parts):
+    parts = [(key, part) for key, part in _flat(found) if part is not None]
+    optimizers = {id(p): (k, p) for k, p in parts if isinstance(p, torch.optim.Optimizer)}
+    schedulers = {id(p): p for _, p in parts if isinstance(p, LRScheduler)}
+    others = [p for _, p in parts if id(p) not in (optimizers.keys() | schedulers.keys())]
+    of: dict[int, LRScheduler] = {id(s.optimizer): s for s in schedulers.values()}
+    wrong = others or not optimizers or len(of) < len(schedulers) or of.keys() - optimizers.keys()
+    keys = tuple(key for key, _ in optimizers.values() if key)
+    if wrong or (keys and len(set(keys)) < len(optimizers)):
         raise ConfigError(FACTORY, config.factory, RETURNS.format(found))
-    return optimizers[0], schedulers[0] if schedulers else None
+    return [p for _, p in optimizers.values()], [of.get(own) for own in optimizers], keys
+
+
+def _flat(found: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(the key it has in a dictionary, if any, what a factory returned)."""
+    if isinstance(found, tuple | list):
+        for part in found:
+            yield from _flat(part, key)
+    elif isinstance(found, dict):
+        for own, part in found.items():
+            yield from _flat(part, str(own))
+    else:
+        yield key, found
 
 
 def _places(
-    optimizer: torch.optim.Optimizer, leaves: Sequence[torch.nn.Parameter]
+    optimizers: Sequence[torch.optim.Optimizer],
+    layout: Layout,
+    leaves: Sequence[torch.nn.Parameter],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(order, group_of) as `Built` has them: Optimizer.state_dict numbers parameters group by
     group (torch/optim/optimizer.py)."""
     at: dict[int, tuple[int, int]] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            at[id(parameter)] = (len(at), number)
+    number = 0
+    for own in optimizers:
+        for group in own.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in at:
+                    index = next(i for i, leaf in enumerate(leaves) if leaf is parameter)
+                    raise ConfigError(FACTORY, layout.parameters[index].name, TWICE)
+                at[id(parameter)] = (len(at), number)
+            number += 1
     known = {id(leaf) for leaf in leaves}
     if at.keys() - known:
         right = "its optimizer holds tensors that are not those it was given"

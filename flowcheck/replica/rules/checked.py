@@ -27,6 +27,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     """layout: of the job's parameters, where a stated model tells them; else what depends on them
     is checked once the job is learned. Raises ConfigError with the key."""
     plain = config.name.lower() in _KNOWN and not (config.arguments or config.groups)
+    parts = config.parts
     if config.name == "none" or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
     from flowcheck.replica.rules.classes import arguments_of, check_keys, group_arguments
@@ -35,15 +36,17 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     from flowcheck.replica.rules.states import states_of
 
     if config.factory is None:
-        check_keys(config)
-        arguments_of(config)
-        for group in config.groups:
-            group_arguments(config, group)
+        for part in parts:
+            check_keys(part)
+            arguments_of(part)
+            for group in part.groups:
+                group_arguments(part, group)
     if layout is not None:
         states_of(config, stepped_layout(config, layout))
         Settings(config, layout)
     elif config.factory is None:
-        alone = msgspec.structs.replace(config, groups=(), master_dtype=None, scaler=None)
         any_layout = Layout.of_shapes([(2, 2)])
-        states_of(alone, any_layout)
-        Settings(alone, any_layout)
+        for part in parts:
+            alone = msgspec.structs.replace(part, groups=(), master_dtype=None, scaler=None)
+            states_of(alone, any_layout)
+            Settings(alone, any_layout)

@@ -6,7 +6,7 @@ optimizer's step is skipped: the step of the stream changes nothing but the scal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -36,11 +36,12 @@ def check_scaler(config: OptimizerConfig, inner: Layout) -> None:
 
 def scaled_step(
     config: OptimizerConfig,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     numbers: np.ndarray,
     clip: Callable[[], None],
-) -> bool:
-    """Unscales, clips, steps and updates the scale, as scripts do; False: the step was skipped.
+) -> list[bool]:
+    """Unscales, clips, steps and updates the scale, as scripts do. [optimizer] False: its step was
+    skipped, as one of its own gradients was inf or NaN.
 
     numbers: optimizers.SCALER_NUMBERS, float64, in place. Gradients are set and in place.
     """
@@ -49,16 +50,20 @@ def scaled_step(
     scaler = _scaler(stated, numbers)
     unscale = clips(config) if stated.unscale is None else stated.unscale
     if unscale:
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
     clip()
-    scaler.step(optimizer)
+    stepped = []
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+        found = scaler._found_inf_per_device(optimizer)
+        stepped.append(not any(float(inf) for inf in found.values()))
     scaler.update()
     before, now = numbers[0], scaler.get_scale()
     told = scaler.state_dict()
     numbers[0], numbers[1] = now, told["_growth_tracker"]
-    skipped = now < before
-    numbers[2] += skipped
-    return not skipped
+    numbers[2] += now < before
+    return stepped
 
 
 def _scaler(stated: ScalerConfig, numbers: np.ndarray) -> torch.amp.GradScaler:

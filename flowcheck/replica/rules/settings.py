@@ -16,11 +16,15 @@ from torch.optim import lr_scheduler
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules.building import FACTORY, Built, build
+from flowcheck.replica.rules.building import FACTORY, Built, Place, build
 from flowcheck.replica.rules.classes import REFUSED
 from flowcheck.replica.user_code import callable_at, in_words
 
 KEY = "optimizer.schedule"
+SKIPS = (
+    "of several optimizers a scale skips those alone whose gradients have an inf or NaN: which of "
+    "them the schedules follow is not told; let them step behind every iteration"
+)
 PLAIN = ("sgd", "adam", "adamw")
 
 Group = dict[str, Any]
@@ -37,21 +41,26 @@ class Settings:
         self._begin()
 
     def _begin(self) -> None:
-        self.built = _stand_ins(self._config, self._layout)
-        self._scheduler = self.built.scheduler
-        if self._config.schedule is not None:
-            self._scheduler = _scheduler_of(self._config, self.built.optimizer)
-        if self._scheduler is not None:
-            _check_kind(self._scheduler, self._config)
-            self.built.optimizer._opt_called = True  # type: ignore[attr-defined]
-        self._steps = 0
+        config = self._config
+        self.built = built = _stand_ins(config, self._layout)
+        made = list(built.schedulers)
+        for number, part in enumerate(config.parts):
+            if part.schedule is not None:
+                made[number] = _scheduler_of(part, built.optimizers[number])
+        if len(made) > 1 and config.scaler is not None and not config.schedule_when_skipped:
+            raise ConfigError("optimizer.schedule_when_skipped", False, SKIPS)
+        for optimizer, scheduler in zip(built.optimizers, made, strict=True):
+            if scheduler is not None:
+                _check_kind(scheduler, config)
+                optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._schedulers, self._steps = made, 0
         self._check()
 
     def at(self, events: int) -> list[Group]:
         """By torch's groups, of the step that follows so many events. Raises ConfigError where the
         user's schedule gives no number."""
         self._to(events)
-        groups = self.built.optimizer.param_groups
+        groups = self.built.groups
         return [{k: _own(v) for k, v in group.items() if k != "params"} for group in groups]
 
     def of_each(self, events: int) -> list[Group]:
@@ -63,12 +72,12 @@ class Settings:
     def rate(self, events: int) -> float:
         """Of the first group."""
         self._to(events)
-        return float(self.built.optimizer.param_groups[0]["lr"])
+        return float(self.built.groups[0]["lr"])
 
-    def scheduler(self, events: int) -> dict[str, Any] | None:
-        """Its state_dict(); None without one."""
+    def schedulers(self, events: int) -> list[dict[str, Any] | None]:
+        """[optimizer] its scheduler's state_dict(); None without one."""
         self._to(events)
-        return None if self._scheduler is None else self._scheduler.state_dict()
+        return [None if own is None else own.state_dict() for own in self._schedulers]
 
     @property
     def plain(self) -> bool:
@@ -80,7 +89,7 @@ class Settings:
 
     def _to(self, events: int) -> None:
         wanted = events // self._config.schedule_every
-        if self._scheduler is None:
+        if not any(self._schedulers):
             return
         if wanted < self._steps:
             self._begin()
@@ -89,7 +98,8 @@ class Settings:
             warnings.simplefilter("ignore")
             while self._steps < wanted:
                 try:
-                    self._scheduler.step()
+                    for own in filter(None, self._schedulers):
+                        own.step()
                 except Exception as error:  # the user's code may raise anything
                     raise ConfigError(*self._named(), in_words(error)) from error
                 self._steps += 1
@@ -97,7 +107,7 @@ class Settings:
             self._check()
 
     def _check(self) -> None:
-        for group in self.built.optimizer.param_groups:
+        for group in self.built.groups:
             try:
                 good = math.isfinite(group["lr"])
             except TypeError:
@@ -106,8 +116,9 @@ class Settings:
                 raise ConfigError(*self._named(), f"gave {group['lr']!r} at {self._steps}")
 
     def _named(self) -> tuple[str, object]:
-        if self._config.schedule is not None:
-            return KEY, self._config.schedule
+        stated = [part.schedule for part in self._config.parts if part.schedule is not None]
+        if stated:
+            return KEY, ", ".join(stated)
         return FACTORY, self._config.factory
 
 
@@ -116,11 +127,11 @@ def events_of(config: OptimizerConfig, step: int, skipped: int) -> int:
     return step if config.schedule_when_skipped else step - skipped
 
 
-def numbering(config: OptimizerConfig, layout: Layout) -> tuple[int, ...] | None:
+def numbering(config: OptimizerConfig, layout: Layout) -> tuple[Place, ...] | None:
     """[parameter] torch's number of it; None: all are of one group, in registration order."""
-    if config.factory is None and not config.groups:
+    if config.factory is None and not config.groups and not config.each:
         return None
-    return _stand_ins(config, layout).order
+    return _stand_ins(config, layout).places
 
 
 def _stand_ins(config: OptimizerConfig, layout: Layout) -> Built:
@@ -132,7 +143,8 @@ def _stand_ins(config: OptimizerConfig, layout: Layout) -> Built:
         shape = p.shape if config.factory is not None else (1,) * len(p.shape)
         tensors.append(one.expand(shape) if shape else one[0].clone())
     built = build(config, layout, tensors)
-    built.optimizer.state.clear()  # Adagrad makes its own at once, in the shapes above
+    for own in built.optimizers:
+        own.state.clear()  # Adagrad makes its own at once, in the shapes above
     return built
 
 
@@ -187,7 +199,7 @@ def _check_kind(scheduler: lr_scheduler.LRScheduler, config: OptimizerConfig) ->
     for each in own:
         name = type(each).__name__
         if name.lower() in REFUSED:
-            key = KEY if config.schedule is not None else FACTORY
+            key = KEY if config.factory is None else FACTORY
             raise ConfigError(key, name, REFUSED[name.lower()])
 
 

@@ -75,9 +75,9 @@ def _states_of(keyed: _Keyed) -> States:
     except ConfigError:  # fused kernels know no meta device
         tensors = [_flat(p, layout) for p in layout.parameters]
         built = build(config, layout, tensors)
-    optimizer = built.optimizer
-    leaves = [leaf for group in optimizer.param_groups for leaf in group["params"]]
-    eager = any(optimizer.state.get(leaf) for leaf in leaves)
+    leaves, of = built.leaves, built.of_parameters
+    eager = any(own.state for own in built.optimizers)
+    groups = built.groups
     kinds: list[dict[str, Kind]] = [{} for _ in layout.parameters]
     known: dict[object, dict[str, Kind]] = {}
     for index, p in enumerate(layout.parameters):
@@ -86,25 +86,24 @@ def _states_of(keyed: _Keyed) -> States:
         group = built.group_of[index]
         key = (group, p.shape, p.stride, layout.dtype_of(p))
         if key not in known:
-            known[key] = (
-                _made(optimizer.state[leaves[built.order[index]]], p)
-                if eager
-                else _stepped(optimizer, group, p, layout)
-            )
+            own = of[index]
+            assert own is not None
+            held = own.state.get(leaves[built.order[index]])
+            known[key] = _made(held, p) if held else _stepped(own, groups[group], p, layout)
         kinds[index] = known[key]
     return States(tuple(kinds), eager)
 
 
 def _stepped(
-    optimizer: torch.optim.Optimizer, group: int, parameter: Parameter, layout: Layout
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
 ) -> dict[str, Kind]:
     """The states of one parameter after a step of its group alone."""
     failed: Exception | None = None
     for make, device in ((torch.empty, "meta"), (torch.zeros, "cpu")):
         leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
         leaf.grad = _like(parameter, layout, make, device)
-        for number, own in enumerate(optimizer.param_groups):
-            own["params"] = [leaf] if number == group else []
+        for own in optimizer.param_groups:
+            own["params"] = [leaf] if own is group else []
         optimizer.state.clear()
         try:
             optimizer.step()

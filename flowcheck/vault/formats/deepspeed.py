@@ -38,6 +38,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     groups cannot hold, the parameter named."""
     if options.stage not in (0, 1, 2):
         raise ConfigError("--zero", options.stage, "is 0, 1 or 2: stage 3 is not written")
+    _refuse_several(parts)
     step = parts.given.step
     place = folder / f"global_step{step}"
     place.mkdir()
@@ -100,6 +101,12 @@ def _groups(parts: Parts) -> list[list[str]]:
 def _shapes(parts: Parts) -> list[OrderedDict[str, torch.Size]]:
     model = parts.given.model
     return [OrderedDict((name, model[name].shape) for name in names) for names in _groups(parts)]
+
+
+def _refuse_several(parts: Parts) -> None:
+    if parts.given.among is not None:
+        count = len(parts.given.among.groups)
+        raise StateError(f"DeepSpeed keeps the state of one optimizer, the job has {count}")
 
 
 def _part(parts: Parts, options: Options, rank: int) -> dict[str, Any]:

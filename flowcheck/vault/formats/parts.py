@@ -143,8 +143,8 @@ def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, 
         if part not in PARTS:
             raise ConfigError("--keys", part, f"is one of {', '.join(PARTS)}")
     given = parts.given
-    optimizer: dict[str, Any] | None = given.optimizer
-    if named and optimizer is not None:
+    optimizer = given.optimizers
+    if named and optimizer is not None:  # torch's get_optimizer_state_dict has all in one as well
         optimizer = {"state": parts.named_states, "param_groups": parts.named_groups}
     found: dict[str, Any] = {
         "model": dict(parts.model),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from flowcheck.config import GroupConfig, OptimizerConfig
+from flowcheck.config import EachConfig, GroupConfig, OptimizerConfig
 from flowcheck.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.rules.optimizers import fingerprint
 
@@ -36,6 +36,9 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "factory_arguments": [{"rate": 0.1}],
         "arguments": [{"alpha": 0.9}],
         "groups": [(GroupConfig(parameters=("*.bias",), weight_decay=0.0),)],
+        "each": [
+            (EachConfig(name="muon", parameters="rest", learning_rate=rate),) for rate in (0.1, 0.2)
+        ],
         "schedule_every": [2],
         "schedule_when_skipped": [False],
         "clip_norm_type": [1.0],

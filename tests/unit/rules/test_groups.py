@@ -201,7 +201,8 @@ def test_groups_that_do_not_fit_are_refused_with_the_key(
     ("body", "sentence"),
     [
         ("return 3", "returned 3: it must return the optimizer"),
-        ("return [torch.optim.SGD(ps), torch.optim.Adam(ps)]", "returned 2 optimizers"),
+        ("return [torch.optim.SGD(ps), torch.optim.Adam(ps)]", "is in two of its optimizers"),
+        ("return torch.optim.SGD(ps), 'adam'", "it must return the optimizer"),
         ("return torch.optim.SGD([torch.zeros(1)])", "holds tensors that are not those it was"),
         ("raise KeyError('x')", "KeyError: 'x'"),
         (
