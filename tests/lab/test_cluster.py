@@ -16,7 +16,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 from support.cabling import ROCE_PORT, Tap, roce_frame
-from support.switches import NEEDS_OVS, SWITCHES
+from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME, SWITCHES
 from support.wireshark import tshark
 
 from flowcheck.lab import cluster as lab
@@ -175,6 +175,7 @@ def test_hidden_files(tmp_path: Path) -> None:
 
 
 @NEEDS_OVS
+@ONE_OVS_AT_A_TIME
 @pytest.mark.parametrize("mtu", MTUS)
 def test_erspan(mtu: int, tmp_path: Path) -> None:
     """Open vSwitch's own tunnel, decoded by tshark; the frames inside are the frames sent."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.leftovers import leftovers_of
+from support.leftovers import leftovers_of, settings
 from support.switches import OVS, SWITCHES
 
 from flowcheck.lab import cluster as lab
@@ -23,8 +23,8 @@ pytestmark = [
 NAME = f"c{os.getpid()}"
 
 
-def leftovers() -> dict[str, object]:
-    return leftovers_of(NAME)
+def leftovers(switch: str = "bridge") -> dict[str, object]:
+    return leftovers_of(NAME) | ({"settings": settings()} if switch == "ovs" else {})
 
 
 DYING = """
@@ -43,7 +43,6 @@ sys.setprofile(None)
 print(calls)
 """
 """Dies at the limit-th call or return of any function, C's included."""
-KILLS = 20
 
 
 def up_until(limit: int, switch: str) -> subprocess.CompletedProcess[str]:
@@ -57,33 +56,34 @@ def up_until(limit: int, switch: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(170)
+@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_killed_anywhere(switch: str) -> None:
-    before = leftovers()
+def test_killed_anywhere(switch: str, kills: int) -> None:
+    before = leftovers(switch)
     whole = up_until(0, switch)
     assert whole.returncode == 0, whole.stderr
-    assert leftovers() != before
+    assert leftovers(switch) != before
     assert lab.down(NAME)
-    assert leftovers() == before
+    assert leftovers(switch) == before
     calls = int(whole.stdout)
     seed = random.randrange(1 << 32)
     chosen = random.Random(seed)
     dirty = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         limit = chosen.randrange(1, calls)
         died = up_until(limit, switch)
         assert died.returncode == -signal.SIGKILL, (seed, limit, died.stderr)
-        dirty += leftovers() != before
+        dirty += leftovers(switch) != before
         lab.down(NAME)
-        assert leftovers() == before, (seed, limit)
+        assert leftovers(switch) == before, (seed, limit)
         assert not lab.down(NAME)
-    assert dirty > KILLS // 2
+    assert dirty > kills // 3
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_killed_by_the_clock(switch: str) -> None:
     """The command as an operator starts it, killed from outside, and `down` at once."""
-    before = leftovers()
+    before = leftovers(switch)
     command = [sys.executable, "-m", "flowcheck", "lab"]
     for tenths in range(1, 8):
         process = subprocess.Popen(
@@ -96,13 +96,13 @@ def test_killed_by_the_clock(switch: str) -> None:
         # Not waited for: `down` has to cope with an `up` that is still dying.
         lab.down(NAME)
         process.wait(10)
-        assert leftovers() == before
+        assert leftovers(switch) == before
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `down` that dies after any namespace is finished by the next one."""
-    before = leftovers()
+    before = leftovers(switch)
     cluster = lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]
     real = namespaces.remove
     for count in range(len(cluster.namespaces)):
@@ -118,16 +118,16 @@ def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
             lab.down(NAME)
     monkeypatch.undo()
     assert lab.down(NAME)
-    assert leftovers() == before
+    assert leftovers(switch) == before
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_down_without_a_readable_state(switch: str) -> None:
-    before = leftovers()
+    before = leftovers(switch)
     lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]
     Path("/run/flowcheck/lab", f"{NAME}.json").write_text('{"of": "another release"}')
     assert lab.down(NAME)
-    assert leftovers() == before
+    assert leftovers(switch) == before
 
 
 def test_down_ends_what_runs_there() -> None:
@@ -160,12 +160,12 @@ def test_another_life_of_a_pid_is_spared() -> None:
 
 @pytest.mark.parametrize("switch", [OVS])
 def test_settings_are_put_back_by_the_last(switch: str) -> None:
-    before = leftovers()["settings"]
+    before = settings()
     for name in (NAME, f"{NAME}b"):
         lab.up(lab.Cluster(name=name, switch=switch))  # type: ignore[arg-type]
-    raised = leftovers()["settings"]
+    raised = settings()
     assert raised != before
     lab.down(NAME)
-    assert leftovers()["settings"] == raised
+    assert settings() == raised
     lab.down(f"{NAME}b")
-    assert leftovers()["settings"] == before
+    assert settings() == before

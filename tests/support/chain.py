@@ -77,15 +77,16 @@ def wait_until(done: Callable[[], bool], limit_s: float, what: str) -> float:
     return time.monotonic() - began_s
 
 
-def slowed(source: Path, target: Path, *, frame_every_s: float) -> int:
-    """The same frames at an even pace, as a pcap file; how many."""
+def slowed(source: Path, target: Path, *, frame_every_s: float, behind: int = 0) -> int:
+    """The same frames as a pcap file, the first `behind` of them at once and the others at an even
+    pace; how many."""
     frame = ffi.new("struct fc_pcap_frame *")
     count = 0
     with PcapSource(source) as pcap, target.open("wb") as out:
         # pcap with nanoseconds: magic, version 2.4, zone, accuracy, snap length, Ethernet
         out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262144, 1))
         while lib.fc_pcap_next(pcap.handle, frame) == 1:
-            when_ns = 10**18 + int(count * frame_every_s * 1e9)
+            when_ns = 10**18 + int(max(0, count - behind) * frame_every_s * 1e9)
             seconds, ns = divmod(when_ns, 10**9)
             out.write(struct.pack("<IIII", seconds, ns, frame.frame_bytes, frame.wire_bytes))
             out.write(bytes(ffi.buffer(frame.bytes, frame.frame_bytes)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def leftovers_of(name: str) -> dict[str, object]:
-    """What the machine has of cluster name, and the settings a cluster may change."""
+    """What the machine has of cluster name."""
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
     commands = [
@@ -28,7 +28,10 @@ def leftovers_of(name: str) -> dict[str, object]:
         ],
         "links": sorted(line.split()[1] for line in links.stdout.splitlines()),
         "processes": [one for one in commands if f"lab/{name}/" in one],
-        "settings": [
-            Path("/proc/sys/net/core", key).read_text() for key in ("rmem_default", "rmem_max")
-        ],
     }
+
+
+def settings() -> list[str]:
+    """What a cluster with Open vSwitch may change for the whole machine; such clusters of tests
+    that run side by side share one worker."""
+    return [Path("/proc/sys/net/core", key).read_text() for key in ("rmem_default", "rmem_max")]

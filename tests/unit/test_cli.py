@@ -1,12 +1,17 @@
 """The verbs' words: help that teaches, one sentence and exit code 2 for what can be mended."""
 
+import io
 import json
+import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from flowcheck import cli
 from flowcheck.errors import FlowCheckError
 
 VERBS = (
@@ -16,15 +21,20 @@ VERBS = (
 
 
 def flowcheck(*words: str | Path) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
-    )
-    return done.returncode, done.stdout, done.stderr
+    """The console script in this process, which has what it imports."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv = ["flowcheck", *map(str, words)]
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch.object(sys, "argv", argv),
+        patch.dict(os.environ, {"COLUMNS": "200"}),
+    ):
+        try:
+            cli.main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return code, out.getvalue(), err.getvalue()
 
 
 def refused(*words: str | Path) -> str:
@@ -38,8 +48,10 @@ def refused(*words: str | Path) -> str:
 
 
 def test_help_teaches_with_examples_and_names_every_verb() -> None:
-    code, out, _ = flowcheck("--help")
-    assert code == 0
+    """As a user starts it."""
+    command = [sys.executable, "-m", "flowcheck", "--help"]
+    environment = os.environ | {"COLUMNS": "200"}
+    out = subprocess.check_output(command, text=True, timeout=60, env=environment)
     assert "flowcheck replay capture.pcapng --optimizer adamw" in out
     assert "flowcheck up job.toml" in out
     for verb in VERBS:
@@ -220,9 +232,10 @@ def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) ->
         '[[source]]\nfile = "x"\n[ring]\nslots = 2\n[staging]\nsize_bytes = 1_048_576\n'
         '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
     )
-    code, _, err = flowcheck("up", job, "--run", deep)
-    assert code == 2
-    assert "a socket path may have 107 bytes" in err
+    command = [sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(deep)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "a socket path may have 107 bytes" in done.stderr
 
 
 def test_all_our_errors_are_of_one_family() -> None:
