@@ -10,7 +10,7 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.strict import Section, at_least
 from flowcheck.wire.job import Parameter
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.stated import Stated, Tensor
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 """Of the dtypes a replica may hold, by torch's names."""
@@ -42,6 +42,11 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """And this."""
     parameters: tuple[Parameter, ...] = ()
     """Those that take gradients, in registration order: what the factory gave, or as stated."""
+    everything: tuple[Tensor, ...] = ()
+    """Frozen parameters and buffers as well, as the start-up broadcasts have them: what the factory
+    gave, or as stated."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """Of the module's state_dict, each with its tensor's name in `everything`."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()
     """Of the gradients that a trainer without DistributedDataParallel sums, one by one or in flat
     buffers, where sizes leave it open; or all names in that order."""
@@ -54,7 +59,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
             order = tuple(every if self.order == "registration" else reversed(every))
         else:
             order = tuple(self.names.index(name) for name in self.order) if self.names else ()
-        return Stated(parameters=self.parameters, order=order) if self.parameters else None
+        if not self.parameters:
+            return None
+        return Stated(parameters=self.parameters, everything=self.everything, order=order)
 
     def __post_init__(self) -> None:
         if self.factory_arguments and self.factory is None:

@@ -115,6 +115,8 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Parameter groups with settings of their own; none: one of all."""
     each: tuple[EachConfig, ...] = ()
     """Several optimizers over one model, as Muon beside AdamW; in place of a name."""
+    takes_frozen: bool = False
+    """It was given frozen parameters as well, AdamW(model.parameters()), and numbers them too."""
     schedule: str | None = None
     """A class of torch.optim.lr_scheduler ("OneCycleLR"), or LambdaLR's function: "file.py:factory"
     or "package.module:factory", called with `schedule_arguments`, which returns the factor by

@@ -50,6 +50,10 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     ):
         raise ConfigError("optimizer.torch", optimizer.torch, 'state it as "2.10" or "2.10.0"')
     _check_clips(optimizer)
+    several = optimizer.groups or optimizer.each or optimizer.factory is not None
+    if optimizer.takes_frozen and several:
+        right = "is of an optimizer of one group: which frozen parameters several have is not told"
+        raise ConfigError("optimizer.takes_frozen", True, right)
     for table, groups in (
         ("optimizer.each", optimizer.each),
         *(("optimizer.groups", part.groups) for part in optimizer.parts),

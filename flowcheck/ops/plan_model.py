@@ -11,19 +11,10 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.replica.user_code import callable_at, in_words
 from flowcheck.wire.job import Parameter
+from flowcheck.wire.stated import Tensor
 
 if TYPE_CHECKING:
     import torch
-
-
-class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter or a buffer by its name."""
-
-    name: str
-    wire: Parameter
-    """Sizes and strides in elements, the type, bytes of an element."""
-    trains: bool = True
-    """False: frozen, or a buffer; it has no gradient."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +24,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[Tensor, ...]
     """Parameters, frozen ones in their places."""
     buffers: tuple[Tensor, ...]
+    keys: tuple[tuple[str, str], ...] = ()
+    """Of the module's state_dict, in its order, and whose name that tensor has here: a tied weight
+    has several keys, a buffer that is not persistent none."""
     ready: tuple[int, ...] | None = None
     """Trained parameters in the order in which a backward pass made their gradients; None: no
     backward pass was made."""
@@ -69,9 +63,11 @@ def load_model(
             module = module.to(_type_of(dtype))
         _refuse(key, where, module)
         tensors = tuple(_tensor(n, p, p.requires_grad) for n, p in module.named_parameters())
-        buffers = tuple(_tensor(n, b, False) for n, b in module.named_buffers())
+        buffers = tuple(_tensor(n, b, False, buffer=True) for n, b in module.named_buffers())
+        keys = _keys(module)
         ready = None if loss is None else _ready_order(loss, module)
-    return Model(name=type(module).__name__, tensors=tensors, buffers=buffers, ready=ready)
+    name = type(module).__name__
+    return Model(name=name, tensors=tensors, buffers=buffers, keys=keys, ready=ready)
 
 
 def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -115,14 +111,22 @@ def _refuse(key: str, where: str, module: torch.nn.Module) -> None:
         raise ConfigError(key, where, "no parameter requires a gradient")
 
 
-def _tensor(name: str, tensor: torch.Tensor, trains: bool) -> Tensor:
+def _keys(module: torch.nn.Module) -> tuple[tuple[str, str], ...]:
+    """(key of its state_dict, name of that tensor)."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    of = {id(tensor): name for name, tensor in named}
+    held = module.state_dict(keep_vars=True)
+    return tuple((key, of[id(value)]) for key, value in held.items() if id(value) in of)
+
+
+def _tensor(name: str, tensor: torch.Tensor, trains: bool, *, buffer: bool = False) -> Tensor:
     wire = Parameter(
         sizes=tuple(tensor.size()),
         strides=tuple(tensor.stride()),
         element_bytes=tensor.element_size(),
         dtype=str(tensor.dtype).removeprefix("torch."),
     )
-    return Tensor(name=name, wire=wire, trains=trains)
+    return Tensor(name=name, wire=wire, trains=trains, buffer=buffer)
 
 
 def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:

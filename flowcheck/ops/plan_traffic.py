@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.plan_model import Model, Tensor
+from flowcheck.ops.plan_model import Model
 from flowcheck.wire import ddp
 from flowcheck.wire.buckets import CAP_BYTES, FIRST_CAP_BYTES
 from flowcheck.wire.job import MAP_BYTES
+from flowcheck.wire.stated import Tensor
 from flowcheck.wire.terms import Kind
 
 ORDER, USED_MAP = "bucket order", "map of used parameters"

@@ -36,7 +36,13 @@ def with_factory(model: ModelConfig) -> ModelConfig:
         wrong = next((name for name in model.order if name not in names), model.order[0])
         right = f"the order must have each name of {model.factory} once"
         raise ConfigError("model.order", wrong, right)
-    return msgspec.structs.replace(model, names=names, parameters=parameters)
+    return msgspec.structs.replace(
+        model,
+        names=names,
+        parameters=parameters,
+        everything=(*made.tensors, *made.buffers),
+        keys=made.keys,
+    )
 
 
 def check_rules(config: JobConfig) -> None:

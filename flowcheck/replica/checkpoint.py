@@ -2,6 +2,7 @@
 
 step-N/model.safetensors       every parameter by name, in its shape, contiguous
 step-N/optimizer.safetensors   "<parameter name>/<torch's state name>"; empty before the first step
+step-N/beside.safetensors      frozen parameters and buffers, where a stated model has any
 step-N/averages.safetensors    moving averages, where the trainer keeps any
 step-N/masters.safetensors     what the optimizer steps in their place, where it does
 step-N/manifest.json           what it is, all sums, and what is no tensor; written last
@@ -34,10 +35,13 @@ from flowcheck.replica.files.plain import to_plain
 from flowcheck.replica.files.sums import Sums
 from flowcheck.replica.files.tensorfile import write_tensors
 from flowcheck.replica.given import Given, given
+from flowcheck.replica.kept import beside as besides
+from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.kept.snapshot import Snapshot, in_place
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.loading import (
     AVERAGES,
+    BESIDE,
     MASTERS,
     MODEL,
     OPTIMIZER,
@@ -104,7 +108,7 @@ def write(step: Given, folder: Path, layout: Layout) -> Manifest:
             digest=step.digest,
             torch_version=str(torch.__version__),
             kind=PARAMETERS_ONLY if step.optimizer is None else FULL,
-            older=step.older,
+            older=step.older | step.beside.older(step.step),
             files=sums.files(),
             tensors=sums.tensors(),
             evidence=step.evidence,
@@ -123,8 +127,12 @@ def write_files(step: Given, folder: Path, layout: Layout, sums: Sums) -> dict[s
     for name, held in ((AVERAGES, step.averages), (MASTERS, step.masters)):
         if held is not None:
             write_tensors(folder / name, held, sums, part=name.removesuffix(SUFFIX) + "/")
+    if step.beside.tensors:
+        write_tensors(folder / BESIDE, step.beside.tensors, sums, part="beside/")
+    beside = besides.to_plain(step.beside) if step.beside.keys else None
     groups = None if step.optimizer is None else step.optimizer["param_groups"]
     rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
+    rest["beside"] = beside
     counts = {"averaged": step.averaged or None, "taken": step.taken if step.scaler else None}
     several = step.among and {"groups": list(step.among.groups), "keys": list(step.among.keys)}
     plain = {"param_groups": groups, "numbers": numbers_of(step), "several": several}
@@ -158,5 +166,9 @@ def _tensors_of(
 def _in_place(replica: Replica) -> Snapshot:
     """The newest step over the replica's own memory: good until it takes the next."""
     return in_place(
-        replica.commit, replica.description, replica.optimizer, dict(replica.sections())
+        replica.commit,
+        replica.description,
+        replica.optimizer,
+        dict(replica.sections()),
+        read_beside(replica.path),
     )

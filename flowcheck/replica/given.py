@@ -13,6 +13,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.among import Among
+from flowcheck.replica.kept.beside import NOTHING, Beside
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
@@ -30,7 +31,8 @@ class Given:
     rule: OptimizerConfig
     """What took the steps."""
     model: dict[str, torch.Tensor]
-    """Parameters by the trainer's names, registration order, as the module holds them."""
+    """Parameters that take steps by the trainer's names, registration order, as the module holds
+    them."""
     optimizer: dict[str, Any] | None
     """torch.optim.Optimizer.state_dict(): {"state": {number: {name: tensor}}, "param_groups"}, in
     torch's own order of groups; None where the wire carries no optimizer state. Of several all
@@ -54,6 +56,8 @@ class Given:
     """Steps of the optimizer alone: what its own counters show."""
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
+    beside: Beside = NOTHING
+    """The rest of the module, where it is stated."""
     evidence: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     """What no observation could have contradicted."""
@@ -76,6 +80,8 @@ def given(
     if not snapshot.parameters_only:
         settings = Settings(config, stepped_layout(config, snapshot.layout))
         optimizer, order = _optimizer(snapshot, settings), settings.built.order
+        if config.takes_frozen and snapshot.beside.frozen:
+            optimizer, order = _over_all(snapshot, optimizer)
         among = _among(settings)
         schedulers = settings.schedulers(events_of(config, snapshot.step, more.skipped))
         scheduler = schedulers[0]
@@ -96,6 +102,7 @@ def given(
         averaged=more.averaged,
         taken=snapshot.step - more.skipped,
         older=snapshot.older,
+        beside=snapshot.beside,
         evidence=evidence,
         assumed=assumed,
     )
@@ -118,6 +125,19 @@ def _optimizer(snapshot: Snapshot, settings: Settings) -> dict[str, Any]:
     for place, group in enumerate(groups):
         group["params"] = [number for number, i in at if built.group_of[i] == place]
     return {"state": state, "param_groups": groups}
+
+
+def _over_all(
+    snapshot: Snapshot, optimizer: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The same state where the trainer's optimizer was given frozen parameters as well: torch
+    numbers all that it was given, and keeps no state of those without a gradient."""
+    at = {name: number for number, name in enumerate(snapshot.beside.registered)}
+    order = tuple(at[name] for name in snapshot.parameters)
+    state = {order[number]: own for number, own in optimizer["state"].items()}
+    (group,) = optimizer["param_groups"]
+    whole = {"state": state, "param_groups": [{**group, "params": list(range(len(at)))}]}
+    return whole, order
 
 
 def _scaler(snapshot: Snapshot) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from flowcheck.errors import StateError
@@ -19,6 +21,11 @@ class Held:
     def __init__(self, state: StateFile) -> None:
         self._state: StateFile | None = state
         self.layout: Layout = state.description.layout
+
+    @property
+    def path(self) -> Path:
+        """Of the state file."""
+        return self._open.path
 
     @property
     def commit(self) -> Commit:

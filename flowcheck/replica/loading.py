@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,14 @@ from flowcheck.replica.files.manifest import (
 from flowcheck.replica.files.plain import from_plain
 from flowcheck.replica.files.sums import Known
 from flowcheck.replica.files.tensorfile import read_tensors
+from flowcheck.replica.kept import beside as besides
+from flowcheck.replica.kept.beside import NOTHING, Beside
 from flowcheck.replica.kept.snapshot import More, Snapshot
 from flowcheck.replica.rules.building import build
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+BESIDE = "beside.safetensors"
 AVERAGES = "averages.safetensors"
 MASTERS = "masters.safetensors"
 
@@ -41,11 +44,18 @@ class Checkpoint:
     parameters: dict[str, torch.Tensor]
     states: tuple[dict[str, Any], ...]
     more: More = field(default_factory=More)
+    beside: Beside = NOTHING
+
+    @property
+    def model(self) -> dict[str, torch.Tensor]:
+        """The module's state_dict, as far as it is known."""
+        return self.beside.state_dict(self.parameters)
 
     @property
     def known(self) -> Known:
         """Sums of its tensors, which were checked."""
         named = {f"model/{name}": value for name, value in self.parameters.items()}
+        named |= {f"beside/{name}": value for name, value in self.beside.tensors.items()}
         for name, state in zip(self.parameters, self.states, strict=True):
             named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
         return {
@@ -103,7 +113,8 @@ def load(folder: Path) -> Checkpoint:
     for name, more in from_plain(manifest.plain.get("state") or {}).items():
         states[name].update(more)
     parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
-    return Checkpoint(manifest, parameters, tuple(states.values()), _more(folder, manifest))
+    more_of, beside = _more(folder, manifest), _beside(folder, manifest)
+    return Checkpoint(manifest, parameters, tuple(states.values()), more_of, beside)
 
 
 def snapshot_of(folder: Path) -> Snapshot:
@@ -124,9 +135,18 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
         manifest.optimizer,
         kept.parameters,
         kept.states,
-        manifest.older,
+        {name: step for name, step in manifest.older.items() if name in kept.parameters},
         kept.more,
+        kept.beside,
     )
+
+
+def _beside(folder: Path, manifest: Manifest) -> Beside:
+    told = manifest.plain.get("beside")
+    if told is None:
+        return NOTHING
+    tensors = read_tensors(folder / BESIDE) if BESIDE in manifest.files else {}
+    return replace(besides.from_plain(told), tensors=tensors)
 
 
 def _more(folder: Path, manifest: Manifest) -> More:

@@ -25,6 +25,12 @@ class LearnedFiles:
         return self.learned_folder / "weights.bin"
 
     @property
+    def beside_weights(self) -> Path:
+        """Frozen parameters and buffers that were broadcast with them, back to back in the order
+        of the stated model ([model] everything), bytes in index order."""
+        return self.learned_folder / "beside.bin"
+
+    @property
     def successor(self) -> Path:
         """A later incarnation of the job: a folder like `learned_folder`, which appears whole,
         after the first one's last step; it goes into `history` when that one is followed."""

@@ -139,6 +139,7 @@ class Learner:
             messages=reading.seen.messages,
             flows=found.flows,
             beside=found.beside,
+            beside_weights=found.beside_weights,
         )
 
     def forget(self) -> None:

@@ -45,6 +45,8 @@ class Outcome:
 
     job: Job | None = None
     weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """As of `Weights.beside`."""
     numbers: dict[Named, int] = field(default_factory=dict, repr=False)
     why_not: tuple[str, ...] = ()
     others: tuple[FlowKey, ...] = ()
@@ -138,6 +140,7 @@ def outcome_of(reading: Reading) -> Outcome:
     return Outcome(
         job=reading.job,
         weights=weights.result,
+        beside_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
         beside=len(others),

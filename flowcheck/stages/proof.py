@@ -35,6 +35,9 @@ class Proof:
     """Of the job, both directions of each of its connections."""
     beside: int = 0
     """Other data-parallel jobs that were read."""
+    beside_weights: NDArray[np.uint8] | None = None
+    """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
+    are none, or it is not stated."""
 
     def write(self, folder: Path) -> None:
         """Into a folder that is no job's yet."""
@@ -52,6 +55,8 @@ class Proof:
         # The job appears last: where it is, the weights are.
         if self.weights is not None:
             write_whole(folder / "weights.bin", self.weights.data)
+        if self.beside_weights is not None:
+            write_whole(folder / "beside.bin", self.beside_weights.data)
         write_whole(folder / "job.json", encode_job(self.job))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.replica.kept.beside import Beside, beside_of, write_beside
 from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.workers import Workers
@@ -70,7 +71,16 @@ def open_replica(
         leaves_out=leaves_out,
         workers=workers,
     )
+    if placing is None and config.model.keys and names_fit(job, config):
+        write_beside(run.replica, _beside(run, config, job))
     return _resting(run, made), placing
+
+
+def _beside(run: RunDir, config: JobConfig, job: Job) -> Beside:
+    """The rest of the stated model, with what the start-up broadcasts told of it."""
+    sent = run.beside_weights
+    held = np.fromfile(sent, np.uint8) if sent.exists() else None
+    return beside_of(config.model.everything, config.model.keys, held, job.still)
 
 
 def _resting(run: RunDir, replica: Replica) -> Replica:

@@ -71,7 +71,7 @@ def promote(run: RunDir, verdict: Verdict, shard: Shard) -> None:
     (run.learned_folder / "numbers").unlink(missing_ok=True)
     run.assumed.unlink(missing_ok=True)
     shard.clear()
-    for name in ("names", "numbers", run.weights.name):
+    for name in ("names", "numbers", run.weights.name, run.beside_weights.name):
         if (run.successor / name).exists():
             write_whole(run.learned_folder / name, (run.successor / name).read_bytes())
     followed = Incarnation(

@@ -36,10 +36,15 @@ def order_of(
     torch.distributed.checkpoint has names in place of numbers."""
     every = listed(optimizer)
     own: Sequence[Place] = range(len(layout.parameters)) if order is None else order
+    if order is None and len(optimizer["param_groups"]) == 1 and len(every) > len(own):
+        # It was given frozen parameters as well: it has a state of those alone that are stepped.
+        with_state = [number for number in every if number in optimizer["state"]]
+        every = with_state if len(with_state) == len(own) else every
     if len(every) != sum(place != -1 for place in own):
         raise StateError(
             f"{what}: its optimizer has {len(every)} parameters, "
-            f"the replica {len(layout.parameters)}"
+            f"the replica {len(layout.parameters)}; where frozen ones are among them, a file of "
+            "a later step tells which, as an optimizer has no state of those"
         )
     numbers: list[Number]
     if every and all(isinstance(number, str) for number in every):

@@ -172,6 +172,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """LL128's lines hold data one behind the other, as before NCCL 2.10."""
     never_used: tuple[int, ...] = ()
     """Parameters that no rank ever uses, by the one map of a static graph."""
+    still: tuple[int, ...] = ()
+    """Buffers, by their number among the stated model's, that no forward was seen to change."""
     evidence: tuple[str, ...] = ()
     """What was read, one sentence each."""
     assumed: tuple[str, ...] = ()

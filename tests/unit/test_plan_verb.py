@@ -17,11 +17,12 @@ from flowcheck.ops.plan_check import Found, check
 from flowcheck.ops.plan_cost import Wire, cost_of
 from flowcheck.ops.plan_match import Stated
 from flowcheck.ops.plan_memory import memory_of
-from flowcheck.ops.plan_model import Model, Tensor
+from flowcheck.ops.plan_model import Model
 from flowcheck.ops.plan_traffic import Options, Planned, traffic_of
 from flowcheck.optimizer import OptimizerConfig
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.learn import Collective
+from flowcheck.wire.stated import Tensor
 from flowcheck.wire.terms import Kind, Protocol, Rule, round_up
 
 RANKS = 4

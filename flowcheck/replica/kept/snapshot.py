@@ -18,6 +18,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.beside import NOTHING, Beside, read_beside
 from flowcheck.replica.kept.digest import state_digest, tensor_digests
 from flowcheck.replica.kept.header import Commit, Description
 from flowcheck.replica.kept.peek import ATTEMPTS, pinned, read_copy
@@ -64,6 +65,8 @@ class Snapshot:
     """Parameters that are of another step, and which."""
     more: More = field(default_factory=More)
     """What not every job has."""
+    beside: Beside = NOTHING
+    """The rest of the module, where it is stated."""
 
     @property
     def parameters_only(self) -> bool:
@@ -81,7 +84,7 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
         commit, description, sections = read_copy(path, step)
         _check_made_with(path, commit, optimizer)
         if _has_its_digest(commit, description, sections):
-            return _assembled(commit, description, optimizer, sections)
+            return _assembled(commit, description, optimizer, sections, read_beside(path))
     raise StateError(
         f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest; "
         "where replica.keep_bytes has room for one more version, a step stays while it is read"
@@ -104,7 +107,8 @@ def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Ite
                 raise StateError(
                     f"{path}: the bytes of step {found.commit.step} do not have their digest"
                 )
-            yield in_place(found.commit, found.description, optimizer, found.sections)
+            beside = read_beside(path)
+            yield in_place(found.commit, found.description, optimizer, found.sections, beside)
             if not found.still:
                 raise StateError(
                     f"{path}: step {found.commit.step} was overwritten while it was read, for "
@@ -131,12 +135,13 @@ def in_place(
     description: Description,
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
+    beside: Beside = NOTHING,
 ) -> Snapshot:
     """A step over the memory it lies in, not to be written."""
     with warnings.catch_warnings():
         # torch has no tensors that cannot be written, and says so of each.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _assembled(commit, description, optimizer, sections)
+        return _assembled(commit, description, optimizer, sections, beside)
 
 
 def _assembled(
@@ -144,6 +149,7 @@ def _assembled(
     description: Description,
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
+    beside: Beside,
 ) -> Snapshot:
     layout = description.layout
     held = have_state(description, sections, stepped=commit.has_optimizer_state)
@@ -169,4 +175,4 @@ def _assembled(
     )
     left = older(optimizer, layout, sections, commit.step)
     digest = commit.digest.hex()
-    return Snapshot(commit.step, digest, layout, optimizer, parameters, states, left, more)
+    return Snapshot(commit.step, digest, layout, optimizer, parameters, states, left, more, beside)

@@ -88,7 +88,8 @@ def _complete(parts: Parts) -> tuple[Parts, int]:
         kinds = ("momentum_buffer",)
     stateless = rule.name == "sgd" and not rule.momentum
     held = dict(given.optimizer["state"])
-    without = [n for n in parts.numbers if n not in held and not stateless]
+    stepped = (n for n, name in parts.numbers.items() if name in given.model)
+    without = [n for n in stepped if n not in held and not stateless]
     for number in without if kinds else ():
         like = given.model[parts.numbers[number]]
         zeros = {kind: torch.zeros_like(like) for kind in kinds if kind != "step"}

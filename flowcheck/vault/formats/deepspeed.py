@@ -67,7 +67,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _module(parts: Parts, options: Options, shapes: Any) -> dict[str, Any]:
-    given, owned = parts.given, set(parts.given.model)
+    given, frozen = parts.given, parts.frozen
+    owned = given.model.keys() | frozen
     first = {id(value): name for name, value in reversed(list(parts.model.items()))}
     tied = {n: first[id(v)] for n, v in parts.model.items() if first[id(v)] != n}
     return {
@@ -75,8 +76,8 @@ def _module(parts: Parts, options: Options, shapes: Any) -> dict[str, Any]:
         "buffer_names": [name for name in parts.own if name not in owned],
         "optimizer": given.optimizer if options.stage == 0 else None,
         "param_shapes": shapes,
-        "frozen_param_shapes": OrderedDict(),
-        "frozen_param_fragments": OrderedDict(),
+        "frozen_param_shapes": OrderedDict((name, one.shape) for name, one in frozen.items()),
+        "frozen_param_fragments": OrderedDict(frozen),
         "shared_params": tied,
         "lr_scheduler": given.scheduler,
         "skipped_steps": given.step - (given.taken or given.step),
@@ -95,7 +96,8 @@ def _in_bfloat16(parts: Parts) -> bool:
 def _groups(parts: Parts) -> list[list[str]]:
     if parts.given.optimizer is None:
         raise StateError("there is no optimizer state: ZeRO's shards are nothing else")
-    return [group["params"] for group in parts.named_groups]
+    stepped = parts.given.model
+    return [[name for name in g["params"] if name in stepped] for g in parts.named_groups]
 
 
 def _shapes(parts: Parts) -> list[OrderedDict[str, torch.Size]]:
@@ -145,8 +147,9 @@ def _kinds(parts: Parts, names: Sequence[str]) -> tuple[list[str], dict[str, Any
     first = held.get(names[0], {})
     flat, one = [], {}
     for kind, value in first.items():
-        whole = isinstance(value, torch.Tensor) and value.dim() > 0
-        if whole:
+        # A parameter of no dimensions has states like numbers: those of the others tell.
+        every = (held.get(name, {}).get(kind) for name in names)
+        if any(isinstance(own, torch.Tensor) and own.dim() > 0 for own in every):
             flat.append(kind)
         else:
             one[kind] = value

@@ -13,7 +13,7 @@ from flowcheck.vault.formats.parts import Options, Parts
 
 
 def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
-    """The step's own files; buffers have no place in them."""
+    """The step's own files; what an earlier checkpoint alone tells has no place in them."""
     sums.more.update(checkpoint.write_files(parts.given, folder, parts.layout, sums))
     return parts.lacks if parts.given.optimizer is None or parts.given.older else ""
 
@@ -22,7 +22,7 @@ def read(folder: Path) -> dict[str, Any]:
     """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
     kept = checkpoint.load(folder)
     plain = kept.manifest.plain
-    found: dict[str, Any] = {"model": dict(kept.parameters)}
+    found: dict[str, Any] = {"model": kept.model}
     if kept.manifest.kind == FULL:
         found["optimizer"] = kept.optimizer_state_dict()
     for part in ("scheduler", "scaler"):

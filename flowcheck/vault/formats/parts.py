@@ -3,6 +3,7 @@ checkpoint of the job."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint import numbers_of
 from flowcheck.replica.files.sums import Known
 from flowcheck.replica.given import Given
+from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.template import Template
 
@@ -46,13 +48,31 @@ class Parts:
     layout: Layout
     model: Mapping[str, torch.Tensor]
     """The module's state_dict as far as it is known: tied weights under each of their names (the
-    same tensor), buffers where an earlier checkpoint told them."""
+    same tensor), frozen ones and buffers where a stated model or an earlier file told them."""
     numbers: Mapping[int, str]
     """The optimizer's number of a parameter to its name."""
     kept: tuple[str, ...] = ()
     """What is not of this step, one phrase each."""
     known: Known = field(default_factory=dict)
     """Sums of tensors that were checked already."""
+    buffers_of: Mapping[str, int] = field(default_factory=dict)
+    """Buffers that are of another step, and which."""
+
+    @property
+    def older(self) -> dict[str, int]:
+        """Parameters and buffers that are of another step, and which."""
+        return {**self.given.older, **self.buffers_of}
+
+    @property
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """Of `own` the parameters that take no steps, as far as they are known to be none of the
+        buffers."""
+        beside = self.given.beside
+        of = dict(beside.keys)
+        named = {key: key.removeprefix("module.") for key in self.own}
+        return {
+            key: self.model[key] for key, one in named.items() if of.get(one, one) in beside.frozen
+        }
 
     @property
     def own(self) -> dict[str, torch.Tensor]:
@@ -89,14 +109,18 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
     Raises StateError where `like` has other shapes.
     """
     order = numbers_of(given)
+    if given.rule.takes_frozen:
+        order |= {name: n for n, name in enumerate(given.beside.registered)}
     if like is None:
         numbers = {number: name for name, number in order.items()}
-        return Parts(given, layout, given.model, numbers)
+        beside, buffers = given.beside, given.beside.older(given.step)
+        whole, kept = beside.state_dict(given.model), _untold(beside, buffers)
+        return Parts(given, layout, whole, numbers, kept, buffers_of=buffers)
     new = dict(zip(given.model, like.names, strict=True))
     values = {new[name]: value for name, value in given.model.items()}
     by_memory = {t.data_ptr(): n for n, t in zip(like.names, like.parameters, strict=True)}
     model: dict[str, torch.Tensor] = {}
-    others = []
+    others: dict[str, int] = {}
     for name, value in like.model.items():
         if not isinstance(value, torch.Tensor):
             continue
@@ -108,9 +132,10 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
                 f"{name}: {list(value.shape)} there, {list(values[own].shape)} in the replica"
             )
         else:
-            model[name] = value
-            others.append(name)
-    numbers = {number: new[name] for name, number in order.items()}
+            model[name], step = _other(given, name, value, like.step)
+            if step != given.step:
+                others[name] = step
+    numbers = {number: new.get(name, name) for name, number in order.items()}
     renamed = replace(
         given,
         model=values,
@@ -118,8 +143,33 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
         averages=_renamed_in(given.averages, new),
         masters=_renamed_in(given.masters, new),
     )
-    kept = (f"{len(others)} buffers are of step {like.step}",) if others else ()
-    return Parts(renamed, _renamed(layout, like.names), model, numbers, kept)
+    kept = _of_steps(others)
+    return Parts(renamed, _renamed(layout, like.names), model, numbers, kept, buffers_of=others)
+
+
+def _other(given: Given, name: str, value: torch.Tensor, step: int) -> tuple[torch.Tensor, int]:
+    """(a tensor of the model that takes no steps, the step it is of), the newer one of an earlier
+    checkpoint's, `value` of `step`, and of what the stream told."""
+    beside, own = given.beside, name.removeprefix("module.")
+    known = beside.tensors.get(dict(beside.keys).get(own, own))
+    if known is None or (known.shape, known.dtype) != (value.shape, value.dtype):
+        return value, step
+    if own in beside.frozen:
+        return known, given.step
+    return (known, beside.step) if beside.step >= step else (value, step)
+
+
+def _untold(beside: Beside, older: Mapping[str, int]) -> tuple[str, ...]:
+    """What of a module is not known, or is of another step, one phrase each."""
+    missing = beside.missing
+    what = "buffers" if set(missing) <= set(beside.buffers) else "tensors that take no steps"
+    told = (f"{len(missing)} {what} are missing ({missing[0]})",) if missing else ()
+    return (*_of_steps(older), *told)
+
+
+def _of_steps(older: Mapping[str, int]) -> tuple[str, ...]:
+    steps = Counter(older.values())
+    return tuple(f"{count} buffers are of step {step}" for step, count in sorted(steps.items()))
 
 
 def _renamed_in(

@@ -154,7 +154,7 @@ def _manifest(parts: Parts, form: str, sums: Sums, lacks: str) -> Manifest:
         torch_version=str(torch.__version__),
         kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
         lacks=lacks,
-        older=given.older,
+        older=parts.older,
         files=sums.files(),
         tensors=sums.tensors(),
         evidence=given.evidence,

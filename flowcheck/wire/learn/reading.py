@@ -129,6 +129,12 @@ class Weights:
     why_not: str = ""
     """Why they are not complete although all of them was seen; empty: something was missed."""
     assumed: tuple[str, ...] = ()
+    beside: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """Frozen parameters and buffers that were sent with them, back to back in the stated model's
+    order, each in index order; None: the model is not stated."""
+    still: tuple[int, ...] = ()
+    """Buffers, by their number among those of the stated model, that none of `forwards` changed."""
+    forwards: int = 0
 
     @property
     def bytes(self) -> int:

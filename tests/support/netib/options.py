@@ -36,6 +36,8 @@ class Options:
     """Of the first bucket, and of the others."""
     buffers: int = 0
     """Elements of the module's buffers (in `dtype`), broadcast at each forward; 0: none."""
+    frozen: tuple[tuple[int, ...], ...] = ()
+    """[before which parameter, size ...] of parameters without a gradient, in order."""
     counters: int = 0
     """int64 buffers beside them, as BatchNorm's num_batches_tracked."""
     metric_every: int = 0
@@ -152,6 +154,8 @@ class Truth:
     options: Options
     weights: bytes = b""
     """Every parameter in registration order."""
+    beside: bytes = b""
+    """Frozen parameters in registration order, then buffers of their type."""
     buckets: list[list[int]] = field(default_factory=list)
     """Parameters of each bucket, after the rebuild where there is one."""
     parted: list[bytes] = field(default_factory=list)

@@ -201,8 +201,21 @@ class Trainer:
         self.truth.weights = octets(weights)
         if not options.manners.startup:
             return
-        self.run(broadcast(options, self.truth.weights + octets(self.random(options.buffers, 1))))
+        self.run(broadcast(options, self.with_frozen(weights)))
         self.run_counters()
+
+    def with_frozen(self, weights: torch.Tensor) -> bytes:
+        """All that is broadcast in the parameters' type: frozen ones in their places, buffers."""
+        options = self.options
+        own = list(weights.split([prod(shape) for shape in options.shapes]))
+        told, held = [], []
+        for place in range(len(own) + 1):
+            frozen = [f for f in options.frozen if f[0] == place]
+            held += (apart := [octets(self.random(prod(size), 0.1)) for _, *size in frozen])
+            told += apart + [octets(one) for one in own[place : place + 1]]
+        buffers = octets(self.random(options.buffers, 1))
+        self.truth.beside = b"".join(held) + buffers
+        return b"".join(told) + buffers
 
     def run_counters(self) -> None:
         if self.options.counters:

@@ -21,6 +21,10 @@ BUFFERS_KEPT = (
     "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are no "
     "part of the replica, a restored state has those of its template"
 )
+BUFFERS_STAY = (
+    "what every forward broadcasts are buffers, like BatchNorm's running statistics: they are not "
+    "followed, a restored state has those of the start, or of its template"
+)
 COMPRESSED = (
     "gradients are reduced in {} bytes an element, the parameters have {}: as torch's "
     "fp16_compress_hook and bf16_compress_hook do, which divide before they reduce"
@@ -31,6 +35,10 @@ SAME_TYPE = (
 )
 STATED = "{} parameters of {} elements: the stated model"
 STATED_TYPES = "the stated model, with which the size of all that was sent is in keeping"
+BESIDE = (
+    "{} frozen parameters and {} buffers stand in the start-up broadcasts where the stated model "
+    "has them: each broadcast is as large as that gives"
+)
 OWN_BUCKETS = "{} all-reduces of the stated model's gradients, {}: their sizes, in every iteration"
 WITHOUT_DDP = (
     "a trainer without DistributedDataParallel: what it sums are gradients, which it divides by "
@@ -78,6 +86,10 @@ def evidence(
         told.append(NODES.format(ring.ranks, ring.ranks // ring.gpus, ring.gpus))
     if habits.compressed:
         told.insert(2, f"gradients of {habits.reduced[0]} bytes an element: size of iteration 0")
+    if habits.types is not None and habits.types.beside:
+        sent = habits.types.sent
+        buffers = sum(tensor.buffer for tensor in sent)
+        told.append(BESIDE.format(len(sent) - buffers - habits.parameters, buffers))
     if begun.mapped:
         told.append(MAPPED)
     if habits.static:
@@ -100,7 +112,8 @@ def assumed(
         told += [IN_STATED_ORDER] * (STATED_ORDER in habits.own)
     told += communicator.ring.by_gpu
     if any(op.kind is Kind.BROADCAST for op in each):
-        told.append(BUFFERS_KEPT)
+        stated = habits.types is not None and habits.types.beside
+        told.append(BUFFERS_STAY if stated else BUFFERS_KEPT)
     if habits.compressed:
         told.append(COMPRESSED.format(habits.reduced[0], habits.element_bytes))
     elif habits.element_bytes == 2:

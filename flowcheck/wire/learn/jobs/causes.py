@@ -37,11 +37,17 @@ from flowcheck.wire.learn.trainer.habits import (
     Habits,
 )
 from flowcheck.wire.learn.trainer.iteration import begun_at, extras_as_large, planned_at
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Kind
 
 TWIN = (
     "every iteration has an all-reduce beside the gradients that is as large as one of the "
     "buckets: which is the gradient, nothing on the wire tells; give it another size"
+)
+FROZEN = (
+    "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
+    "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
+    "weights, and where is not told; or these are of several dtypes: [model] factory tells both, "
+    "by a module of which all parameters that are frozen have requires_grad=False"
 )
 COMPRESSED = (
     "gradients are reduced in {} bytes an element, the weights have {}: a communication hook "
@@ -183,8 +189,17 @@ def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
     if len(set(sizes)) > 1:
         return SEVERAL_DTYPES.format(" and ".join(map(str, sorted(set(sizes)))))
     if sizes[0] != (habits.reduced or habits.each)[0]:
-        return COMPRESSED.format(sizes[0], habits.element_bytes)
+        return _of_other_size(habits, sizes[0], habits.element_bytes)
     return ""
+
+
+def _of_other_size(habits: Habits, found: int, own: int) -> str:
+    """Gradients have elements of `found` bytes, the weights seem to have others: larger ones were
+    taken for likelier where no size leaves nothing of the broadcast over."""
+    rest = habits.weights_bytes - habits.elements * found
+    if habits.weights_bytes - habits.elements * own >= LL_LINE_DATA_BYTES:
+        return FROZEN.format(rest)
+    return COMPRESSED.format(found, own)
 
 
 def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> str:
@@ -202,7 +217,7 @@ def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
     """By iteration 0 alone, which has one bucket."""
     own = (habits.reduced or habits.each or (0,))[0]
     found = _element_bytes(habits, reduces[0], habits.elements) if reduces else 0
-    return COMPRESSED.format(found, own) if found not in (0, own) else ""
+    return _of_other_size(habits, found, own) if found not in (0, own) else ""
 
 
 def _by_map(

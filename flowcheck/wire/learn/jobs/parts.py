@@ -10,6 +10,7 @@ import msgspec
 from flowcheck.wire.job import Job
 from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.jobs.causes import FROZEN
 from flowcheck.wire.learn.jobs.job import NO_START, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
@@ -22,10 +23,9 @@ from flowcheck.wire.terms import Rule
 
 STATED = "NCCL's release is {}, as the job file states"
 CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
-FROZEN = (
-    "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
-    "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
-    "weights, and where is not told; or these are of several dtypes, which [model] factory tells"
+STILL = (
+    "{} buffers, which the first {} forwards did not change, never change: what else there is of "
+    "buffers is that of the start"
 )
 NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
 
@@ -120,6 +120,9 @@ def settled(
         rests = {sentence for f in found for c in f.collectives for sentence in c.assumed}
         by_order = tuple(order for order in ORDERS if order in rests)
         job = msgspec.structs.replace(job, assumed=(*job.assumed, *by_order))
+    if job is not None and weights is not None and weights.still:
+        rests_on = STILL.format(len(weights.still), weights.forwards)
+        job = msgspec.structs.replace(job, still=weights.still, assumed=(*job.assumed, rests_on))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
     if job is not None and asked.release is not None:

@@ -7,7 +7,7 @@ and not of float16 beside bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from flowcheck.wire import ddp
@@ -21,23 +21,34 @@ from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.stated import Stated
 
+BEGUN = (Stage.STEPPED, Stage.ORDERED, Stage.PLANNED)
+
 
 def typed_again(known: Communicator, stated: Stated, purse: Purse) -> Communicator | None:
-    """By the stated model's dtypes; None where it has one only, or is not the trainer's: weights
-    must have the sizes that these dtypes give, and gradients, which a hook may have made alike; and
-    what the wire told without it must not explain both."""
-    types = _types(known.habits, stated)
-    if types is None:
-        return None
+    """By the stated model's dtypes, frozen parameters and buffers; None where it has one dtype and
+    none of these, or is not the trainer's: weights must have the sizes that these give, and
+    gradients, which a hook may have made alike; and of dtypes alone, what the wire told without
+    them must not explain both."""
+    for types in _types(known.habits, stated):
+        found = _by(types, known, purse)
+        if found is not None:
+            return found
+    return None
+
+
+def _by(types: Types, known: Communicator, purse: Purse) -> Communicator | None:
     cuts = cut_stream(known.ring, Trainer(types), purse=purse)
     habits = Trainer(types).habits(cuts.ring, cuts.found)
-    if cuts.unread > known.cuts.unread or habits.stage is not Stage.PLANNED:
+    # What is sent beside the weights tells more than they do: also of a life that ends early.
+    enough = BEGUN if types.beside else (Stage.PLANNED,)
+    if cuts.unread > known.cuts.unread or habits.stage not in enough:
         return None
     cuts = replace(cuts, found=named(cuts.found, habits, cuts.ring))
-    if not _broadcast(habits, cuts, holds):
+    if not _broadcast(habits, cuts, is_as_large if types.sent else holds):
         return None
     more = _gradients(cuts) - _gradients(known.cuts)
-    if more < 0 or (more == 0 and _broadcast(known.habits, known.cuts, is_as_large)):
+    alike = not types.beside and _broadcast(known.habits, known.cuts, is_as_large)
+    if more < 0 or (more == 0 and alike):
         return None
     return replace(known, cuts=tightened(cuts), habits=habits)
 
@@ -53,17 +64,26 @@ def _broadcast(habits: Habits, cuts: Cuts, fits: Callable[[Cut, int], bool]) -> 
     return 0 < len(pieces) <= len(sent) and all(map(fits, sent, pieces))
 
 
-def _types(told: Habits, stated: Stated) -> Types | None:
-    """Of the stated model, where it has several and the shapes that the trainer told."""
+def _types(told: Habits, stated: Stated) -> Iterator[Types]:
+    """Of the stated model, where it has the shapes that the trainer told; with the buffers among
+    the weights, and without (broadcast_buffers=False)."""
     own = stated.parameters
     kinds = tuple(p.dtype for p in own if p.dtype is not None)
     shapes = tuple((p.sizes, p.strides) for p in own)
-    if len(set(kinds)) < 2 or len(kinds) < len(own) or not told.shapes:
-        return None
+    if len(kinds) < len(own) or not told.shapes:
+        return
     # The list that was sent may be cut in many ways; whether the stated one is among them it tells.
     if told.parameters != len(own) or _sent(shapes) != _sent(told.shapes[0].shapes):
-        return None
-    return Types(ddp.Shapes(shapes, 0), tuple(p.element_bytes for p in own), kinds)
+        return
+    types = Types(ddp.Shapes(shapes, 0), tuple(p.element_bytes for p in own), kinds)
+    several = len(set(kinds)) > 1
+    parameters = tuple(tensor for tensor in stated.everything if not tensor.buffer)
+    for sent in dict.fromkeys((stated.everything, parameters)):
+        typed = replace(types, sent=sent)
+        if typed.beside or (sent and several):
+            yield typed
+    if several:
+        yield types  # another module is stated, or one that ignores some of its tensors
 
 
 def _sent(shapes: Sequence[ddp.Shape]) -> list[int]:

@@ -9,6 +9,7 @@ from flowcheck.wire import ddp
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.parts import Gradients, Left
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.stated import Tensor
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
@@ -35,6 +36,14 @@ class Types:
     """[parameter] bytes of an element."""
     stated: tuple[str, ...] = ()
     """[parameter] dtype, where the model is stated: two may have one size; (): it is not."""
+    sent: tuple[Tensor, ...] = ()
+    """All that the start-up broadcasts hold, frozen parameters and buffers as well, where the model
+    is stated; (): the parameters, and what follows them."""
+
+    @property
+    def beside(self) -> bool:
+        """Something is sent that takes no gradient."""
+        return len(self.sent) > len(self.each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,11 @@ class Habits:
 
     @property
     def pieces(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """(parameters, their bytes) of each start-up broadcast of weights."""
+        """(parameters, their bytes) of each start-up broadcast of weights; where all that they hold
+        is stated, (tensors of that, their bytes)."""
+        if self.types is not None and self.types.sent:
+            stated = [tensor.wire for tensor in self.types.sent]
+            return ddp.weight_broadcasts([t.nbytes for t in stated], [t.dtype for t in stated])
         counts = self.shapes[0].counts if self.each else ()
         sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
         return ddp.weight_broadcasts(sizes, self.kinds)

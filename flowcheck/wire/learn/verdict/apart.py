@@ -3,39 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire import ddp
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.trainer.grammar import Habits
 from flowcheck.wire.seen import Range
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES
 
 
-def in_registration_order(
-    habits: Habits, parts: Sequence[Collective]
-) -> tuple[NDArray[np.uint8], tuple[Range, ...]]:
-    """(all parameters back to back, which bytes of them were not seen). parts: the start-up
-    broadcasts, one of each piece first."""
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the start-up broadcasts held."""
+
+    parameters: NDArray[np.uint8]
+    """Those that take gradients, back to back in registration order."""
+    missing: tuple[Range, ...]
+    """Which bytes of them were not seen."""
+    beside: NDArray[np.uint8]
+    """All else that the stated model has, back to back in its order."""
+    whole: bool
+    """All of that was seen."""
+
+
+def in_registration_order(habits: Habits, parts: Sequence[Collective]) -> Sent:
+    """What of them is which tensor's. parts: the start-up broadcasts, one of each piece first."""
     counts = habits.shapes[0].counts
     sizes = [count * each for count, each in zip(counts, habits.each, strict=True)]
-    starts = np.cumsum([0, *sizes])
-    result = np.zeros(int(starts[-1]), np.uint8)
-    seen = np.zeros(len(result), bool)
+    sent = habits.types.sent if habits.types is not None else ()
+    trains = [tensor.trains for tensor in sent] or [True] * len(sizes)
+    held = [tensor.wire.nbytes for tensor in sent] or sizes
+    at = {True: 0, False: 0}
+    starts = []
+    for own, size in zip(trains, held, strict=True):
+        starts.append(at[own])
+        at[own] += size
+    result = {own: np.zeros(size, np.uint8) for own, size in at.items()}
+    seen = {own: np.zeros(size, bool) for own, size in at.items()}
     for part, (indices, _) in zip(parts, habits.pieces, strict=False):
         covered = np.ones(part.bytes, bool)
         for begin, end in part.missing:
             covered[begin:end] = False
-        at = 0
+        place = 0
         for index in indices:
-            here = slice(int(starts[index]), int(starts[index + 1]))
-            own = slice(at, at + sizes[index])
-            count = len(part.result[own])
-            result[here][:count], seen[here][:count] = part.result[own], covered[own]
-            at += sizes[index]
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], seen, [True]]).astype(np.int8)))
+            whose, size = trains[index], held[index]
+            here = slice(starts[index], starts[index] + size)
+            own_bytes = slice(place, place + size)
+            count = len(part.result[own_bytes])
+            result[whose][here][:count] = part.result[own_bytes]
+            seen[whose][here][:count] = covered[own_bytes]
+            place += size
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], seen[True], [True]]).astype(np.int8)))
     missing = tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    return result, missing
+    return Sent(result[True], missing, result[False], bool(seen[False].all()))
+
+
+LEAST_FORWARDS = 3
+"""The first one sends what the start-up did, whatever the model."""
+
+
+def still(
+    habits: Habits, beside: NDArray[np.uint8], later: Sequence[Collective]
+) -> tuple[tuple[int, ...], int]:
+    """(which of the stated model's buffers, by their number among them, every forward that was seen
+    sent as the start-up did, how many forwards that are). later: the broadcasts behind those of the
+    start-up."""
+    sent = habits.types.sent if habits.types is not None else ()
+    begins: list[bytes] = []
+    at = 0
+    for tensor in sent:
+        if tensor.buffer:
+            begins.append(beside[at : at + tensor.wire.nbytes].tobytes())
+        at += 0 if tensor.trains else tensor.wire.nbytes
+    wires = [tensor.wire for tensor in sent if tensor.buffer]
+    pieces = ddp.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
+    same, forwards = set(range(len(wires))), 0
+    for first in range(0, len(later) - len(pieces) + 1, max(1, len(pieces))):
+        own = later[first : first + len(pieces)]
+        if not pieces or not all(
+            0 <= one.bytes - size < max(GRAIN_BYTES[one.protocol], LL_LINE_DATA_BYTES)
+            for one, (_, size) in zip(own, pieces, strict=True)
+        ):
+            break
+        forwards += 1
+        for one, (numbers, _) in zip(own, pieces, strict=True):
+            place = 0
+            for number in numbers:
+                size = len(begins[number])
+                if one.result[place : place + size].tobytes() != begins[number] or one.missing:
+                    same.discard(number)
+                place += size
+    return (tuple(sorted(same)), forwards) if forwards >= LEAST_FORWARDS else ((), forwards)
 
 
 def whole(habits: Habits, parts: Sequence[Collective]) -> bool:

@@ -10,6 +10,7 @@ from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
 from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
+from flowcheck.wire.learn.trainer.habits import BUFFERS
 from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
@@ -53,6 +54,8 @@ def beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tup
         if communicator.habits.own:
             continue
         sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        if communicator.habits.types is not None and communicator.habits.types.sent:
+            continue  # all of it is stated
         if communicator.habits.types is not None and size:
             rest = apart.beside(communicator.habits, sent, LL_LINE_DATA_BYTES)
             return (rest, True) if rest else hidden(communicator)
@@ -85,7 +88,8 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         if not parts or not size:
             continue
         if habits.types is not None:
-            return _apart(habits, parts)
+            every = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
+            return _apart(habits, parts, every[len(habits.pieces) :])
         result = np.concatenate([part.result for part in parts])[:size]
         missing = []
         at = 0
@@ -120,14 +124,18 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
     return None
 
 
-def _apart(habits: Habits, parts: Sequence[Collective]) -> Weights:
-    """Weights of several dtypes."""
-    result, missing = apart.in_registration_order(habits, parts)
+def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collective]) -> Weights:
+    """Weights of several dtypes, or among other tensors of the stated model."""
+    sent = apart.in_registration_order(habits, parts)
     assumed = dict.fromkeys(s for part in parts[: len(habits.pieces)] for s in part.assumed)
+    still, forwards = apart.still(habits, sent.beside, later)
     return Weights(
         shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
-        result=result,
-        missing=missing,
-        complete=not missing and apart.whole(habits, parts),
+        result=sent.parameters,
+        missing=sent.missing,
+        complete=not sent.missing and sent.whole and apart.whole(habits, parts),
         assumed=tuple(assumed),
+        beside=sent.beside,
+        still=still,
+        forwards=forwards,
     )
