@@ -158,7 +158,7 @@ def audit(
 
 def base(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The trainer's own file of the step its job began with.")
+        Path, typer.Argument(help="The trainer's own file: of the step its job began with, or any.")
     ],
     run: Run = DEFAULT_RUN,
     then: Annotated[
@@ -173,7 +173,8 @@ def base(
 
     The file's parameters must be those of the job's start-up broadcast, bit for bit. Of a job that
     was joined amid its run any step will do whose next ones are logged; the steps between two files
-    tell which these are.
+    tell which these are. Of a replica that is followed, the file of a step it took takes that
+    step's place where the two differ, and the steps since are taken again.
     """
     from flowcheck.ops import base as verb
 

@@ -112,14 +112,18 @@ class ReplicaConfig(Section, frozen=True, kw_only=True):
 
 
 class GradientLogConfig(Section, frozen=True, kw_only=True):
-    """Where gradients wait while a job's optimizer state is not known."""
+    """Where gradients wait while a job's optimizer state is not known, and stay for a while."""
 
     memory_bytes: int = 512 << 20
     """Taken only when the first one comes."""
     file: str | None = None
     """Goes on there when memory is full; without it the replica stops there."""
     file_bytes: int = 16 << 30
+    taken_steps: int = 0
+    """So many steps at least, twice as many at most, keep their gradients in memory once they were
+    taken: on a file of the trainer's of one of them those behind it are taken again."""
 
     def __post_init__(self) -> None:
         at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
         at_least("gradient_log.file_bytes", self.file_bytes, 0)
+        at_least("gradient_log.taken_steps", self.taken_steps, 0)

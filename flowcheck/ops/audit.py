@@ -34,6 +34,18 @@ def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> in
     if len(runs := every(where)) > 1:
         where = _one_of(runs, file, step)
     found = _audited(where, file, step)
+    line = noted(where, found, file)
+    if as_json:
+        differences = [asdict(d) for d in found.differences]
+        result = msgspec.to_builtins(line) | {"differences": differences, "others": found.others}
+        print(json.dumps(result))
+    else:
+        _print(found, file)
+    return 0 if found.passed else DIFFERENT
+
+
+def noted(where: RunDir, found: audit.Audit, file: Path) -> AuditLine:
+    """Writes down what came of an audit."""
     line = AuditLine(
         step=found.step,
         passed=found.passed,
@@ -43,13 +55,7 @@ def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> in
     )
     with naming(where.audits), where.audits.open("ab") as log:
         log.write(msgspec.json.encode(line) + b"\n")
-    if as_json:
-        differences = [asdict(d) for d in found.differences]
-        result = msgspec.to_builtins(line) | {"differences": differences, "others": found.others}
-        print(json.dumps(result))
-    else:
-        _print(found, file)
-    return 0 if found.passed else DIFFERENT
+    return line
 
 
 def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
@@ -76,13 +82,23 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
 
 
 def _audited(where: RunDir, file: Path, step: int | None) -> audit.Audit:
+    return held_against(where, template_of(where, file, step), file)
+
+
+def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
+    """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
+    run, StateError where it does not fit."""
     where.settings()
     if not where.replica.exists():
         raise StateError(f"{where.root}: there is no replica yet")
-    layout, kept = peek_versions(where.replica)
+    layout, _ = peek_versions(where.replica)
     order = numbering(optimizer_in(where), layout)
-    template = load_template(file, layout, stated_names(layout), step, order)
-    if template.step in kept:
+    return load_template(file, layout, stated_names(layout), step, order)
+
+
+def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
+    """The replica's step of it. Raises StateError where that is not known."""
+    if template.step in peek_versions(where.replica)[1]:
         try:
             taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)
             return audit.compare(template, taken)

@@ -15,6 +15,7 @@ from rich.console import Console
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import anchor
+from flowcheck.ops.reanchor import reanchor
 from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept.header import peek_versions
@@ -66,7 +67,15 @@ def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int
     step the job began with, or, of a joined job, where its place in the log is not told, or where
     it was not taken in TAKEN_LIMIT_S.
     """
-    where, found = take(RunDir(root), file, place)
+    where = RunDir(root)
+    if _followed(where, place):
+        step, told = reanchor(where, file)
+        if as_json:
+            print(json.dumps({"step": step, "file": str(file), "run": str(root), "told": told}))
+        else:
+            Console(highlight=False, soft_wrap=True).print(f"{file}: {told}")
+        return 0
+    where, found = take(where, file, place)
     step = found.template.step
     if as_json:
         print(json.dumps({"step": step, "file": str(file), "run": str(where.root)}))
@@ -77,6 +86,13 @@ def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int
             "taken"
         )
     return 0
+
+
+def _followed(where: RunDir, place: Place) -> bool:
+    """The one replica's state is known: the file is to take the place of its own."""
+    where.settings()
+    own = len(every(where)) < 2 and where.replica.exists()
+    return own and incarnation_of(where).step is not None and place == NOWHERE
 
 
 def take(where: RunDir, file: Path, place: Place = NOWHERE) -> tuple[RunDir, Base]:

@@ -32,8 +32,10 @@ def assumed(run: RunDir) -> tuple[str, ...]:
         return ()
     job, followed = decode_job(run.learned_job.read_bytes()), incarnation_of(run)
     own = job.assumed
-    audited = _audited(run, 0 if followed.base is None else followed.audits)
-    first = () if audited or job.kind is Follows.PARAMETERS else (EMPTY_STATE,)
+    another = (followed.base, followed.anchored) != (None, None)
+    audited = _audited(run, followed.audits if another else 0)
+    known = audited or followed.anchored is not None  # a file has shown all of the state
+    first = () if known or job.kind is Follows.PARAMETERS else (EMPTY_STATE,)
     if job.joined:
         # A base is equal to itself: what was taken on it shows whether it belonged there.
         shown = followed.base is not None and audited > followed.base

@@ -16,10 +16,12 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
 from flowcheck.replica.files.tensorfile import writing
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.gradients import open_log
 from flowcheck.stages.incarnation import Incarnation, incarnation_of
+from flowcheck.stages.records import Records
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import growing, write_whole
 
@@ -89,6 +91,21 @@ class Waiting:
             f"{source} is the base of the job: the replica is at step {step}, and takes "
             f"{left} logged steps"
         )
+
+    def settle(self, replica: Replica, records: Records, *, joined: bool) -> str:
+        """Ends the wait with the base that was given; a sentence for the operator. joined: the job
+        was joined amid its run, so that no broadcast of it was the base's parameters."""
+        try:
+            followed, sentence = self.take(replica)
+        except StateError as error:
+            self._run.base.unlink()
+            return str(error)
+        records.forget_after(replica.step - 1, followed.number)
+        if not joined:
+            records.audited(replica.step, followed.number)
+        records.write(replica, 0.0, None)
+        self.commit(followed)
+        return sentence
 
     def commit(self, followed: Incarnation) -> None:
         """What `take` did is on file."""

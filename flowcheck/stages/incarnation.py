@@ -19,7 +19,10 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     base: int | None = None
     """The step of the base that was given; None: there was none."""
     audits: int = 0
-    """Lines of audits.jsonl that are of what was before it."""
+    """Lines of audits.jsonl that are of what was before it, or before `anchored`."""
+    anchored: int | None = None
+    """The last step whose state was replaced by that of the trainer's own file, as they differed;
+    None: there was none."""
 
     def iteration_of(self, step: int, each: int) -> int:
         """The shard's number of the iteration that ends `step`; each: iterations per step."""

@@ -68,6 +68,11 @@ class LearnedFiles:
         appears whole, and is gone once it was taken."""
         return self.learned_folder / "base.safetensors"
 
+    @property
+    def anchor(self) -> Path:
+        """The trainer's own state of a step of a replica that is followed; likewise."""
+        return self.learned_folder / "anchor.safetensors"
+
     def history(self, number: int) -> Path:
         """What was learned of incarnation `number`, from 1, which is over."""
         return self.learned_folder / str(number)

@@ -83,15 +83,15 @@ class Records:
             write_whole(self._run.steps, kept.encode(), durable=False)
         return msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
 
-    def forget_after(self, step: int, number: int) -> None:
-        """Lines of later steps are of another past: kept in a file beside. number: of the
-        incarnation that took them."""
+    def forget_after(self, step: int, past: int | str) -> None:
+        """Lines of later steps are of another past: kept in a file beside. past: what it is called,
+        the number of the incarnation that took them."""
         file = self._run.steps
         lines = file.read_bytes().splitlines() if file.exists() else []
         kept = [line for line in lines if msgspec.json.decode(line)["step"] <= step]
         if len(kept) == len(lines):
             return
-        before = file.with_name(f"steps-{number}.jsonl")
+        before = file.with_name(f"steps-{past}.jsonl")
         if not before.exists():
             with growing(before) as place:
                 shutil.copy2(file, place)

@@ -113,6 +113,11 @@ class RunDir(LearnedFiles):
         return self.root / "audits.jsonl"
 
     @property
+    def anchors(self) -> Path:
+        """One JSON line per file of the trainer's that the replica was to go on from."""
+        return self.root / "anchors.jsonl"
+
+    @property
     def events(self) -> Path:
         """One JSON line per event the supervisor heard."""
         return self.root / "events.jsonl"
@@ -204,7 +209,8 @@ class RunDir(LearnedFiles):
 
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
-        own = (self.config, self.steps, self.events, self.audits, self.unlearned, self.persisted)
+        own = (self.config, self.steps, self.events, self.audits, self.anchors, self.unlearned)
+        own += (self.persisted,)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *(path for pattern in patterns for path in self.root.glob(pattern))]
 

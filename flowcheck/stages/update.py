@@ -7,26 +7,23 @@ steps.jsonl while the gradient is still in the shard or the log; only then is th
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import StateError
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shard import Shard
-from flowcheck.replica.parting.units import Placing
-from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.warm import load_torch
 from flowcheck.stages.ahead import Ahead
+from flowcheck.stages.anchoring import Anchors
 from flowcheck.stages.base import Waiting
-from flowcheck.stages.gathered import taken, whole
 from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
 from flowcheck.stages.model import optimizer_of
+from flowcheck.stages.opened import Opened
 from flowcheck.stages.records import Records
 from flowcheck.stages.replicas import open_replica
 from flowcheck.stages.rundir import RunDir
@@ -34,35 +31,6 @@ from flowcheck.stages.squares import Squares
 from flowcheck.stages.used import Map, Used, note_left_out
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What there is once a job is learned."""
-
-    replica: Replica
-    shard: Shard
-    records: Records
-    waiting: Waiting
-    map: Map
-    placing: Placing | None  # of sharded training
-    ahead: Ahead
-
-    def taken(self, generation: int) -> tuple[np.ndarray, Used]:
-        """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
-        if self.placing is not None:
-            return taken(self.placing, self.shard, generation)
-        return self.map.split(self.shard.gradient(generation))
-
-    def whole(self, step: int) -> int | None:
-        """The generation that holds all of `step`; of sharded training, all that ever comes."""
-        return whole(self.shard, step, gathered=self.placing is not None)
-
-    def close(self) -> None:
-        self.waiting.close()
-        self.shard.close()
-        self.records.close()
-        self.replica.close()
 
 
 class UpdateService:
@@ -75,7 +43,7 @@ class UpdateService:
         self._run, self._config = run, config
         self._each = config.optimizer.synced_backwards
         """All-reduced backward passes per step of the trainer."""
-        self._open: _Open | None = None
+        self._open: Opened | None = None
         self._judge = Judge(run, config)
         self._squares = Squares(run, config, self._say)
 
@@ -88,7 +56,7 @@ class UpdateService:
             await_first_base(self._run)
         self._opened()
 
-    def _opened(self) -> _Open | None:
+    def _opened(self) -> Opened | None:
         """Opens or creates the replica once the job is learned; None until then."""
         run = self._run
         if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
@@ -105,29 +73,34 @@ class UpdateService:
         records = Records(run, self._config, replica)
         waiting = Waiting(run, self._config, shard.gradient_bytes)
         ahead = Ahead(replica, shard, alone=placing is None and not known.leaves_out)
-        self._open = _Open(replica, shard, records, waiting, known, placing, ahead)
+        anchors = Anchors(run, self._config, shard, self._each)
+        self._open = Opened(replica, shard, records, waiting, known, placing, ahead, anchors)
         self._finish_interrupted(self._open)
         return self._open
 
-    def _iteration(self, o: _Open) -> int | None:
+    def _iteration(self, o: Opened) -> int | None:
         """The shard's number of the iteration that ended the replica's step; None: it waits."""
         followed = incarnation_of(self._run)
         if followed.step is None:
             return None
         return followed.iteration_of(o.replica.step, self._each)
 
-    def _finish_interrupted(self, o: _Open) -> None:
+    def _finish_interrupted(self, o: Opened) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
         iteration, last = self._iteration(o), o.records.last_step()
         if iteration is None:
             return
         generation = o.whole(iteration)
         own = o.taken(generation)[0] if generation is not None else None
-        if own is None and (logged := o.waiting.of(iteration)) is not None:
-            own = o.map.split(logged)[0]
+        if own is None:
+            logged = o.waiting.of(iteration)
+            logged = o.anchors.of(iteration) if logged is None else logged
+            own = None if logged is None else o.map.split(logged)[0]
         if last < o.replica.step:
             o.records.write(o.replica, 0.0, own)
         if iteration > o.shard.applied_step:
+            if generation is not None:
+                o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
             o.shard.apply(iteration)
             self._tell(o, 0.0)
 
@@ -137,11 +110,15 @@ class UpdateService:
             return 0
         if self._run.base.exists():
             return self._take_base(o)
+        if self._run.anchor.exists():
+            return self._take_anchor(o)
         followed = incarnation_of(self._run)
         iteration = o.shard.applied_step + 1
         generation = o.whole(iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
+        if (again := o.anchors.next(o.replica, followed)) is not None:
+            return self._take_again(o, *again)
         step = followed.step_of(iteration, self._each)
         if generation is None:
             return self._look_at_successor(o) or o.ahead.look(step, iteration)
@@ -150,13 +127,14 @@ class UpdateService:
             took = self._step(o, step, *o.taken(generation))
             if took is None and not self._squares.gone:
                 return 0
+            o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.shard.apply(iteration)
         if step is not None and took is not None:
             self._tell(o, took)
         return 1
 
-    def _step(self, o: _Open, step: int, gradient: np.ndarray, used: Used) -> float | None:
+    def _step(self, o: Opened, step: int, gradient: np.ndarray, used: Used) -> float | None:
         """Takes it and writes it down; the seconds it took. None: it waits for another's."""
         began = time.perf_counter()
         own = self._squares.clipped(o.replica.layout, step, gradient, used)
@@ -170,7 +148,9 @@ class UpdateService:
         o.records.write(o.replica, seconds, gradient)
         return seconds
 
-    def _wait(self, o: _Open, followed: Incarnation, iteration: int, generation: int | None) -> int:
+    def _wait(
+        self, o: Opened, followed: Incarnation, iteration: int, generation: int | None
+    ) -> int:
         """Logs what is whole; with a base, takes what was logged, before more than finds room."""
         at = self._iteration(o)
         if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
@@ -185,6 +165,7 @@ class UpdateService:
             took = self._step(o, step, *o.map.split(logged[1]))
             if took is None:
                 return 0
+            o.anchors.keep(o.replica, *logged)
             self._tell(o, took)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
@@ -192,26 +173,37 @@ class UpdateService:
             return self._look_at_successor(o)
         return 1
 
-    def _take_base(self, o: _Open) -> int:
+    def _take_base(self, o: Opened) -> int:
         """The wait is over. Done again after a kill before the base is gone."""
         if incarnation_of(self._run).step is not None:
             self._run.base.unlink()  # a kill came before this
             return 1
-        try:
-            followed, sentence = o.waiting.take(o.replica)
-        except StateError as error:
-            self._run.base.unlink()
-            self._say(str(error))
-            return 1
-        o.records.forget_after(o.replica.step - 1, followed.number)
-        if not o.map.joined:
-            o.records.audited(o.replica.step, followed.number)
-        o.records.write(o.replica, 0.0, None)
-        o.waiting.commit(followed)
-        self._say(sentence)
+        self._say(o.waiting.settle(o.replica, o.records, joined=o.map.joined))
         return 1
 
-    def _look_at_successor(self, o: _Open) -> int:
+    def _take_anchor(self, o: Opened) -> int:
+        waits = incarnation_of(self._run).step is None or o.waiting.used
+        gathered = o.placing is not None
+        step, sentence = o.anchors.take(o.replica, o.records, gathered=gathered, waits=waits)
+        self._say(sentence)
+        if o.replica.step == step:
+            self._tell(o, 0.0)
+        return 1
+
+    def _take_again(self, o: Opened, step: int, gradient: np.ndarray) -> int:
+        """A step behind one that the trainer's file took the place of; new ones are kept until it
+        is their turn, so that no generation waits for it."""
+        iteration = o.shard.applied_step + 1
+        generation = o.whole(iteration)
+        if generation is not None and o.anchors.keep(
+            o.replica, iteration, o.shard.gradient(generation)
+        ):
+            o.shard.apply(iteration)
+        if self._step(o, step, *o.map.split(gradient)) is not None:
+            self._tell(o, 0.0)
+        return 1
+
+    def _look_at_successor(self, o: Opened) -> int:
         """Every whole step of the job is taken: a later incarnation of it may wait."""
         if not self._judge.due:
             return 0
@@ -219,7 +211,7 @@ class UpdateService:
         self._say(self._judge.judge(o.replica, o.shard, o.records, self._each))
         return 1
 
-    def _tell(self, o: _Open, seconds: float) -> None:
+    def _tell(self, o: Opened, seconds: float) -> None:
         message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
         self._links.send("extract", message)
         self._links.report(message)
@@ -240,7 +232,10 @@ class UpdateService:
         replaying = at is not None and (
             o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
         )
-        if self._judge.due or replaying or self._run.base.exists():
+        if at is not None and not replaying:
+            replaying = o.anchors.next(o.replica, incarnation_of(self._run)) is not None
+        given = self._run.base.exists() or self._run.anchor.exists()
+        if self._judge.due or replaying or given:
             return False
         return o.whole(o.shard.applied_step + 1) is None
 

@@ -39,6 +39,15 @@ class Room:
     size_bytes: int
 
 
+def room_for(path: Path, records: int, gradient_bytes: int) -> Room:
+    """Of so many gradients."""
+    return Room(path, DATA_OFFSET + records * _stride(gradient_bytes))
+
+
+def _stride(gradient_bytes: int) -> int:
+    return -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
+
+
 def forget_log(path: Path) -> None:
     """Takes away what a chain before left in a file; one of something else stays."""
     with suppress(FileNotFoundError):
@@ -58,7 +67,7 @@ class GradientLog:
         Raises StateError where a file is of other gradients.
         """
         self._gradient_bytes = gradient_bytes
-        stride = -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
+        stride = _stride(gradient_bytes)
         self._parts = [_Part(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
         self._iterations: list[int] = []

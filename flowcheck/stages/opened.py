@@ -1,0 +1,48 @@
+"""What the updater works with once a job is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowcheck.plane.shard import Shard
+from flowcheck.replica.parting.units import Placing
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.ahead import Ahead
+from flowcheck.stages.anchoring import Anchors
+from flowcheck.stages.base import Waiting
+from flowcheck.stages.gathered import taken, whole
+from flowcheck.stages.records import Records
+from flowcheck.stages.used import Map, Used
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The replica, where its gradients come from, and what is written down of its steps."""
+
+    replica: Replica
+    shard: Shard
+    records: Records
+    waiting: Waiting
+    map: Map
+    placing: Placing | None  # of sharded training
+    ahead: Ahead
+    anchors: Anchors
+
+    def taken(self, generation: int) -> tuple[np.ndarray, Used]:
+        """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
+        if self.placing is not None:
+            return taken(self.placing, self.shard, generation)
+        return self.map.split(self.shard.gradient(generation))
+
+    def whole(self, step: int) -> int | None:
+        """The generation that holds all of `step`; of sharded training, all that ever comes."""
+        return whole(self.shard, step, gathered=self.placing is not None)
+
+    def close(self) -> None:
+        self.waiting.close()
+        self.anchors.close()
+        self.shard.close()
+        self.records.close()
+        self.replica.close()

@@ -1,0 +1,147 @@
+"""A followed replica goes on from the trainer's own file of a step it took.
+
+Judged by torch's own optimizer, in a trainer that did something no frame shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.incarnations import JOB, Life, floats
+from support.lives import Both, Deaths
+from support.staged import Chain
+from test_base import Trainer, lines, notes
+
+from flowcheck.config import encode_config
+from flowcheck.errors import StateError
+from flowcheck.lab.synthetic import write_pcap
+from flowcheck.ops import audit as audits
+from flowcheck.ops import reanchor
+from flowcheck.ops.reanchor import give
+from flowcheck.stages.assumed import EMPTY_STATE, assumed
+
+UNSEEN, SAVED, GIVEN = 2, 3, 6
+"""The step behind which the trainer changed a weight; that of its file; the replica's when it is
+given the file."""
+
+
+@pytest.fixture
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
+    opened: list[Both] = []
+
+    def make(frames: list[Any], **settings: Any) -> Both:
+        write_pcap(tmp_path / "lives.pcap", frames)
+        chain = Chain(tmp_path, shm / "memory", [tmp_path / "lives.pcap"], 256)
+        opened.append(Both(chain, **settings))
+        opened[-1].chain.run.config.write_bytes(encode_config(opened[-1].config))
+        return opened[-1]
+
+    yield make
+    for both in opened:
+        both.close()
+
+
+def trained(folder: Path, *, unseen: bool = True) -> tuple[list[Any], list[str], Path]:
+    """Frames, sha256 of the trainer's parameters step by step, and its file of step SAVED."""
+    trainer = Trainer()
+    life = Life(replace(JOB, seed=1), trainer.flat(), number=0)
+    wanted = []
+    for step, gradient in enumerate(life.all().gradients, 1):
+        wanted.append(trainer.step(floats(gradient)))
+        if step == UNSEEN and unseen:
+            with torch.no_grad():
+                trainer.parameters[0].mul_(1.5)
+        if step == SAVED:
+            trainer.save(folder / "step-3.pt", step)
+    return life.frames_of(), wanted, folder / "step-3.pt"
+
+
+def given(both: Both, file: Path) -> str:
+    return give(both.chain.run, audits.template_of(both.chain.run, file), file)
+
+
+def shown(both: Both) -> list[tuple[int, str]]:
+    return [(line["step"], line["parameters_sha256"]) for line in lines(both)]
+
+
+def anchors(both: Both) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in both.chain.run.anchors.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kills", [pytest.param(False, marks=pytest.mark.nightly), True])
+def test_the_steps_since_are_taken_again_on_the_trainers_bits(
+    play: Callable[..., Both], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
+) -> None:
+    frames, wanted, file = trained(tmp_path)
+    both = play(frames, gradient_log={"taken_steps": 4})
+    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    before = shown(both)
+    assert [sha for _, sha in before[:UNSEEN]] == wanted[:UNSEEN]
+    assert before[SAVED - 1][1] != wanted[SAVED - 1]
+    deaths = Deaths(monkeypatch) if kills else None
+    given(both, file)
+    if deaths is not None:
+        deaths.begun, deaths.left, deaths.count = True, 0, 0
+    both.drive()
+    if deaths is not None:
+        deaths.begun = False
+        assert deaths.count > 8
+    assert shown(both)[UNSEEN:] == list(enumerate(wanted, 1))[UNSEEN:]
+    [kept] = both.chain.run.root.glob("steps-before-*.jsonl")
+    assert len(kept.read_text().splitlines()) == len(before), "what was taken before stays on file"
+    [line] = anchors(both)
+    assert (line["step"], line["at"], line["file"]) == (SAVED, GIVEN, str(file))
+    told = assumed(both.chain.run)
+    assert EMPTY_STATE not in told, "the file showed all of the state"
+    assert any(sentence.startswith(f"at step {SAVED} the replica was another") for sentence in told)
+    assert "goes on from step 3 of" in notes(both)
+
+
+def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
+    play: Callable[..., Both], tmp_path: Path
+) -> None:
+    frames, _, file = trained(tmp_path)
+    both = play(frames, gradient_log={"taken_steps": 1})
+    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    before = shown(both)
+    given(both, file)
+    both.drive()
+    assert shown(both)[:GIVEN] == before[:GIVEN]
+    [line] = anchors(both)
+    assert "the gradients of steps 4 to 6 are not all kept" in line["refused"]
+    assert EMPTY_STATE in assumed(both.chain.run)
+    assert not both.chain.run.anchor.exists()
+
+
+def test_a_file_of_the_newest_step_needs_no_gradient(
+    play: Callable[..., Both], tmp_path: Path
+) -> None:
+    frames, wanted, file = trained(tmp_path)
+    both = play(frames)
+    both.drive(until=lambda: both.applied_step() >= SAVED)
+    given(both, file)
+    both.drive()
+    assert shown(both)[SAVED - 1 :] == list(enumerate(wanted, 1))[SAVED - 1 :]
+
+
+def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
+    play: Callable[..., Both], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames, wanted, file = trained(tmp_path, unseen=False)
+    both = play(frames)
+    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
+    step, told = reanchor.reanchor(both.chain.run, file)
+    assert step == SAVED and "there is nothing to replace" in told
+    assert EMPTY_STATE not in assumed(both.chain.run)
+    monkeypatch.setattr(reanchor, "TAKEN_LIMIT_S", 0.0)
+    _, _, other = trained(tmp_path)
+    with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):
+        reanchor.reanchor(both.chain.run, other)
+    assert not both.chain.run.anchor.exists()
