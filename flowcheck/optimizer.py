@@ -141,8 +141,13 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     clip_alone: bool = False
     """Of several jobs on a port each is clipped by the norm of its own parameters."""
     clip_together: bool = False
-    """Of the two rings of one job: by the norm over the parameters of both, each counted in every
-    ring that holds it, as Megatron-LM sums it (replica/rules/clipping.py)."""
+    """Of the rings of one job: by the norm over the parameters of all, each counted in every ring
+    that holds it, as Megatron-LM sums it (replica/rules/clipping.py)."""
+    clip_order: tuple[int, ...] = ()
+    """All jobs by number, as their squares are summed, the first two first: the last bit of a sum
+    of more than two may depend on it. Without it such a step rests on their own order."""
+    clip_wait_s: float = 600.0
+    """The most that a ring waits for the norms of the others, before all of them stop."""
     threads: int = 1
     """torch's in the trainer: the last bits of a norm, and of parameters of two bytes an element,
     depend on them. torchrun's default: 1."""

@@ -147,7 +147,13 @@ def _check_clips(optimizer: OptimizerConfig) -> None:
     if optimizer.clip_value_first and None in (optimizer.clip_norm, optimizer.clip_value):
         right = "is of clip_norm and clip_value together: state both"
         raise ConfigError("optimizer.clip_value_first", True, right)
+    if not (math.isfinite(optimizer.clip_wait_s) and optimizer.clip_wait_s > 0):
+        right = "must be a number of seconds above 0"
+        raise ConfigError("optimizer.clip_wait_s", optimizer.clip_wait_s, right)
     if not optimizer.clip_together:
+        if optimizer.clip_order:
+            right = "is of clip_together: state that, or leave it out"
+            raise ConfigError("optimizer.clip_order", optimizer.clip_order, right)
         return
     others = {
         "clip_alone": optimizer.clip_alone,

@@ -17,12 +17,15 @@ JOBS_MAX = 64
 CLIP = (
     "is of one job's parameters, but trainers that are parallel in other ways too clip by the norm "
     "over all of theirs: state clip_alone = true where each job is clipped by its own norm, or "
-    "clip_together = true for the two rings of one job where both are by that of all, as "
-    "Megatron-LM does"
+    "clip_together = true for the rings of one job where each is by that of all, as Megatron-LM "
+    "does"
 )
-CLIP_RINGS = (
-    "is for the two rings of one job (jobs = 2): there are {}, and in which order the squares of "
-    "more than two are summed, on which the last bit of the norm depends, no ring of theirs tells"
+CLIP_RINGS = "is for the rings of one job (jobs = N, alike): there are {}"
+ORDERS_MAX = 12
+"""Rings of which every order of a sum is tried in each step (rules/clipping.py, `bounds`)."""
+CLIP_ORDER = (
+    "must have each of the {} jobs once, by number: the order in which the trainers' ranks sum "
+    "their squares, on which the last bit of the norm depends"
 )
 
 
@@ -70,9 +73,14 @@ def check_clip(optimizer: OptimizerConfig | None, jobs: int, own: tuple[OwnConfi
         return
     if jobs == 1 and not optimizer.clip_together:
         return
-    if optimizer.clip_together and (jobs != 2 or any(o.optimizer or o.model for o in own)):
-        told = f"{jobs} of them" if jobs != 2 else "two that state settings of their own"
+    if optimizer.clip_together and (jobs < 2 or any(o.optimizer or o.model for o in own)):
+        told = "1 of them" if jobs < 2 else "some that state settings of their own"
         raise ConfigError("optimizer.clip_together", True, CLIP_RINGS.format(told))
+    every = list(range(1, jobs + 1))
+    wrong = optimizer.clip_order and sorted(optimizer.clip_order) != every
+    if optimizer.clip_together and (wrong or (jobs > ORDERS_MAX and not optimizer.clip_order)):
+        right = CLIP_ORDER.format(jobs)
+        raise ConfigError("optimizer.clip_order", list(optimizer.clip_order), right)
     if not (optimizer.clip_alone or optimizer.clip_together):
         raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, CLIP)
 

@@ -209,10 +209,10 @@ class RunDir(LearnedFiles):
 
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
-        own = (self.config, self.steps, self.events, self.audits, self.anchors, self.unlearned)
-        own += (self.persisted,)
+        own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
+        held = (self.audits, self.anchors)
         patterns = ("*.log", "steps-*.jsonl")
-        return [*own, *(path for pattern in patterns for path in self.root.glob(pattern))]
+        return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 
     def _set_records_aside(self) -> None:
         """Makes room for the records of a new run; those of the run before stay for one more."""

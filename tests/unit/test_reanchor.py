@@ -133,7 +133,7 @@ def test_a_file_of_the_newest_step_needs_no_gradient(
 def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     play: Callable[..., Both], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames, wanted, file = trained(tmp_path, unseen=False)
+    frames, _, file = trained(tmp_path, unseen=False)
     both = play(frames)
     both.drive(until=lambda: both.applied_step() >= GIVEN)
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})

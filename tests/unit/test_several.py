@@ -65,12 +65,16 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
         (f"jobs = 65\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
         (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_alone"),
         (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_together"),
-        (f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}", "there are 3 of them, and in which order"),
+        (
+            f"jobs = 13\n{SOURCE}[optimizer]\n{TOGETHER}",
+            "clip_order = []: must have each of the 13",
+        ),
+        (f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}clip_order = [1, 2]\n", "each of the 3 jobs"),
         (f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}clip_alone = true\n", "with clip_alone"),
         (
             f"{SOURCE}[optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.1']\n"
             f"[job.optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.2']\n",
-            "there are two that state settings of their own",
+            "there are some that state settings of their own",
         ),
         (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
         (

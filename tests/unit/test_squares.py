@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.clipping import bounds, told_by_all_orders
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.squares import Squares
 from flowcheck.whole import write_whole
@@ -113,7 +117,7 @@ def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
     for step in (4, 5):
         assert two.clipped(LAYOUT, step, gradient(2), None) is None and two.gone
     [told] = said
-    assert told.startswith("step 4 is whole, but not in job 1, and both rings are clipped by one")
+    assert told.startswith("step 4 is whole, but not in job 1, and all rings are clipped by one")
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -138,7 +142,84 @@ def test_a_ring_that_waits_says_so_once(runs: tuple[RunDir, RunDir]) -> None:
         clock[0] = now
         assert two.clipped(LAYOUT, 3, gradient(2), None) is None
     [told] = said
-    assert told.startswith("step 3 waits for job 1: both rings are clipped by one norm")
+    assert told.startswith("step 3 waits for job 1: all rings are clipped by one norm")
+
+
+def orders(squares: list[np.float32]) -> set[np.float32]:
+    """Every sum of theirs by whatever tree, one by one."""
+    if len(squares) == 1:
+        return {squares[0]}
+    found = set()
+    for chosen in range(1, 2 ** (len(squares) - 1)):
+        parts: tuple[list[np.float32], list[np.float32]] = ([], [squares[-1]])
+        for place, own in enumerate(squares[:-1]):
+            parts[not chosen >> place & 1].append(own)
+        found |= {a + b for a in orders(parts[0]) for b in orders(parts[1])}
+    return found
+
+
+@given(st.lists(st.floats(2.0**-40, 2.0**40, width=32), min_size=2, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_the_bounds_are_those_of_every_order_that_is_tried(squares: list[float]) -> None:
+    every = orders([np.float32(own) for own in squares])
+    assert bounds(squares) == (float(min(every)), float(max(every)))
+    most = 0.7 * float(max(every)) ** 0.5
+    factors = {np.float32(most / (float(total) ** 0.5 + 1e-6)) for total in every}
+    assert told_by_all_orders(squares, most) == (len(factors) == 1)
+
+
+UNLIKE = [4096.0, 1.0, 1.0, 1.0]
+"""Lengths whose squares have other sums in other orders."""
+
+
+@pytest.mark.parametrize("order", [(), (3, 1, 2, 4), (4, 3, 2, 1)])
+def test_four_rings_are_scaled_by_the_sum_in_the_stated_order(
+    runs: tuple[RunDir, RunDir], order: tuple[int, ...]
+) -> None:
+    first = runs[0]
+    every = [first, *(first.beside(number) for number in (2, 3, 4))]
+    for run in every[2:]:
+        run.learned_folder.mkdir(parents=True)
+        (run.root / "port").symlink_to(first.root)
+    optimizer = msgspec.structs.replace(CONFIG.optimizer, clip_order=order)
+    config = msgspec.structs.replace(CONFIG, jobs=4, optimizer=optimizer)
+    made = [Squares(run, config, [].append) for run in every]
+    own = [np.zeros(40, np.float32) for _ in every]
+    for gradient_of_one, length in zip(own, UNLIKE, strict=True):
+        gradient_of_one[7] = length
+    assert [one.clipped(LAYOUT, 1, g, None) for one, g in zip(made, own, strict=True)][:3] == [
+        None
+    ] * 3
+    total = torch.zeros((), dtype=torch.float32)
+    for number in order or (1, 2, 3, 4):
+        total += torch.tensor(own[number - 1]).norm() ** 2.0
+    factor = 0.5 / (total.item() ** 0.5 + 1e-6)
+    for one, run, g in zip(made, every, own, strict=True):
+        found = one.clipped(LAYOUT, 1, g, None)
+        assert found is not None
+        assert np.array_equal(found, torch.tensor(g).mul_(factor).numpy())
+        assert run.assumed.exists() == (not order)
+
+
+def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, RunDir]) -> None:
+    said: list[list[str]] = [[], []]
+    clock = [0.0]
+    one, two = (squares_of(run, own, clock) for run, own in zip(runs, said, strict=True))
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
+    clock[0] = 601.0
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and two.gone
+    assert said[1][-1].startswith("step 3 waited 600 s for job 1 (clip_wait_s)")
+    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and one.gone, "it would be alone"
+    assert said[0] == [
+        "step 3: another ring has waited too long for a norm (clip_wait_s), and all are clipped "
+        "by one: the replica stays before it"
+    ]
+    again = squares_of(runs[1], said[1], clock)
+    assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.gone, "a kill forgets none"
+    for run in runs:
+        write_whole(run.incarnation, b'{"number": 2, "step": 2}')
+    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and not one.gone, "its next life"
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is not None
 
 
 def test_a_gradient_that_is_no_number_is_taken_as_it_is(runs: tuple[RunDir, RunDir]) -> None:

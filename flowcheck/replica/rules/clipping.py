@@ -1,14 +1,17 @@
-"""Clipping by a norm: torch's own over one model, and one over the parameters of two rings.
+"""Clipping by a norm: torch's own over one model, and one over the parameters of several rings.
 
-Of two rings as Megatron-LM's distributed trainers do (megatron/core/optimizer/clip_grads.py,
+Of rings as Megatron-LM's distributed trainers do (megatron/core/optimizer/clip_grads.py,
 get_grad_norm_fp32 and clip_grad_by_total_norm_fp32): each ring squares the norm of its own, the
 squares are summed in float32 over the ranks, and the root is taken, and held against the most that
-is allowed, in double. Of two squares the sum is the same in either order; of more it is not.
+is allowed, in double. Of two squares the sum is the same in either order; of more the last bits
+depend on NCCL's: every order is tried, and most of the time all give the same factor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,13 +53,67 @@ def square(gradient: np.ndarray, layout: Layout, used: Used, *, threads: int) ->
         torch.set_num_threads(before)
 
 
-def clipped(
-    gradient: np.ndarray, layout: Layout, squares: tuple[float, float], most: float
-) -> np.ndarray:
-    """The gradient scaled where the norm of both rings is above `most`; else itself."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(np.float32(squares[0]) + np.float32(squares[1]))
+def clipped(gradient: np.ndarray, layout: Layout, total: float, most: float) -> np.ndarray:
+    """The gradient scaled where the norm of all rings is above `most`; else itself. total: of
+    their squares."""
     coefficient = most / (total**0.5 + EPSILON)
     if not coefficient < 1.0:
         return gradient
     return flat_gradient(gradient, layout).clone().mul_(coefficient).numpy()
+
+
+def summed(squares: Sequence[float]) -> float:
+    """In float32, one after the other."""
+    total = np.float32(squares[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for square_of_one in squares[1:]:
+            total = np.float32(total + np.float32(square_of_one))
+    return float(total)
+
+
+def told_by_all_orders(squares: Sequence[float], most: float) -> bool:
+    """Whether the gradients are multiplied by the same float32, in whatever order and by whatever
+    tree the squares are summed."""
+    if not all(map(math.isfinite, squares)):
+        return True  # the sum is no finite number in any order, and nothing is multiplied
+    one, other = (_factor(total, most) for total in bounds(squares))
+    return one == other
+
+
+def _factor(total: float, most: float) -> np.float32:
+    """As torch hands it to the kernel."""
+    return np.float32(min(1.0, most / (total**0.5 + EPSILON)))
+
+
+def bounds(squares: Sequence[float]) -> tuple[float, float]:
+    """The least and the most that a float32 sum of them can be: a sum of two rises with each, so
+    that of every subset its least and most are made of those of its two parts."""
+    least = np.zeros(1 << len(squares), np.float32)
+    for place, own in enumerate(squares):
+        least[1 << place] = own
+    most = least.copy()
+    with np.errstate(over="ignore"):
+        for whole, starts, one, other in _splits(len(squares)):
+            least[whole] = np.minimum.reduceat(least[one] + least[other], starts)
+            most[whole] = np.maximum.reduceat(most[one] + most[other], starts)
+    return float(least[-1]), float(most[-1])
+
+
+@cache
+def _splits(count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """By size from two on: subsets of so many as bits, where each one's begin, and all the ways to
+    part them in two."""
+    found = []
+    for size in range(2, count + 1):
+        wholes = [s for s in range(1 << count) if s.bit_count() == size]
+        starts, one = [], []
+        for whole in wholes:
+            starts.append(len(one))
+            part = (whole - 1) & whole
+            while part:
+                if part > whole - part:
+                    one.append((part, whole - part))
+                part = (part - 1) & whole
+        pairs = np.array(one)
+        found.append((np.array(wholes), np.array(starts), pairs[:, 0], pairs[:, 1]))
+    return found

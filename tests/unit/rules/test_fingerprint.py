@@ -30,6 +30,8 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "clip_threads": [2],
         "clip_alone": [True],
         "clip_together": [True],
+        "clip_order": [(2, 1)],
+        "clip_wait_s": [5.0],
         "synced_backwards": [2],
         "gradient_divisor": [2.0],
         "factory": ["train.py:optimizer"],
