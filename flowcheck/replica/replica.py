@@ -20,6 +20,8 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.beginning import begun
 from flowcheck.replica.rules.gradients import taken
+from flowcheck.replica.rules.hidden import check_hidden
+from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.started import Started
 from flowcheck.replica.taking import Making, Taker
 from flowcheck.replica.workers import Workers
@@ -66,6 +68,7 @@ class Replica(Held):
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
         sections = place_sections(describe(layout, optimizer, leaves_out))
+        check_hidden(optimizer, stepped_layout(optimizer, layout))
         description = Description(layout, sections)
         first = begun(optimizer, description, elements_of(weights, layout, "weights"))
         named = named_tensors(description, first)

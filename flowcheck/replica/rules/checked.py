@@ -31,6 +31,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     if config.name == "none" or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
     from flowcheck.replica.rules.classes import arguments_of, check_keys, group_arguments
+    from flowcheck.replica.rules.hidden import check_hidden
     from flowcheck.replica.rules.masters import stepped_layout
     from flowcheck.replica.rules.settings import Settings
     from flowcheck.replica.rules.states import states_of
@@ -43,6 +44,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
                 group_arguments(part, group)
     if layout is not None:
         states_of(config, stepped_layout(config, layout))
+        check_hidden(config, stepped_layout(config, layout))
         Settings(config, layout)
     elif config.factory is None:
         any_layout = Layout.of_shapes([(2, 2)])
