@@ -77,7 +77,7 @@ def told_by_all_orders(squares: Sequence[float], most: float) -> bool:
     if not all(map(math.isfinite, squares)):
         return True  # the sum is no finite number in any order, and nothing is multiplied
     one, other = (_factor(total, most) for total in bounds(squares))
-    return one == other
+    return bool(one == other)
 
 
 def _factor(total: float, most: float) -> np.float32:
@@ -106,7 +106,8 @@ def _splits(count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     found = []
     for size in range(2, count + 1):
         wholes = [s for s in range(1 << count) if s.bit_count() == size]
-        starts, one = [], []
+        starts: list[int] = []
+        one: list[tuple[int, int]] = []
         for whole in wholes:
             starts.append(len(one))
             part = (whole - 1) & whole
