@@ -30,6 +30,7 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "clip_threads": [2],
         "clip_alone": [True],
         "clip_together": [True],
+        "takes_frozen": [True],
         "clip_order": [(2, 1)],
         "clip_wait_s": [5.0],
         "synced_backwards": [2],
