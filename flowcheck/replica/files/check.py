@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowcheck.replica.files.manifest import Manifest, TensorSum
-from flowcheck.replica.files.sums import Span, around, feed, of_spans
+from flowcheck.replica.files.manifest import Manifest, Piece, TensorSum
+from flowcheck.replica.files.sha256 import Span, Sum, feed, of_joined, of_spans, walked
 
 AROUND = "what lies around its tensors is not what was written"
 WHOLE = "is not the file that was written"
+CHANGED = "is not what was written"
+TOGETHER_BYTES = 64 << 20
+"""Of tensors that one thread sums, two at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,36 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
 
     whole_files: also the sums that sha256sum prints; without them every byte is still read once.
     """
+    sizes, faults = _sizes(root, manifest)
+    held = {fault.file for fault in faults}
+    laid = _laid(manifest, sizes)
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
+        apart = {
+            label: pool.submit(_of_pieces, root, manifest.tensors[label].at) for label in laid.apart
+        }
+        told = {
+            name: pool.submit(_file_told, root, name, manifest, spans, whole_files)
+            for name, spans in laid.places.items()
+            if name not in held and sizes[name]
+        }
+        parts = [
+            (list(group), pool.submit(_spans_told, root / name, list(group.values())))
+            for name, spans in laid.places.items()
+            if name not in told or not whole_files
+            for group in _groups(spans)
+        ]
+        found = {label: one.result() for label, one in apart.items()}
+        for labels, later in parts:
+            found.update(zip(labels, later.result(), strict=False))
+    why: dict[str, str] = {}
+    for name, result in told.items():
+        why[name], sums = result.result()
+        found.update(sums)
+    return faults + _faults(manifest, laid, found, why)
+
+
+def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[Fault]]:
+    """(bytes of each file, those that are not there with their size)."""
     faults = []
     sizes: dict[str, int] = {}
     wanted = dict(manifest.files) or dict.fromkeys(manifest.sha256)
@@ -50,62 +81,130 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
                 why = f"is of {sizes[name]:,} bytes, not {want.bytes:,}"
         if why:
             faults.append(Fault(name, why))
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
-        told = {
-            label: pool.submit(_tensor_fault, root, label, one, sizes)
-            for label, one in manifest.tensors.items()
-        }
-        files = {
-            name: pool.submit(_file_fault, root, name, manifest, whole_files)
-            for name in wanted
-            if sizes[name] and not any(fault.file == name for fault in faults)
-        }
-        tensors = [found for one in told.values() if (found := one.result()) is not None]
-        named = {fault.file for fault in tensors}
-        faults += tensors
-        for name, later in files.items():
-            why = later.result()
-            if why and (name not in named or why == AROUND):
-                faults.append(Fault(name, why))
-    return faults
+    return sizes, faults
 
 
-def _file_fault(root: Path, name: str, manifest: Manifest, whole_files: bool) -> str:
-    want = manifest.files.get(name)
-    try:
-        with (root / name).open("rb", buffering=0) as file:
-            number = file.fileno()
-            size_bytes = os.fstat(number).st_size
-            if want is None:
-                found = of_spans(number, [(0, size_bytes)])
-                return "" if found == manifest.sha256[name] else WHOLE
-            spans = around(size_bytes, _spans_in(name, manifest.tensors))
-            if of_spans(number, spans) != want.around:
-                return AROUND
-            if whole_files and of_spans(number, [(0, size_bytes)]) != want.sha256:
-                return WHOLE
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return ""
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Where tensors lie."""
+
+    places: dict[str, dict[str, Span]]
+    """By file and label, ascending, none in another."""
+    apart: list[str] = field(default_factory=list)
+    """Of none, of several pieces, or within another."""
+    wrong: dict[str, Fault] = field(default_factory=dict)
+    """By label: nowhere in these files."""
 
 
-def _spans_in(name: str, tensors: Mapping[str, TensorSum]) -> list[Span]:
-    return [(at, count) for t in tensors.values() for file, at, count in t.at if file == name]
+def _laid(manifest: Manifest, sizes: Mapping[str, int]) -> _Laid:
+    laid = _Laid({name: {} for name in sizes})
+    ends = dict.fromkeys(sizes, 0)
+    ordered = sorted(manifest.tensors.items(), key=lambda one: one[1].at)
+    for label, one in ordered:
+        fault = _misplaced(label, one, sizes)
+        if fault is not None:
+            laid.wrong[label] = fault
+            continue
+        if len(one.at) == 1 and one.at[0][1] >= ends[one.at[0][0]]:
+            name, first, count = one.at[0]
+            laid.places[name][label] = (first, count)
+            ends[name] = first + count
+        else:
+            laid.apart.append(label)
+    return laid
 
 
-def _tensor_fault(root: Path, label: str, one: TensorSum, sizes: Mapping[str, int]) -> Fault | None:
-    whole = hashlib.sha256()
+def _misplaced(label: str, one: TensorSum, sizes: Mapping[str, int]) -> Fault | None:
     for name, first, count in one.at:
         held = sizes.get(name)
         if held is None:
             return Fault(name, "lies in a file that the manifest does not list", label)
         if first < 0 or count < 0 or first + count > held:
             return Fault(name, "is cut off: the file ends before it does", label)
-        with suppress(OSError), (root / name).open("rb", buffering=0) as file:
-            feed(whole, file.fileno(), first, count)
-    if whole.hexdigest() != one.sha256:
-        return Fault(one.at[0][0] if one.at else "", "is not what was written", label)
     return None
+
+
+def _groups(spans: Mapping[str, Span]) -> Iterator[dict[str, Span]]:
+    group: dict[str, Span] = {}
+    held = 0
+    for label, span in spans.items():
+        group[label] = span
+        held += span[1]
+        if held >= TOGETHER_BYTES and len(group) > 1:
+            yield group
+            group, held = {}, 0
+    if group:
+        yield group
+
+
+def _file_told(
+    root: Path, name: str, manifest: Manifest, spans: Mapping[str, Span], whole_files: bool
+) -> tuple[str, dict[str, str]]:
+    """(what is wrong with a file, sums of its tensors where all of it was read at once)."""
+    want = manifest.files.get(name)
+    try:
+        with (root / name).open("rb", buffering=0) as file:
+            number = file.fileno()
+            size_bytes = os.fstat(number).st_size
+            if want is None:
+                found = of_joined(number, [(0, size_bytes)])
+                return ("" if found == manifest.sha256[name] else WHOLE), {}
+            around = of_joined(number, _around(size_bytes, manifest, name))
+            why = "" if around == want.around else AROUND
+            if not whole_files:
+                return why, {}
+            whole, sums = walked(number, size_bytes, list(spans.values()))
+            why = why or ("" if whole == want.sha256 else WHOLE)
+            return why, dict(zip(spans, sums, strict=True))
+    except OSError as error:
+        return f"cannot be read: {error.strerror}", {}
+
+
+def _around(size_bytes: int, manifest: Manifest, name: str) -> list[Span]:
+    """What of a file lies in no tensor; a tensor that lies within another counts once."""
+    every = (place for one in manifest.tensors.values() for place in one.at)
+    found, at = [], 0
+    for first, count in sorted((first, count) for file, first, count in every if file == name):
+        if first > at:
+            found.append((at, first - at))
+        at = max(at, first + count)
+    return [*found, (at, size_bytes - at)] if at < size_bytes else found
+
+
+def _spans_told(path: Path, spans: list[Span]) -> list[str]:
+    """Sums of parts of a file; none where it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return of_spans(file.fileno(), spans)
+    except OSError:
+        return []
+
+
+def _of_pieces(root: Path, pieces: Sequence[Piece]) -> str:
+    """The sum of a tensor that lies in several places; empty where one cannot be read."""
+    whole = Sum()
+    try:
+        for name, first, count in pieces:
+            with (root / name).open("rb", buffering=0) as file:
+                feed(whole, file.fileno(), first, count)
+    except OSError:
+        return ""
+    return whole.hexdigest()
+
+
+def _faults(
+    manifest: Manifest, laid: _Laid, found: Mapping[str, str], why: Mapping[str, str]
+) -> list[Fault]:
+    """Those of tensors, then those of files, of which a tensor's own says more."""
+    faults = []
+    for label, one in manifest.tensors.items():
+        if label in laid.wrong:
+            faults.append(laid.wrong[label])
+        elif found.get(label) != one.sha256:
+            faults.append(Fault(one.at[0][0] if one.at else "", CHANGED, label))
+    named = {fault.file for fault in faults}
+    wrong = ((name, told) for name, told in why.items() if told)
+    return faults + [Fault(n, told) for n, told in wrong if n not in named or told == AROUND]
 
 
 def _inside(root: Path, name: str) -> bool:

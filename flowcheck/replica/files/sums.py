@@ -1,32 +1,31 @@
-"""sha256 of tensors and files, by threads beside whoever writes or reads (hashlib lets go of the
-GIL)."""
+"""An output's files while they are written: summed, synced and read back by threads beside whoever
+writes (hashing and waiting let go of the GIL)."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from flowcheck.errors import StateError
 from flowcheck.plane.handle import Closing
-from flowcheck.replica.files.manifest import FileSum, Piece, TensorSum
+from flowcheck.replica.files import pieces as parts
+from flowcheck.replica.files.manifest import FileSum, TensorSum
+from flowcheck.replica.files.pieces import Piece
+from flowcheck.whole import sync
 
-READ_BYTES = 1 << 20
-"""Of a file at once: stays in a core's cache until it is hashed."""
-
-TOGETHER = 64
-"""Tensors that one thread holds against memory."""
+TOGETHER_BYTES = 64 << 20
+"""What one thread reads back at a time."""
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""sha256 of no bytes."""
 
 Known = Mapping[tuple[int, int], str]
 """(address, bytes) of a contiguous tensor to its sum."""
-Span = tuple[int, int]
-"""First byte, bytes."""
+_Told = tuple[FileSum, dict[str, str]]
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -36,15 +35,17 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class Sums(Closing):
-    """The sums of an output that is being written."""
+    """The files of an output that is being written."""
 
-    def __init__(self, known: Known | None = None) -> None:
-        """known: sums of tensors that were checked already, where they lie in memory."""
-        self._known = known or {}
-        self._raws: dict[str, list[tuple[str, int, memoryview]]] = {}
+    def __init__(self, known: Known | None = None, *, reads_back: bool = False) -> None:
+        """known: sums of tensors that were checked already, where they lie in memory. reads_back:
+        every tensor in the files is held against memory."""
+        self._known, self._reads_back = known or {}, reads_back
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "sums")
-        self._tensors: dict[str, tuple[str, tuple[int, ...], tuple[Piece, ...], Future[str]]] = {}
-        self._files: dict[str, Future[FileSum]] = {}
+        self._waiting = ThreadPoolExecutor(2, "sync")
+        self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
+        self._files: dict[str, Future[_Told]] = {}
+        self._rest: list[Future[Any]] = []
         self.names: dict[str, str] = {}
         """Of files that are written under another name than they will have."""
         self.more: dict[str, Any] = {}
@@ -52,130 +53,66 @@ class Sums(Closing):
 
     def close(self) -> None:
         """No sum is made any more."""
+        self._waiting.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)
 
-    def tensor(
-        self, label: str, tensor: torch.Tensor, at: Sequence[Piece], raw: Sequence[memoryview]
+    def put(
+        self, name: str, path: Path, pieces: Sequence[Piece], tensors: Mapping[str, torch.Tensor]
     ) -> None:
-        """raw: the bytes that are, or will be, at those pieces; not to change before `tensors`."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        checked = self._known.get((tensor.data_ptr(), sum(part.nbytes for part in raw)))
-        sums = self._pool.submit(_of_memory, raw, checked)
-        for (file, first, _), part in zip(at, raw, strict=True):
-            self._raws.setdefault(file, []).append((label, first, part))
-        places = tuple((self.names.get(file, file), first, count) for file, first, count in at)
-        self._tensors[label] = (dtype, tuple(tensor.shape), places, sums)
+        """Writes a file; its bytes are not to change before `files`. name: the file's in the
+        manifest; tensors: by the labels of `pieces`, what of them is not there has no bytes.
 
-    def stream(self, name: str, head: bytes, rest: Sequence[memoryview]) -> None:
-        """A file of these bytes, of which those of `rest` are all a tensor's."""
+        Raises OSError where there is no room.
+        """
         own = self.names.get(name, name)
-        self._files[own] = self._pool.submit(_of_stream, head, rest)
+        self._files[own] = self._pool.submit(parts.summed, pieces, self._known)
+        parts.write(path, pieces)
+        self._rest.append(self._waiting.submit(sync, path))
+        at, placed, held = 0, list[tuple[int, Piece]](), 0
+        for piece in pieces:
+            if piece.label:
+                self._tensors[piece.label] = (tensors[piece.label], own, at, piece.nbytes)
+                placed.append((at, piece))
+                held += piece.nbytes
+            at += piece.nbytes
+            if held >= TOGETHER_BYTES:
+                self._read_back(path, placed)
+                placed, held = [], 0
+        self._read_back(path, placed)
+        for label, tensor in tensors.items():
+            if label not in self._tensors and not tensor.numel():
+                self.empty(label, tensor)
+
+    def empty(self, label: str, tensor: torch.Tensor) -> None:
+        """A tensor without bytes: it lies in no file."""
+        self._tensors[label] = (tensor, "", 0, 0)
 
     def file(self, name: str, path: Path) -> None:
-        """A file that is whole and whose tensors were all told of."""
-        own = self.names.get(name, name)
-        spans = [
-            (first, count)
-            for _, _, at, _ in self._tensors.values()
-            for file, first, count in at
-            if file == own
-        ]
-        self._files[own] = self._pool.submit(of_file, path, spans)
-
-    def whole(self, name: str, found: FileSum) -> None:
-        """A file whose sums are known."""
-        later: Future[FileSum] = Future()
-        later.set_result(found)
-        self._files[self.names.get(name, name)] = later
-
-    def read_back(self, path_of: Callable[[str], Path]) -> None:
-        """Holds every tensor in the files against memory. Raises StateError, which names it, where
-        one is another."""
-        told = [
-            self._pool.submit(_differs, path_of(name), pieces[at : at + TOGETHER])
-            for name, pieces in self._raws.items()
-            for at in range(0, len(pieces), TOGETHER)
-        ]
-        if wrong := [label for one in told if (label := one.result())]:
-            raise StateError(f"{wrong[0]} does not read back as it was written")
+        """A small file that is whole and on disk, without tensors."""
+        self._files[self.names.get(name, name)] = self._pool.submit(_of_small, path)
 
     def files(self) -> dict[str, FileSum]:
-        """Waits for them."""
-        return {name: found.result() for name, found in self._files.items()}
+        """Waits until all files are summed, on disk, and read back. Raises StateError, which names
+        the tensor, where one does not read back as it was written; OSError."""
+        for one in self._rest:
+            if label := one.result():
+                raise StateError(f"{label} does not read back as it was written")
+        return {name: found.result()[0] for name, found in self._files.items()}
 
     def tensors(self) -> dict[str, TensorSum]:
         """Waits for them."""
-        return {
-            label: TensorSum(dtype, shape, sums.result(), at)
-            for label, (dtype, shape, at, sums) in self._tensors.items()
-        }
+        told: dict[str, TensorSum] = {}
+        for label, (tensor, file, first, count) in self._tensors.items():
+            dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+            at = ((file, first, count),) if count else ()
+            own = self._files[file].result()[1][label] if count else EMPTY
+            told[label] = TensorSum(dtype, shape, own, at)
+        return told
+
+    def _read_back(self, path: Path, placed: Sequence[tuple[int, Piece]]) -> None:
+        if self._reads_back and placed:
+            self._rest.append(self._pool.submit(parts.differs, path, placed))
 
 
-def of_file(path: Path, spans: Iterable[Span]) -> FileSum:
-    """The sums of a file with tensors at `spans`. Raises OSError."""
-    with path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
-        size_bytes = os.fstat(descriptor).st_size
-        whole = of_spans(descriptor, [(0, size_bytes)])
-        return FileSum(size_bytes, whole, of_spans(descriptor, around(size_bytes, spans)))
-
-
-def around(size_bytes: int, spans: Iterable[Span]) -> list[Span]:
-    """What of a file lies in no span; a span that lies within another counts once."""
-    found, at = [], 0
-    for first, count in sorted(spans):
-        if first > at:
-            found.append((at, first - at))
-        at = max(at, first + count)
-    return [*found, (at, size_bytes - at)] if at < size_bytes else found
-
-
-def of_spans(descriptor: int, spans: Iterable[Span]) -> str:
-    """sha256 of parts of an open file, one behind the other; of what there is of them."""
-    whole = hashlib.sha256()
-    for first, count in spans:
-        feed(whole, descriptor, first, count)
-    return whole.hexdigest()
-
-
-def feed(whole: hashlib._Hash, descriptor: int, first: int, count: int) -> None:
-    """A part of an open file, of what there is of it; read, never mapped: a file that is cut short
-    meanwhile must not end the process."""
-    end, view = first + count, memoryview(bytearray(max(1, min(READ_BYTES, count))))
-    while first < end:
-        got = os.preadv(descriptor, [view[: min(READ_BYTES, end - first)]], first)
-        if not got:
-            return
-        whole.update(view[:got])
-        first += got
-
-
-def _of_memory(raw: Sequence[memoryview], checked: str | None) -> str:
-    if checked is not None:
-        return checked
-    whole = hashlib.sha256()
-    for part in raw:
-        whole.update(part)
-    return whole.hexdigest()
-
-
-def _of_stream(head: bytes, rest: Sequence[memoryview]) -> FileSum:
-    whole = hashlib.sha256(head)
-    for part in rest:
-        whole.update(part)
-    size_bytes = len(head) + sum(part.nbytes for part in rest)
-    return FileSum(size_bytes, whole.hexdigest(), hashlib.sha256(head).hexdigest())
-
-
-def _differs(path: Path, pieces: Sequence[tuple[str, int, memoryview]]) -> str:
-    """The first tensor that the file does not hold as memory does; empty if there is none."""
-    buffer = np.empty(READ_BYTES, np.uint8)
-    with path.open("rb", buffering=0) as file:
-        for label, first, raw in pieces:
-            own = np.frombuffer(raw, np.uint8)
-            for at in range(0, own.size, READ_BYTES):
-                part = own[at : at + READ_BYTES]
-                got = os.preadv(file.fileno(), [buffer[: part.size].data], first + at)
-                if got != part.size or not np.array_equal(buffer[:got], part):
-                    return label
-    return ""
+def _of_small(path: Path) -> _Told:
+    return parts.summed([Piece(path.read_bytes())], {})

@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from flowcheck.errors import StateError, naming
+from flowcheck.errors import StateError
+from flowcheck.replica.files.pieces import Piece
 from flowcheck.replica.files.sums import Sums, bytes_of
-from flowcheck.whole import sync
 
 DTYPES = {
     torch.float64: "F64",
@@ -50,24 +50,15 @@ def write_tensors(
     metadata: Mapping[str, str] = FOR_TORCH,
     name: str = "",
 ) -> None:
-    """Writes the file and syncs it. part: before each name in the manifest; name: the file's there.
+    """Writes the file, see `Sums.put`. part: before each name in the manifest; name: the file's
+    there.
 
     Raises StateError for a dtype that the format lacks, OSError where there is no room.
     """
     ordered = sorted(tensors.items(), key=lambda one: -one[1].element_size())
-    head, first = _header(path, ordered, metadata)
-    raws = [bytes_of(tensor) for _, tensor in ordered]
-    sums.stream(name or path.name, head, raws)
-    at = first
-    for (own, tensor), raw in zip(ordered, raws, strict=True):
-        sums.tensor(part + own, tensor, [(name or path.name, at, raw.nbytes)], [raw])
-        at += raw.nbytes
-    with naming(path), path.open("wb", buffering=0) as file:
-        for raw in (memoryview(head), *raws):
-            done = 0
-            while done < raw.nbytes:  # one write takes at most 2 GiB (write(2))
-                done += file.write(raw[done:])
-    sync(path)
+    pieces = [Piece(_header(path, ordered, metadata))]
+    pieces += [Piece(bytes_of(tensor), part + own) for own, tensor in ordered if tensor.numel()]
+    sums.put(name or path.name, path, pieces, {part + own: value for own, value in ordered})
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -96,8 +87,8 @@ def writing(path: Path) -> Iterator[None]:
 
 def _header(
     path: Path, ordered: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str]
-) -> tuple[bytes, int]:
-    """(the bytes before the first tensor, how many)."""
+) -> bytes:
+    """What comes before the first tensor."""
     told: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, tensor in ordered:
@@ -112,4 +103,4 @@ def _header(
         at = end
     text = json.dumps(told, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGN)
-    return len(text).to_bytes(8, "little") + text, 8 + len(text)
+    return len(text).to_bytes(8, "little") + text

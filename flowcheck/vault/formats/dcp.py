@@ -19,18 +19,17 @@ import torch
 
 from flowcheck.errors import StateError, naming
 from flowcheck.replica.files.sums import Sums
-from flowcheck.replica.files.tee import Tee
 from flowcheck.vault.formats.dcp_read import read_tree
 from flowcheck.vault.formats.parts import Options, Parts, tree_of
-from flowcheck.vault.formats.storages import address_of, alone, labelled, raw_of
+from flowcheck.vault.formats.recorded import Recorder, recorded
+from flowcheck.vault.formats.storages import alone, by_address, labelled
 from flowcheck.vault.formats.told import DCP_METADATA
-from flowcheck.vault.formats.torchfile import tell
 from flowcheck.whole import sync
 
 DATA_SUFFIX = ".distcp"
 """torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
 FILES = 2
-"""Written at once: a core hashes one while the other is written."""
+"""Summed at once."""
 STEPPED = ("adam", "adamw")
 """Count steps, and begin with zeros."""
 
@@ -45,16 +44,29 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
         raise StateError(f"{folder}: a rank of a process group cannot write it alone")
     whole, missing = _complete(parts)
     tree = alone(_contiguous(tree_of(whole, options.keys, named=True)))
-    held = {label: (tensor, raw_of(tensor)) for label, tensor in labelled(tree)}
-    writer = FileSystemWriter(
-        folder, single_file_per_rank=True, sync_files=False, thread_count=FILES
-    )
-    writer.fs = files = _summing(held)
+    held = dict(labelled(tree))
+    at = by_address(held)
+    made: dict[str, Recorder] = {}
+
+    def save() -> None:
+        made.clear()
+        writer = FileSystemWriter(
+            folder, single_file_per_rank=True, sync_files=False, thread_count=FILES
+        )
+        writer.fs = _recording(made, at)
+        state_dict_saver.save(tree, storage_writer=writer)
+
     with warnings.catch_warnings(), naming(folder):
         warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
-        state_dict_saver.save(tree, storage_writer=writer)
-    for name, tee in files.tees.items():
-        tell(tee, name, held, sums)
+        recorded(save, lambda: iter(made.values()))
+    rest = dict(held)
+    for name, recorder in made.items():
+        own = {p.label: rest.pop(p.label) for p in recorder.pieces if p.label}
+        sums.put(name, folder / name, recorder.pieces, own)
+    for label, tensor in rest.items():
+        if not tensor.numel():
+            sums.empty(label, tensor)
+    sync(folder / DCP_METADATA)
     sums.file(DCP_METADATA, folder / DCP_METADATA)
     told = [parts.lacks] if parts.lacks else []
     if missing:
@@ -107,26 +119,21 @@ def _contiguous(node: Any) -> Any:
     return node
 
 
-def _summing(held: Mapping[str, tuple[torch.Tensor, memoryview]]) -> Any:
-    """DCP's own way to write files, summed while they are written."""
+def _recording(made: dict[str, Recorder], at: Mapping[tuple[int, int], str]) -> Any:
+    """DCP's own way to write files, of which the data are recorded."""
     from torch.distributed.checkpoint.filesystem import FileSystem
 
-    at = {address_of(raw): label for label, (_, raw) in held.items() if raw.nbytes}
+    met = set[str]()
 
-    class Summing(FileSystem):
-        def __init__(self) -> None:
-            self.tees: dict[str, Tee] = {}
-
+    class Recording(FileSystem):
         @contextmanager
         def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
             name = Path(path).name
-            if mode != "wb" or not name.endswith(DATA_SUFFIX):
-                with super().create_stream(path, mode) as stream:
-                    yield stream
+            if mode == "wb" and name.endswith(DATA_SUFFIX):
+                made[name] = Recorder(at, met)
+                yield made[name]
                 return
-            with Path(path).open("wb", buffering=0) as file:
-                self.tees[name] = Tee(file, at)
-                yield self.tees[name]
-                sync(Path(path))
+            with super().create_stream(path, mode) as stream:
+                yield stream
 
-    return Summing()
+    return Recording()

@@ -85,14 +85,13 @@ def write(
         raise ConfigError("--out", str(path), "is there already: name another, or --force")
     leftovers = f".{glob.escape(path.name)}.*.tmp"
     with (
-        Sums() as sums,
+        Sums(parts.known, reads_back=True) as sums,
         naming(path),
         growing_apart(path, leftovers=leftovers, folder=chosen.folder) as place,
     ):
         sums.names[place.name] = path.name
         lacks = chosen.write(parts, place, options or Options(), sums)
         manifest = _manifest(parts, form, sums, lacks)
-        sums.read_back(lambda name: place / name if chosen.folder else place)
         if chosen.folder:
             write_manifest(place / MANIFEST, manifest)
             for below in place.rglob("*"):

@@ -3,7 +3,7 @@ writes whole storages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,11 @@ def raw_of(tensor: torch.Tensor) -> memoryview:
 def address_of(raw: memoryview) -> tuple[int, int]:
     """(first byte's address, bytes)."""
     return int(np.frombuffer(raw, np.uint8).ctypes.data), raw.nbytes
+
+
+def by_address(tensors: Mapping[str, torch.Tensor]) -> dict[tuple[int, int], str]:
+    """Labels by `address_of` each tensor that has any bytes."""
+    return {address_of(raw_of(t)): label for label, t in tensors.items() if t.numel()}
 
 
 def labelled(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:

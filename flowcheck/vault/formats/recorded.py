@@ -1,0 +1,130 @@
+"""What torch.save writes, as pieces of memory: nothing is copied, and nothing written yet.
+
+torch.save hands over a tensor's own memory, so that what comes is known by its address. Its archive
+is told to leave check sums out, which it makes by itself at half the rate of a disk; they are put
+in here. Of an entry the archive has its sum twice (PKWARE's APPNOTE.TXT): in the descriptor that
+comes behind its bytes (4.3.9), and in the central directory, in the same order (4.3.12).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+import torch
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.files.pieces import Piece
+
+DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
+DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
+"""Bytes of one to its fields: signature, crc-32, compressed and uncompressed size."""
+ENTRY = struct.Struct("<4s6H3I3H")
+"""Of the directory up to the lengths of name, extra field and comment."""
+ENTRY_BYTES, ENTRY_CRC = 46, 16
+LARGE_BYTES = 1 << 16
+"""Summed by threads."""
+SUMS_ALONE = Lock()
+"""torch's setting is of the whole process."""
+
+
+class Recorder(io.RawIOBase):
+    """A file to write to. tensors: (address, bytes) of memory that stays as it is as long as the
+    pieces are used, to a label; one that is met has its label once, whoever else records."""
+
+    def __init__(self, tensors: Mapping[tuple[int, int], str], met: set[str]) -> None:
+        super().__init__()
+        self._tensors, self._met, self._at = tensors, met, 0
+        self.pieces: list[Piece] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, part: Any, /) -> int:
+        piece = Piece(memoryview(part).cast("B"))
+        label = self._tensors.get(piece.address) if piece.nbytes else None
+        if label is None:
+            piece = Piece(bytes(piece.raw))  # the writer's own: it is another's after this call
+        elif label not in self._met:
+            self._met.add(label)
+            piece = Piece(piece.raw, label)
+        self.pieces.append(piece)
+        self._at += piece.nbytes
+        return piece.nbytes
+
+
+def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> None:
+    """Runs `save`, which writes archives of torch's to recorders; `of` gives these behind it. If
+    torch writes other archives than is known here, it makes their sums itself."""
+    with _without_sums() as without:
+        save()
+    if without and not all(put_sums(recorder.pieces) for recorder in of()):
+        save()
+
+
+def put_sums(pieces: list[Piece]) -> bool:
+    """Puts the sums into the archives in `pieces`; False: they are none that is known here."""
+    large = [number for number, piece in enumerate(pieces) if piece.nbytes >= LARGE_BYTES]
+    with ThreadPoolExecutor(2, "crc") as pool:
+        sums = dict(zip(large, pool.map(_crc32, (pieces[n] for n in large)), strict=True))
+    entries: list[int] = []
+    for number, piece in enumerate(pieces):
+        if piece.label:
+            continue
+        raw = bytes(piece.raw[:4])
+        if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
+            fields = struct.unpack(DESCRIPTORS[piece.nbytes], piece.raw)
+            if fields[1:] != (0, pieces[number - 1].nbytes, pieces[number - 1].nbytes):
+                return False
+            before = sums.get(number - 1)
+            entries.append(_crc32(pieces[number - 1]) if before is None else before)
+            own = struct.pack(DESCRIPTORS[piece.nbytes], DESCRIPTOR, entries[-1], *fields[2:])
+            pieces[number] = Piece(own)
+        elif raw == DIRECTORY:
+            filled = _filled(piece, entries)
+            if filled is None:
+                return False
+            pieces[number], entries = filled, []
+    return not entries
+
+
+def _filled(directory: Piece, entries: list[int]) -> Piece | None:
+    """The directory with the sums of its entries; None where there are not as many."""
+    raw, at, taken = bytearray(directory.raw), 0, 0
+    while at + ENTRY_BYTES <= len(raw) and taken < len(entries):
+        fields = ENTRY.unpack_from(raw, at)
+        if fields[0] != DIRECTORY or fields[7]:
+            return None
+        struct.pack_into("<I", raw, at + ENTRY_CRC, entries[taken])
+        at += ENTRY_BYTES + sum(fields[10:13])
+        taken += 1
+    return Piece(bytes(raw)) if at == len(raw) and taken == len(entries) else None
+
+
+def _crc32(piece: Piece) -> int:
+    own = ffi.from_buffer("uint8_t[]", piece.raw)
+    return int(lib.fc_crc32(0, own, len(own)))
+
+
+@contextmanager
+def _without_sums() -> Iterator[bool]:
+    """False where torch has no such setting."""
+    serialization: Any = torch.serialization
+    if not hasattr(serialization, "set_crc32_options"):
+        yield False
+        return
+    with SUMS_ALONE:
+        was = serialization.get_crc32_options()
+        serialization.set_crc32_options(False)
+        try:
+            yield True
+        finally:
+            serialization.set_crc32_options(was)
