@@ -36,11 +36,12 @@ def load_tree(path: Path) -> Any:
             with torch.serialization.safe_globals([argparse.Namespace]):  # it only holds values
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises whatever its unpickler meets
-        raise StateError(f"{path}: {_what(str(error), archive=begin == ZIP_MAGIC)}") from error
+        raise StateError(f"{path}: {told_of(error, archive=begin == ZIP_MAGIC)}") from error
 
 
-def _what(told: str, *, archive: bool) -> str:
-    """What a file is that torch refuses with these words."""
+def told_of(error: Exception, *, archive: bool) -> str:
+    """What a file is that torch refuses with this error."""
+    told = str(error)
     other = re.search(r"Unsupported (?:global|class): (?:GLOBAL )?([\w.]+)", told)
     if other is not None:
         return (

@@ -3,7 +3,6 @@ refused."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -317,26 +316,6 @@ def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
 def test_every_format_has_a_writer_and_a_reader() -> None:
     for one in FORMATS.values():
         assert callable(one.write) and callable(one.read)
-
-
-def test_megatrons_folder_is_read_and_none_is_written(step: Parts, tmp_path: Path) -> None:
-    place = tmp_path / "run/iter_0000003/mp_rank_00"
-    place.mkdir(parents=True)
-    (tmp_path / "run/latest_checkpointed_iteration.txt").write_text("3")
-    tree = {
-        "args": argparse.Namespace(num_layers=2),
-        "iteration": BEFORE,
-        "model": {"language_model": dict(step.model)},
-        "optimizer": {"optimizer": step.given.optimizer},
-    }
-    torch.save(tree, place / "model_optim_rng.pt")
-    found = read_template(read(tmp_path / "run").tree, step.layout, (), "run")
-    assert (found.step, found.names) == (BEFORE, tuple(step.model))
-    with pytest.raises(ConfigError, match="is read, not written"):
-        write(step, tmp_path / "out", "megatron")
-    (tmp_path / "run/iter_0000003/mp_rank_01").mkdir()
-    with pytest.raises(StateError, match="2 model-parallel ranks"):
-        read(tmp_path / "run")
 
 
 @pytest.mark.parametrize("form", ["torch", "safetensors"])

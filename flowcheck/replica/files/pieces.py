@@ -49,12 +49,9 @@ def write(path: Path, pieces: Sequence[Piece]) -> None:
     All goes through a buffer of whole pages, at the same place of a page as in the file: the kernel
     copies what lies otherwise at a third of the rate.
     """
-    with mmap(-1, BUFFER_BYTES) as memory, naming(path), path.open("wb", buffering=0) as file:
-        pages = np.frombuffer(memory, np.uint8)
-        try:
-            _through(pages, file, pieces)
-        finally:
-            del pages
+    pages = np.frombuffer(mmap(-1, BUFFER_BYTES), np.uint8)  # gone with the last view of it
+    with naming(path), path.open("wb", buffering=0) as file:
+        _through(pages, file, pieces)
 
 
 def _through(pages: np.ndarray, file: IO[bytes], pieces: Sequence[Piece]) -> None:

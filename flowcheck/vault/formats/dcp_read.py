@@ -100,7 +100,9 @@ def metadata_of(folder: Path) -> Any:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes say
         raise StateError(f"{path}: no metadata of torch.distributed.checkpoint: {error}") from error
-    if type(found).__name__ != "Metadata" or not isinstance(found.state_dict_metadata, dict):
+    if type(found).__name__ != "Metadata" or not isinstance(
+        getattr(found, "state_dict_metadata", None), dict
+    ):
         raise StateError(f"{path}: no metadata of torch.distributed.checkpoint")
     return found
 

@@ -1,44 +1,90 @@
-"""Megatron-LM's folders of one model-parallel rank are read; none is written.
+"""Megatron-LM's folders of one model-parallel rank (--ckpt-format torch).
 
 latest_checkpointed_iteration.txt              the iteration, or "release"
 iter_0000100/mp_rank_00/model_optim_rng.pt     {"args", "iteration", "model", "optimizer", ...}
 
-Source: Megatron-LM's megatron/training/checkpointing.py (get_checkpoint_name, save_checkpoint).
-That loader is in no package that could be tried (megatron-core holds megatron.core alone), it asks
-for the run's own arguments, and its optimizer keeps states by ranges of buffers: a folder of ours
-would be a guess. Its newer torch_dist folders are those of torch.distributed.checkpoint.
+Source: Megatron-LM's megatron/training/checkpointing.py (get_checkpoint_name, generate_state_dict,
+load_checkpoint). What of a file no step of a replica tells comes from an earlier one of the run.
+Its newer torch_dist folders are those of torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
 
+import argparse
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.files.sums import Sums
-from flowcheck.vault.foreign import load_tree
+from flowcheck.vault.foreign import load_tree, told_of
+from flowcheck.vault.formats.megatron_fill import filled
 from flowcheck.vault.formats.parts import Options, Parts
+from flowcheck.vault.formats.storages import alone
 from flowcheck.vault.formats.told import MEGATRON_LATEST
+from flowcheck.vault.formats.torchfile import write_tree
+from flowcheck.vault.opaque import Opaque, arrays, importable, stand_in
+from flowcheck.whole import sync
 
 RANK_FILE = "mp_rank_00/model_optim_rng.pt"
-REFUSED = (
-    "is read, not written: Megatron-LM's loader wants the run's arguments and optimizer buffers; a "
-    "checkpoint that the run wrote, given as --template, is filled as it is"
+OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
+"""Modules of what a run keeps beside its tensors (args, the rerun state machine)."""
+LIKE = (
+    "names an earlier checkpoint of the run (its folder): the args that its loader asserts, bounds "
+    "of the schedule, random states and the optimizer's groups come from it; or give that "
+    "checkpoint's file as --template"
 )
 
 
 def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
-    """Raises ConfigError, which says what to do instead."""
-    raise ConfigError("--format", "megatron", REFUSED)
+    """Writes the folder. Raises ConfigError without an earlier checkpoint, StateError where that is
+    of another model or optimizer."""
+    if options.like is None:
+        raise ConfigError("--like", "none", LIKE)
+    tree, kinds = _loaded(_file_of(options.like))
+    told = filled(tree, parts, str(options.like))
+    name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
+    (folder / name).parent.mkdir(parents=True)
+    with importable(kinds):
+        write_tree(alone(tree), folder / name, name, sums)
+    (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
+    sync(folder / MEGATRON_LATEST)
+    sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
+    return "; ".join([*([parts.lacks] if parts.lacks else []), *told])
 
 
 def read(folder: Path) -> Any:
     """What rank 0 saved. Raises StateError for several model-parallel ranks."""
+    return _loaded(_file_of(folder))[0]
+
+
+def _file_of(folder: Path) -> Path:
+    if folder.is_file():
+        return folder
     place = _place(folder)
     ranks = sorted(path.name for path in place.glob("mp_rank_*"))
     if len(ranks) > 1:
         raise StateError(f"{place}: is of {len(ranks)} model-parallel ranks; one is read")
-    return load_tree(place / RANK_FILE)
+    return place / RANK_FILE
+
+
+def _loaded(path: Path) -> tuple[Any, list[type[Opaque]]]:
+    """(the tree, classes of Megatron's own that stand in it)."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # torch raises whatever its unpickler meets: it is told below
+        return load_tree(path), []
+    own = [stand_in(name) for name in names if name.startswith(OWN)]
+    allowed: list[Any] = [argparse.Namespace, *arrays(), *own]
+    try:
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise StateError(f"{path}: {told_of(error, archive=True)}") from error
+    return tree, [kind for kind, _ in own]
 
 
 def _place(folder: Path) -> Path:

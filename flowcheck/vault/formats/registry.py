@@ -64,7 +64,7 @@ _ALL = (
     Format("safetensors", "safetensorsfile", False, "parameters alone"),
     Format("huggingface", "huggingface", True, "a model folder of transformers"),
     Format("deepspeed", "deepspeed", True, "ZeRO's shards below a tag"),
-    Format("megatron", "megatron", True, "Megatron-LM's iter_N/mp_rank_00: read alone"),
+    Format("megatron", "megatron", True, "Megatron-LM's iter_N/mp_rank_00, with --like"),
 )
 FORMATS = {one.name: one for one in _ALL}
 
