@@ -24,10 +24,11 @@ from flowcheck.replica.rules.flatpass import FlatPass, Passing
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.optimizers import SCALER, SCALER_NUMBERS, STEP_COUNT, STEPPED, Used
 from flowcheck.replica.rules.placed import Placed, bound
-from flowcheck.replica.rules.scaling import SCALE
+from flowcheck.replica.rules.scale_seen import SCALE
 from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.tensors import Tensors, views
 from flowcheck.replica.workers import Workers
+from flowcheck.wire.job import UNSHOWN
 
 
 class Making(Protocol):
@@ -115,7 +116,7 @@ class Taker:
         else:
             sentences = (one for each in first.optimizers for one in onepass.rests_on(each))
             own = tuple(dict.fromkeys(sentences))
-        return (*own, SCALE) if self._optimizer.scaler is not None else own
+        return (*own, f"{SCALE}{UNSHOWN}") if self._optimizer.scaler is not None else own
 
     @cached_property
     def _flat(self) -> FlatPass:

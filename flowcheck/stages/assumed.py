@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.messages import AuditLine
+from flowcheck.replica.rules.scale_seen import SCALE, tally_of
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.used import KEEPS_NONE, first_left_out
@@ -19,11 +20,13 @@ EMPTY_STATE = (
 BASE_FITS = f"which of the logged gradients follows the base {UNSHOWN}"
 
 
-def assume(run: RunDir, sentence: str) -> None:
-    """Adds to what the steps taken since rest on, once."""
+def assume(run: RunDir, sentence: str) -> bool:
+    """Adds to what the steps taken since rest on, once; whether it is new."""
     known = _added(run)
-    if sentence not in known:
-        write_whole(run.assumed, msgspec.json.encode([*known, sentence]))
+    if sentence in known:
+        return False
+    write_whole(run.assumed, msgspec.json.encode([*known, sentence]))
+    return True
 
 
 def assumed(run: RunDir) -> tuple[str, ...]:
@@ -41,10 +44,16 @@ def assumed(run: RunDir) -> tuple[str, ...]:
         shown = followed.base is not None and audited > followed.base
         first = () if shown else (BASE_FITS,)
         own = tuple(s for s in own if not (shown and s.endswith(UNSHOWN)))
-    added = [s for s in _added(run) if not (audited and s.endswith(UNSHOWN))]
+    added = [_told(run, s) for s in _added(run) if not (audited and s.endswith(UNSHOWN))]
     left_out = first_left_out(run.left_out)
     keeps = () if left_out is None or audited >= left_out else (KEEPS_NONE.format(left_out),)
     return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
+
+
+def _told(run: RunDir, sentence: str) -> str:
+    """With what was counted for and against it since."""
+    tally = tally_of(run.scale) if sentence.startswith(SCALE) else None
+    return sentence if tally is None else f"{SCALE}({tally.told}) {UNSHOWN}"
 
 
 def _added(run: RunDir) -> list[str]:

@@ -53,6 +53,11 @@ class LearnedFiles:
         return self.learned_folder / "assumed.json"
 
     @property
+    def scale(self) -> Path:
+        """Which changes of the stated loss scale were seen in the gradients."""
+        return self.learned_folder / "scale.json"
+
+    @property
     def claimed(self) -> Path:
         """Indices of the job's flows, where several jobs pass the same ports."""
         return self.learned_folder / "claimed.json"

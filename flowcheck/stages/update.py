@@ -27,6 +27,7 @@ from flowcheck.stages.opened import Opened
 from flowcheck.stages.records import Records
 from flowcheck.stages.replicas import open_replica
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.scales import Scales
 from flowcheck.stages.squares import Squares
 from flowcheck.stages.used import Map, Used, note_left_out
 from flowcheck.whole import write_whole
@@ -46,6 +47,7 @@ class UpdateService:
         self._open: Opened | None = None
         self._judge = Judge(run, config)
         self._squares = Squares(run, config, self._say)
+        self._scales = Scales(run, config, self._say)
 
     def start(self, links: Links) -> None:
         self._links = links
@@ -143,7 +145,9 @@ class UpdateService:
         left_out = used if o.placing is None else None
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_left_out(self._run.left_out, step)
+        self._scales.before(o.replica)
         o.ahead.finish(step, own, used)
+        self._scales.behind(o.replica, own)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from support.incarnations import JOB, Life, floats
@@ -24,7 +25,10 @@ from flowcheck.lab.synthetic import write_pcap
 from flowcheck.ops import audit as audits
 from flowcheck.ops import reanchor
 from flowcheck.ops.reanchor import give
-from flowcheck.stages.assumed import EMPTY_STATE, assumed
+from flowcheck.replica.rules.scale_seen import SCALE, Tally
+from flowcheck.stages.assumed import EMPTY_STATE, assume, assumed
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import UNSHOWN
 
 UNSEEN, SAVED, GIVEN = 2, 3, 6
 """The step behind which the trainer changed a weight; that of its file; the replica's when it is
@@ -116,6 +120,10 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
     [line] = anchors(both)
     assert "the gradients of steps 4 to 6 are not all kept" in line["refused"]
     assert EMPTY_STATE in assumed(both.chain.run)
+    assume(both.chain.run, f"{SCALE}{UNSHOWN}")
+    write_whole(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
+    [told] = [one for one in assumed(both.chain.run) if one.startswith(SCALE)]
+    assert "2 show in the gradients" in told and told.endswith(UNSHOWN)
     assert not both.chain.run.anchor.exists()
 
 

@@ -16,10 +16,6 @@ from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import SEVERAL, Layout
 from flowcheck.replica.rules.gradients import clips
 
-SCALE = (
-    "the loss scale is the stated one: gradients of another would look as well "
-    "(no audit has shown it yet)"
-)
 HALF = (
     "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
     "steps copies in float32"
