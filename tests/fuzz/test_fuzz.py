@@ -1,4 +1,4 @@
-"""libFuzzer on the transport: ten seconds in the suite, FLOWCHECK_FUZZ_S seconds by night."""
+"""libFuzzer on the transport: five seconds in the suite, FLOWCHECK_FUZZ_S seconds by night."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "10"))
+SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "5"))
 
 
 @pytest.mark.slow

@@ -27,7 +27,11 @@ def read(frames: list[Frame], folder: Path) -> Reading:
 
 @pytest.mark.parametrize(
     ("size", "step"),
-    [pytest.param(141, 9, marks=pytest.mark.nightly), (10, 31), (1, 47)],
+    [
+        pytest.param(141, 9, marks=pytest.mark.nightly),
+        (10, 31),
+        pytest.param(1, 47, marks=pytest.mark.nightly),
+    ],
 )
 def test_after_any_burst_every_hash_is_one_the_truth_has(
     size: int, step: int, frames: list[Frame], truth: Path, tmp_path: Path

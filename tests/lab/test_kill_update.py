@@ -140,7 +140,7 @@ print(json.dumps(report))
 '''
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.nightly)])
 def test_kills_of_the_updater_lose_no_step_and_repeat_none(
     tmp_path: Path, shm: Path, kills: int
 ) -> None:

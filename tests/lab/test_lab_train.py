@@ -22,10 +22,10 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(500),
 ]
 SMALL = ("--layers", "2", "--width", "64", "--heads", "2", "--context", "32")
-LIMIT_S = 240
+LIMIT_S = 450
 
 
 def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[str, Any]:
@@ -43,17 +43,17 @@ def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     found = train(
         tmp_path / "out",
         f"t{os.getpid()}",
-        ["--steps", "9", "--kill-at", "4"],
+        ["--steps", "7", "--kill-at", "3"],
         ["--clip", "1", "--accumulate", "2", "--metric-every", "3"],
     )
     comparison = found["comparison"]
     assert (comparison["different"], comparison["missing"]) == ([], [])
-    assert comparison["equal"] >= 8
+    assert comparison["equal"] >= 6
     assert 0 <= found["killed_at"] - found["restored_step"] + 1 <= 2
     assert found["final"] == found["control"] == found["unbroken"]
     assert all(one["holds"] for one in found["statements"])
     told = (tmp_path / "out/trainers/digests.jsonl").read_text().splitlines()
-    assert max(json.loads(line)["step"] for line in told) == 9
+    assert max(json.loads(line)["step"] for line in told) == 7
 
 
 @pytest.mark.nightly

@@ -71,7 +71,8 @@ def test_messages_on_the_wire_equal_those_of_the_real_capture(entry: Path, tmp_p
     assert tshark(tmp_path / "wire.pcap", "frame.number", keep="_ws.malformed") == []
 
 
-@pytest.mark.parametrize("protocol", ["LL128", pytest.param("Simple", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("protocol", ["LL128", "Simple"])
 def test_frames_of_every_protocol_are_whole(entry: Path, tmp_path: Path, protocol: str) -> None:
     capture = tmp_path / "wire.pcap"
     with hosts(2, entry) as pair, pair.capture(0, capture):
@@ -86,13 +87,9 @@ def test_frames_of_every_protocol_are_whole(entry: Path, tmp_path: Path, protoco
         assert all(size % 2048 == 0 for size in sizes)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("count", "version", "channels"),
-    [
-        pytest.param(2, "2.19", "2", marks=pytest.mark.nightly),
-        pytest.param(3, "2.23", "1", marks=pytest.mark.nightly),
-        (4, "2.29", "2"),
-    ],
+    ("count", "version", "channels"), [(2, "2.19", "2"), (3, "2.23", "1"), (4, "2.29", "2")]
 )
 def test_analyze_finds_the_sums_the_trainers_got(
     entry: Path, tmp_path: Path, count: int, version: str, channels: str

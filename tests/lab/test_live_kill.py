@@ -21,9 +21,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", [pytest.param("parse-0", marks=pytest.mark.nightly), "extract"])
-@pytest.mark.parametrize("before", [pytest.param(40, marks=pytest.mark.nightly), 253])
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", ["parse-0", "extract"])
+@pytest.mark.parametrize("before", [40, 253])
 def test_a_stage_killed_before_anything_is_learned_costs_nothing(
     tmp_path: Path, stage: str, before: int
 ) -> None:

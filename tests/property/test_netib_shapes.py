@@ -35,6 +35,10 @@ SLOW = {
     "r4-ll128-230-early",
     "r6-nodes3-ll128-221-rails",
     "r2-ll-230-sharded",
+    "r12-ll128-230-small-hook",
+    "r2-simple-230-tensor-near-pipeline",
+    "r2-ll-219-metrics-group-first",
+    "r4-simple-223-tensor-near-first",
 }
 """Shapes that take seconds each."""
 

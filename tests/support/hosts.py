@@ -71,7 +71,7 @@ class Hosts:
             stderr=subprocess.PIPE,
         )
 
-    def run(self, script: str, limit_s: int = 60, **environment: str) -> list[Result]:
+    def run(self, script: str, limit_s: int = 100, **environment: str) -> list[Result]:
         """The job on all hosts, to its end; what still runs at the limit is killed."""
         started = [self.start(rank, script, **environment) for rank in range(len(self.names))]
         results = []

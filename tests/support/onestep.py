@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from flowcheck._core import ffi, lib
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import onepass
 from flowcheck.replica.rules.flatpass import FlatPass
 
 TWINS = ("avx512", "avx2", "plain")
+
+
+def _runs(twin: str) -> bool:
+    found = lib.fc_step_choose(twin.encode()) == 0
+    lib.fc_step_choose(ffi.NULL)
+    return bool(found)
+
+
+HERE = [twin for twin in TWINS if _runs(twin)]
+"""Those this CPU can run."""
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 STATES = {
     "sgd": ("momentum_buffer",),

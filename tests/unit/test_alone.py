@@ -40,8 +40,15 @@ def read(
     return made, read_stream(tape.flows, tape.messages)
 
 
-@pytest.mark.parametrize("protocol", ["LL", "Simple"])
-@pytest.mark.parametrize(("ranks", "mirrored"), [(3, (1,)), (4, (1, 2))])
+@pytest.mark.parametrize(
+    ("ranks", "mirrored", "protocol"),
+    [
+        (3, (1,), "LL"),
+        (4, (1, 2), "Simple"),
+        pytest.param(3, (1,), "Simple", marks=pytest.mark.nightly),
+        pytest.param(4, (1, 2), "LL", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather", "all_reduce"])
 def test_each_kind_is_told(
     kind: str,

@@ -69,7 +69,9 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
         chain.close()
 
 
-@pytest.mark.parametrize("frames", [(256, 256), (40, 8), (3, 50)])
+@pytest.mark.parametrize(
+    "frames", [(256, 256), (40, 8), pytest.param((3, 50), marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("deal", DEALS)
 def test_capture_dealt_over_two_rings_gives_every_step_of_the_truth(
     play: Callable[..., Chain],
@@ -85,7 +87,7 @@ def test_capture_dealt_over_two_rings_gives_every_step_of_the_truth(
 
 
 @pytest.mark.parametrize("deal", DEALS)
-@pytest.mark.parametrize("metric_every", [0, 2])
+@pytest.mark.parametrize("metric_every", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_made_up_job_dealt_over_two_rings_gives_every_gradient(
     play: Callable[..., Chain], tmp_path: Path, deal: Deal, metric_every: int
 ) -> None:
@@ -155,8 +157,9 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
     assert chain.gradients == {step: whole[step] for step in range(1, lost.step)}
 
 
-def test_stage_killed_at_fifty_instants_carries_from_ring_to_ring_as_before(
-    play: Callable[..., Chain], captures: Path, truth: Path
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.nightly)])
+def test_stage_killed_at_any_instant_carries_from_ring_to_ring_as_before(
+    play: Callable[..., Chain], captures: Path, truth: Path, kills: int
 ) -> None:
     chain = play(captures / CAPTURE, scattered)
     rng = np.random.default_rng(5)
@@ -165,7 +168,7 @@ def test_stage_killed_at_fifty_instants_carries_from_ring_to_ring_as_before(
         chain.feed(24)
         service.work()
     service.stop()
-    for _ in range(50):
+    for _ in range(kills):
         chain.life(20, limit_s=float(rng.uniform(1e-4, 2e-2)))
         chain.feed(20)
         chain.apply()

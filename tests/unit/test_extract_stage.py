@@ -128,12 +128,13 @@ def test_one_lost_packet_loses_its_step_with_exact_ranges_and_counting_goes_on(
         service.stop()
 
 
-def test_stage_killed_at_fifty_instants_goes_on_where_it_was(
-    play: Callable[..., Chain], truth: Path
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.nightly)])
+def test_stage_killed_at_any_instant_goes_on_where_it_was(
+    play: Callable[..., Chain], truth: Path, kills: int
 ) -> None:
     chain = play(lambda n: True)
     rng = np.random.default_rng(11)
-    for _ in range(50):
+    for _ in range(kills):
         chain.life(int(rng.integers(1, 6)))
         chain.feed()
         chain.apply()

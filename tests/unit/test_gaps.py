@@ -70,7 +70,9 @@ def test_lost_broadcast_that_shifts_every_later_message_completes_no_step_wrongl
 
 
 @pytest.mark.parametrize("job", [EVEN, UNEVEN])
-@pytest.mark.parametrize("frames", [(256, 1), (30, 10), (1, 256)])
+@pytest.mark.parametrize(
+    "frames", [pytest.param((256, 1), marks=pytest.mark.nightly), (30, 10), (1, 256)]
+)
 def test_ring_that_lags_with_what_is_in_no_plan_is_waited_for(
     play: Callable[..., Chain], job: SyntheticJob, frames: tuple[int, int]
 ) -> None:

@@ -6,6 +6,7 @@ import random
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,13 @@ from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 
 
-@pytest.mark.parametrize("seed", range(24))
+def seeds(by_day: int, all_of_them: int) -> list[Any]:
+    """The first of them by day, all at night."""
+    night = (pytest.param(seed, marks=pytest.mark.nightly) for seed in range(by_day, all_of_them))
+    return [*range(by_day), *night]
+
+
+@pytest.mark.parametrize("seed", seeds(10, 24))
 def test_both_directions_tell_everything_of_any_job(seed: int, tmp_path: Path) -> None:
     job, rank = permuted(seed)
     traffic = make(job)
@@ -38,7 +45,7 @@ def test_both_directions_tell_everything_of_any_job(seed: int, tmp_path: Path) -
     assert all(not flow.problems for flow in reading.flows)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 def test_the_learned_job_rebuilds_every_gradient(seed: int, tmp_path: Path) -> None:
     job, rank = permuted(seed)
     traffic = make(job)
@@ -62,7 +69,7 @@ def test_the_learned_job_rebuilds_every_gradient(seed: int, tmp_path: Path) -> N
         assert flat.tobytes() == gradient
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(7, 16))
 @pytest.mark.parametrize("direction", ["tx", "rx"])
 def test_one_direction_is_right_in_what_it_shows_and_not_more_than_that(
     seed: int, direction: str, tmp_path: Path
@@ -120,7 +127,10 @@ def test_loss_never_makes_a_byte_up(lost: float, tmp_path: Path) -> None:
             assert reading.weights.result.tobytes() == traffic.weights
 
 
-@pytest.mark.parametrize("moved", [{0}, {1}, {0, 1}, {2}, {1, 3}])
+@pytest.mark.parametrize(
+    "moved",
+    [{0, 1}, {2}, *(pytest.param(own, marks=pytest.mark.nightly) for own in ({0}, {1}, {1, 3}))],
+)
 def test_channels_of_one_ring_may_use_two_ports_of_a_host(moved: set[int], tmp_path: Path) -> None:
     traffic = make(SyntheticJob(shapes=((61, 97), (33,)), channels=2, steps=3))
     reading, tape = read(traffic, 0, "both", tmp_path)

@@ -21,6 +21,7 @@ from flowcheck.wire.terms import is_linear
 
 SHAPES = ((300, 40), (300,), (90, 300), (90,), (70, 90), (70,))
 OLD = Options(shapes=SHAPES, protocol="LL128", version=(2, 9))
+SHORT = replace(OLD, steps=3)
 SMALL_IN_LL = replace(OLD, mix=((4096, "LL"),))
 """Nothing of the start-up is in LL128 but the weights, which may be any numbers."""
 
@@ -83,12 +84,12 @@ def test_order_is_assumed_where_no_clear_to_send_is_seen(
 
 
 @pytest.mark.parametrize(
-    "options", [OLD, pytest.param(replace(OLD, channels=2, mtu=4096), marks=pytest.mark.nightly)]
+    "options", [SHORT, pytest.param(replace(OLD, channels=2, mtu=4096), marks=pytest.mark.nightly)]
 )
 def test_chain_places_every_byte_of_old_lines(options: Options, shm: Path, tmp_path: Path) -> None:
     made = generate(options, tmp_path)
     chain = Chain(tmp_path, shm / "memory", made.files, 512)
-    found = played(chain, 64)
+    found = played(chain, 256)
     chain.close()
     buckets = [list(range(len(SHAPES)))]
     for step in range(options.steps):

@@ -20,8 +20,16 @@ JOB = Options(
     shapes=((40, 30), (40,)), version=(2, 30), tensor_layers=3, pipeline_bytes=9000, steps=4
 )
 SLOTS = 1 << 14
+pytestmark = pytest.mark.xdist_group("others")
+"""The job is made, and its beginning looked for, once."""
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(JOB, tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
 def begun(made: Generated) -> tuple[Tape, int]:
     """The messages, and how many there are when the first gradient was reduced."""
     tape = read_tape(made.files)
@@ -36,8 +44,8 @@ def reading_of(tape: Tape, count: int) -> Reading:
     return read_stream(tape.flows, tape.messages[:count], ended=False)
 
 
-def test_flows_of_no_job_are_known_before_the_job_is(tmp_path: Path) -> None:
-    tape, count = begun(generate(JOB, tmp_path))
+def test_flows_of_no_job_are_known_before_the_job_is(begun: tuple[Tape, int]) -> None:
+    tape, count = begun
     reading = reading_of(tape, count)
     used = {message.flow for message in tape.messages[:count]}
     theirs = {key for key in used if {key.source, key.destination} & BESIDE}
@@ -48,15 +56,17 @@ def test_flows_of_no_job_are_known_before_the_job_is(tmp_path: Path) -> None:
     assert not {key for edge in everything.job.edges for key in edge.flows} & set(reading.others)
 
 
-def test_before_any_job_began_nothing_is_known_to_be_of_none(tmp_path: Path) -> None:
-    tape = read_tape(generate(JOB, tmp_path).files)
+def test_before_any_job_began_nothing_is_known_to_be_of_none(begun: tuple[Tape, int]) -> None:
+    tape, _ = begun
     alone = [m for m in tape.messages if {m.flow.source, m.flow.destination} & BESIDE]
     assert len(alone) > 20 and not read_stream(tape.flows, alone).others
 
 
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.nightly), 7])
-def test_a_communicator_that_lost_sends_may_be_the_job_yet(tmp_path: Path, lost: int) -> None:
-    tape, count = begun(generate(JOB, tmp_path))
+def test_a_communicator_that_lost_sends_may_be_the_job_yet(
+    begun: tuple[Tape, int], lost: int
+) -> None:
+    tape, count = begun
     theirs = [m for m in tape.messages if "10.0.0.200" in (m.flow.source, m.flow.destination)]
     data = [m for m in theirs if m.immediate is not None]
     kept = [m for m in tape.messages[:count] if m is not data[lost]]
@@ -64,8 +74,9 @@ def test_a_communicator_that_lost_sends_may_be_the_job_yet(tmp_path: Path, lost:
     assert not {data[0].flow} & set(reading.others)
 
 
-def test_the_stage_keeps_nothing_of_them_and_follows_the_job(shm: Path, tmp_path: Path) -> None:
-    made = generate(JOB, tmp_path)
+def test_the_stage_keeps_nothing_of_them_and_follows_the_job(
+    shm: Path, tmp_path: Path, made: Generated, begun: tuple[Tape, int]
+) -> None:
     chain = Chain(tmp_path, shm / "memory", made.files, SLOTS)
     service = chain.service()
 
@@ -74,7 +85,7 @@ def test_the_stage_keeps_nothing_of_them_and_follows_the_job(shm: Path, tmp_path
         notes = chain.heard.of(Note)
         return any("of no data-parallel job" in str(note) for note in notes)
 
-    tape, count = begun(made)
+    tape, count = begun
     last = tape.messages[count - 1]
     seen = sum(m.packets for m in tape.messages if m.order <= last.order)
     while not noted() and not chain.run.learned_job.exists():

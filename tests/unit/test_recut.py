@@ -148,7 +148,10 @@ def die_after(calls: int) -> None:
     Extractor.cut = fatal  # type: ignore[method-assign]
 
 
-def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]) -> None:
+@pytest.mark.parametrize("kills", [24, pytest.param(80, marks=pytest.mark.nightly)])
+def test_stage_killed_while_it_recuts_changes_no_byte(
+    play: Callable[..., Chain], kills: int
+) -> None:
     traffic = make(replace(JOB, metric_every=2, steps=12, ranks=3))
     chain = play(traffic)
     rng = np.random.default_rng(7)
@@ -159,7 +162,7 @@ def test_stage_killed_while_it_recuts_changes_no_byte(play: Callable[..., Chain]
     service.stop()
     decided = chain.run.learned_folder / "recuts"
     inside = 0
-    for kill in range(80):
+    for kill in range(kills):
         before = decided.stat().st_ino if decided.exists() else 0
         prepare = partial(die_after, kill % 3)
         chain.life(40, limit_s=float(rng.uniform(5e-3, 6e-2)), prepare=prepare)

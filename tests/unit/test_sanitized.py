@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import sanitized
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("sanitized")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +23,8 @@ def passes(build: Path, words: list[str]) -> None:
     assert " passed" in done.stdout
 
 
-def test_placement_reads_and_writes_only_what_is_its_own(build: Path) -> None:
-    passes(
-        build,
-        [
-            "tests/unit/test_ll.py",
-            "tests/unit/test_shard.py",
-            "tests/unit/test_extract.py",
-            "tests/property/test_scatter.py",
-        ],
-    )
-
-
-def test_a_step_reads_and_writes_only_what_is_its_own(build: Path) -> None:
-    tests = ["tests/unit/test_onepass.py", "tests/unit/test_step_kernels.py"]
+def test_placement_and_steps_read_and_write_only_what_is_their_own(build: Path) -> None:
+    placement = ["unit/test_ll.py", "unit/test_shard.py", "unit/test_extract.py"]
+    steps = ["unit/test_onepass.py", "unit/test_step_kernels.py"]
+    tests = [f"tests/{one}" for one in (*placement, "property/test_scatter.py", *steps)]
     passes(build, [*tests, "-k", "not torchs_own and not left_out_of"])
