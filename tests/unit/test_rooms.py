@@ -9,7 +9,7 @@ MAY_IMPORT = {
     "wire": {"wire", "errors"},
     "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
     "replica": {"replica", "plane", "wire", "errors", "whole", "config", "_core"},
-    "vault": {"vault", "replica", "plane", "wire", "errors", "whole", "config"},
+    "vault": {"vault", "replica", "plane", "wire", "errors", "whole", "config", "_core"},
     "stages": {
         "stages",
         "vault",
