@@ -26,35 +26,12 @@ const uint8_t fc_digest_secret[FC_DIGEST_SECRET] = {
 	0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-void fc_digest_begin(struct fc_digest *digest, uint64_t bytes)
+void fc_digest_begin(uint64_t *sums)
 {
 	static const uint64_t first[8] = { PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
 					   PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1 };
 
-	memcpy(digest->sums, first, sizeof first);
-	digest->bytes = bytes;
-	digest->seen = 0;
-}
-
-uint64_t fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin,
-		       const uint8_t *data, uint64_t bytes, uint8_t *to, const uint8_t *from)
-{
-	const uint64_t runs_end = (digest->bytes - 1) / FC_DIGEST_RUN * FC_DIGEST_RUN;
-	uint64_t whole = runs_end > digest->seen ? runs_end - digest->seen : 0;
-
-	if (whole > bytes)
-		whole = bytes;
-	if (whole) {
-		twin->digest(digest->sums, data, whole / FC_DIGEST_RUN, to, from);
-		memcpy(digest->held, data + whole - FC_DIGEST_STRIPE, FC_DIGEST_STRIPE);
-	}
-	digest->seen += whole;
-	if (whole < bytes) {
-		memcpy(digest->held + FC_DIGEST_STRIPE + (digest->seen - runs_end), data + whole,
-		       bytes - whole);
-		digest->seen += bytes - whole;
-	}
-	return to ? whole : 0;
+	memcpy(sums, first, sizeof first);
 }
 
 static uint64_t folded(uint64_t a, uint64_t b)
@@ -79,16 +56,14 @@ static void store_be64(uint8_t *out, uint64_t value)
 		out[i] = (uint8_t)(value >> (56 - 8 * i));
 }
 
-void fc_digest_end(struct fc_digest *digest, uint8_t *out)
+void fc_digest_end(uint64_t *sums, const uint8_t *last, uint64_t bytes, uint8_t *out)
 {
-	const uint64_t rest = (digest->bytes - 1) % FC_DIGEST_RUN + 1;
+	const uint64_t rest = (bytes - 1) % FC_RUN_BYTES + 1;
 	const uint8_t *secret_end = fc_digest_secret + FC_DIGEST_SECRET;
 
-	for (uint64_t i = 0; i < (rest - 1) / FC_DIGEST_STRIPE; i++)
-		fc_digest_stripe(digest->sums, digest->held + FC_DIGEST_STRIPE * (i + 1),
-				 fc_digest_secret + 8 * i);
-	fc_digest_stripe(digest->sums, digest->held + rest, secret_end - FC_DIGEST_STRIPE - 7);
-	store_be64(out, merged(digest->sums, secret_end - FC_DIGEST_STRIPE - 11,
-			       ~(digest->bytes * PRIME64_2)));
-	store_be64(out + 8, merged(digest->sums, fc_digest_secret + 11, digest->bytes * PRIME64_1));
+	for (uint64_t i = 0; i < (rest - 1) / FC_LINE; i++)
+		fc_digest_stripe(sums, last + FC_LINE * i, fc_digest_secret + 8 * i);
+	fc_digest_stripe(sums, last + rest - FC_LINE, secret_end - FC_LINE - 7);
+	store_be64(out, merged(sums, secret_end - FC_LINE - 11, ~(bytes * PRIME64_2)));
+	store_be64(out + 8, merged(sums, fc_digest_secret + 11, bytes * PRIME64_1));
 }

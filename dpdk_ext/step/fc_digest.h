@@ -1,4 +1,4 @@
-/* xxh3_128 of long inputs as they are made, in whole runs; its short forms are not here. */
+/* xxh3_128 of long inputs in whole runs, as they are made; its short forms are not here. */
 #ifndef FC_DIGEST_H
 #define FC_DIGEST_H
 
@@ -9,15 +9,6 @@
 
 /* Longer inputs have the form below (xxHash's specification, XXH3, "large inputs"). */
 #define FC_DIGEST_SHORT_MAX 240u
-
-struct fc_digest {
-	uint64_t sums[8];
-	uint64_t bytes; /* of the whole input */
-	uint64_t seen;
-	/* The last stripe of what was summed, then what is not summed yet: the last run of the
-	 * input is never a whole one. */
-	uint8_t held[FC_DIGEST_STRIPE + FC_DIGEST_RUN];
-};
 
 static inline uint64_t fc_digest_le64(const uint8_t *p)
 {
@@ -40,12 +31,11 @@ static inline void fc_digest_stripe(uint64_t *sums, const uint8_t *stripe, const
 	}
 }
 
-/* `bytes`: of all that will come, more than FC_DIGEST_SHORT_MAX. */
-void fc_digest_begin(struct fc_digest *digest, uint64_t bytes);
-/* The next part: whole runs, but for the last part. `to` and `from` as in fc_step_twin.h; returns
- * how many bytes went there. */
-uint64_t fc_digest_add(struct fc_digest *digest, const struct fc_step_twin *twin,
-		       const uint8_t *data, uint64_t bytes, uint8_t *to, const uint8_t *from);
-void fc_digest_end(struct fc_digest *digest, uint8_t *out);
+/* Eight sums; then every run but the last, which is of 1 to FC_RUN_BYTES bytes, goes into them
+ * (fc_step_twin.h). */
+void fc_digest_begin(uint64_t *sums);
+/* `last`: the last run, behind the line that came before it; `bytes`: of everything, more than
+ * FC_DIGEST_SHORT_MAX. The sums are of no use afterwards. */
+void fc_digest_end(uint64_t *sums, const uint8_t *last, uint64_t bytes, uint8_t *out);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #define FC_TARGET __attribute__((target("avx2,fma")))
+#define FC_INLINE FC_TARGET static inline __attribute__((always_inline))
 #define FC_LANES 8u
 
 typedef __m256 fc_v;
@@ -21,24 +22,42 @@ typedef __m256 fc_v;
 #define v_negate(a) _mm256_xor_ps(a, _mm256_set1_ps(-0.0f))
 
 /* NaN where either is one: all bits set, as torch's vectors have it (vec256_float.h, maximum). */
-FC_TARGET static inline fc_v v_maximum(fc_v a, fc_v b)
+FC_INLINE fc_v v_maximum(fc_v a, fc_v b)
 {
 	return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
 }
 
-FC_TARGET static inline __m256i rare_lanes(fc_v x)
+FC_INLINE __m256i rare_lanes(fc_v x)
 {
 	const __m256i moved =
 		_mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f800000));
 	return _mm256_cmpgt_epi32(moved, _mm256_set1_epi32((int)0xfefff000));
 }
 
-FC_TARGET static inline bool v_rare(fc_v x)
-{
-	return _mm256_movemask_epi8(rare_lanes(x)) != 0;
-}
-
-FC_TARGET static inline fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
+FC_INLINE fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
 {
 	return _mm256_blendv_ps(common, rare, _mm256_castsi256_ps(rare_lanes(x)));
+}
+
+/* The largest root so far, as bits: Newton's step makes NaN or minus infinity of what is rare, or
+ * more than ROOT_RARE (tried on every float32). */
+typedef __m256i fc_bits;
+#define ROOT_RARE 0x5f7ff000u
+
+FC_INLINE fc_bits v_none(void)
+{
+	return _mm256_setzero_si256();
+}
+
+FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root)
+{
+	(void)x;
+	return _mm256_max_epu32(noted, _mm256_castps_si256(root));
+}
+
+FC_INLINE bool v_noted(fc_bits noted)
+{
+	const __m256i rare = _mm256_set1_epi32((int)ROOT_RARE);
+
+	return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_max_epu32(noted, rare), noted)) != 0;
 }

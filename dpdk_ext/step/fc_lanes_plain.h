@@ -9,6 +9,7 @@
 #endif
 
 #define FC_TARGET
+#define FC_INLINE FC_TARGET static inline __attribute__((always_inline))
 #define FC_LANES 1u
 
 typedef float fc_v;
@@ -24,7 +25,7 @@ typedef float fc_v;
 #define v_sqrt(a) sqrtf(a)
 #define v_negate(a) (-(a))
 
-static inline uint32_t bits_of(fc_v x)
+FC_INLINE uint32_t bits_of(fc_v x)
 {
 	uint32_t bits;
 
@@ -33,7 +34,7 @@ static inline uint32_t bits_of(fc_v x)
 }
 
 /* Elsewhere no library begins there: the caller never asks for it (Python probes). */
-static inline fc_v v_rsqrt(fc_v x)
+FC_INLINE fc_v v_rsqrt(fc_v x)
 {
 #if defined(__x86_64__)
 	return _mm_cvtss_f32(_mm_rsqrt_ss(_mm_set_ss(x)));
@@ -43,7 +44,7 @@ static inline fc_v v_rsqrt(fc_v x)
 }
 
 /* NaN where either is one: all bits set, as the vectors have it. */
-static inline fc_v v_maximum(fc_v a, fc_v b)
+FC_INLINE fc_v v_maximum(fc_v a, fc_v b)
 {
 	const uint32_t all = 0xffffffffu;
 	fc_v nan;
@@ -52,12 +53,31 @@ static inline fc_v v_maximum(fc_v a, fc_v b)
 	return a != a || b != b ? nan : a > b ? a : b;
 }
 
-static inline bool v_rare(fc_v x)
+FC_INLINE bool v_rare(fc_v x)
 {
 	return (int32_t)(bits_of(x) + 0x7f800000u) > (int32_t)0xfefff000u;
 }
 
-static inline fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
+FC_INLINE fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
 {
 	return v_rare(x) ? rare : common;
+}
+
+/* Whether anything was rare. */
+typedef bool fc_bits;
+
+FC_INLINE fc_bits v_none(void)
+{
+	return false;
+}
+
+FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root)
+{
+	(void)root;
+	return noted || v_rare(x);
+}
+
+FC_INLINE bool v_noted(fc_bits noted)
+{
+	return noted;
 }

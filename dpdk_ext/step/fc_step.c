@@ -9,115 +9,125 @@
 
 static const struct fc_step_twin *chosen = &fc_step_plain;
 
-#define LINE 64u
-
-/* What was made and not written yet: whole cache lines go out past the caches, the rest stays for
- * the lines that follow. */
+/* One section of an item on its way into the new copy. */
 struct out {
-	uint8_t *at; /* where bytes[0] belongs */
-	uint32_t kept;
-	uint8_t bytes[LINE + FC_STEP_CHUNK_BYTES] __attribute__((aligned(64)));
+	uint8_t *at;  /* where the run that is made next belongs */
+	uint32_t odd; /* bytes by which that is past the beginning of a cache line */
+	uint64_t sums[8];
+	/* By turns: a run, behind the last line of the one before it. */
+	uint8_t runs[2][FC_LINE + FC_RUN_BYTES] __attribute__((aligned(64)));
 };
-
-static void send(struct out *out, uint32_t added, struct fc_digest *digest)
-{
-	const uint8_t *made = out->bytes + out->kept;
-	const uint32_t held = out->kept + added;
-	const uint32_t odd = (uint32_t)((uintptr_t)out->at % LINE);
-	uint32_t from = 0, sent = 0;
-
-	if (odd) { /* the item's first line, which it shares with what lies before */
-		from = LINE - odd < held ? LINE - odd : held;
-		memcpy(out->at, out->bytes, from);
-	}
-	const uint32_t lines = (held - from) / LINE * LINE;
-	if (digest)
-		sent = (uint32_t)fc_digest_add(digest, chosen, made, added,
-					       lines >= added ? out->at + from : NULL,
-					       out->bytes + from);
-	fc_copy_stream(out->at + from + sent, out->bytes + from + sent, lines - sent);
-	out->at += from + lines;
-	out->kept = held - from - lines;
-	memmove(out->bytes, out->bytes + from + lines, out->kept);
-}
 
 struct work {
 	struct out out[FC_STEP_SECTIONS_MAX];
-	struct fc_digest digest[FC_STEP_SECTIONS_MAX];
-	/* A ragged end, filled up to FC_STEP_PAD. */
-	float padded[FC_STEP_SECTIONS_MAX + 1][FC_STEP_CHUNK];
+	/* A ragged end, filled up to whole lines. */
+	float padded[FC_STEP_SECTIONS_MAX + 1][FC_RUN];
 };
 
-/* Vectors read and write whole: what is read beyond an item's end are zeros of ours, and what is
- * made of them is not written. */
-static void take_chunk(struct work *work, const struct fc_step_job *job, uint32_t number,
-		       uint64_t first, uint32_t count)
+/* The run that was made becomes the one that goes out. */
+static void turn(struct work *work, struct fc_step_run *run, uint64_t turned)
 {
-	const struct fc_step_row *row = &job->rows[number];
-	const struct fc_step_wide *wide = job->wide ? &job->wide[number] : NULL;
-	const float *from[FC_STEP_SECTIONS_MAX], *gradient = job->gradient + first;
-	float *to[FC_STEP_SECTIONS_MAX];
-	const uint32_t padded = (count + FC_STEP_PAD - 1) / FC_STEP_PAD * FC_STEP_PAD;
+	run->gradient += FC_RUN;
+	run->sends = true;
+	for (uint32_t s = 0; s < run->sections; s++) {
+		struct out *out = &work->out[s];
+		uint8_t *made = out->runs[turned % 2] + FC_LINE;
+		uint8_t *next = out->runs[(turned + 1) % 2] + FC_LINE;
 
-	for (uint32_t s = 0; s < job->sections; s++) {
-		from[s] = job->from[s] + first;
-		to[s] = (float *)(work->out[s].bytes + work->out[s].kept);
+		memcpy(next - FC_LINE, made + FC_RUN_BYTES - FC_LINE, FC_LINE);
+		run->sent[s] = (struct fc_step_sent){ out->sums, made, out->at - out->odd,
+						      made - out->odd };
+		run->from[s] += FC_RUN;
+		run->to[s] = (float *)next;
+		out->at += FC_RUN_BYTES;
 	}
-	if (row->rule == FC_STEP_COPY) {
-		for (uint32_t s = 0; s < job->sections; s++)
-			memcpy(to[s], from[s], count * sizeof(float));
-		return;
-	}
-	if (padded != count) {
-		memset(work->padded, 0, sizeof work->padded);
-		for (uint32_t s = 0; s < job->sections; s++) {
-			memcpy(work->padded[s], from[s], count * sizeof(float));
-			from[s] = work->padded[s];
-		}
-		float *last = work->padded[FC_STEP_SECTIONS_MAX];
-		memcpy(last, gradient, count * sizeof(float));
-		gradient = last;
-	}
-	chosen->take(row, wide, to, from, gradient, padded, job->root);
 }
 
-/* The second half of what the next chunk reads of a section (see fetch_ahead in fc_step_kernels.h):
- * it comes while this one is digested. */
-static void fetch_half(const float *next)
+/* An item's first run where it begins within a line: other threads may write what lies before. */
+static void send_first(struct work *work, struct fc_step_run *run)
 {
-	for (uint32_t i = FC_STEP_CHUNK / 2; i < FC_STEP_CHUNK; i += LINE / sizeof(float))
-		__builtin_prefetch(next + i);
+	for (uint32_t s = 0; s < run->sections; s++) {
+		const struct fc_step_sent *sent = &run->sent[s];
+		const struct out *out = &work->out[s];
+
+		chosen->digest(sent->sums, sent->made, 1);
+		memcpy(out->at - FC_RUN_BYTES, sent->made, FC_RUN_BYTES - out->odd);
+	}
+	run->sends = false;
+}
+
+/* What is left of an item, at most a run, and the line that it shares with what was made before.
+ * Vectors read whole lines: what is read beyond its end are zeros of ours, and what is made of them
+ * is not written. */
+static void take_last(struct work *work, struct fc_step_run *run, uint32_t count, bool alone)
+{
+	const size_t bytes = count * sizeof(float);
+
+	run->count = (count + FC_LINE_ELEMENTS - 1) / FC_LINE_ELEMENTS * FC_LINE_ELEMENTS;
+	run->sends = false;
+	if (run->count != count) {
+		memset(work->padded, 0, sizeof work->padded);
+		for (uint32_t s = 0; s < run->sections; s++) {
+			memcpy(work->padded[s], run->from[s], bytes);
+			run->from[s] = work->padded[s];
+		}
+		float *last = work->padded[FC_STEP_SECTIONS_MAX];
+		memcpy(last, run->gradient, bytes);
+		run->gradient = last;
+	}
+	chosen->take(run);
+	for (uint32_t s = 0; s < run->sections; s++) {
+		const struct out *out = &work->out[s];
+		const uint32_t shared = alone ? 0 : out->odd;
+		memcpy(out->at - shared, (uint8_t *)run->to[s] - shared, bytes + shared);
+	}
+}
+
+/* Returns whether each section's part of the new copy begins with a line. */
+static bool begin_item(struct work *work, const struct fc_step_job *job,
+		       const struct fc_step_item *item, struct fc_step_run *run)
+{
+	uint32_t odd = 0;
+
+	memset(run, 0, sizeof *run);
+	run->row = &job->rows[item->row];
+	run->wide = job->wide ? &job->wide[item->row] : NULL;
+	run->gradient = job->gradient + item->first;
+	run->sections = job->sections;
+	run->root = job->root;
+	run->count = FC_RUN;
+	for (uint32_t s = 0; s < job->sections; s++) {
+		struct out *out = &work->out[s];
+		run->from[s] = job->from[s] + item->first;
+		run->to[s] = (float *)(out->runs[0] + FC_LINE);
+		out->at = (uint8_t *)(job->to[s] + item->first);
+		out->odd = (uint32_t)((uintptr_t)out->at % FC_LINE);
+		odd |= out->odd;
+		fc_digest_begin(out->sums);
+	}
+	return odd == 0;
 }
 
 static void take_item(struct work *work, const struct fc_step_job *job, uint64_t number)
 {
 	const struct fc_step_item *item = &job->items[number];
 	const uint64_t bytes = item->elements * sizeof(float);
-	const bool digested = job->digests && bytes > FC_DIGEST_SHORT_MAX;
+	const uint64_t whole = (item->elements - 1) / FC_RUN; /* the last run is made apart */
+	struct fc_step_run run;
+	const bool aligned = begin_item(work, job, item, &run);
 
-	for (uint32_t s = 0; s < job->sections; s++) {
-		work->out[s].at = (uint8_t *)(job->to[s] + item->first);
-		work->out[s].kept = 0;
-		fc_digest_begin(&work->digest[s], bytes);
+	for (uint64_t made = 0; made < whole; made++) {
+		chosen->take(&run);
+		turn(work, &run, made);
+		if (made == 0 && !aligned)
+			send_first(work, &run);
 	}
-	for (uint64_t done = 0; done < item->elements;) {
-		const uint64_t left = item->elements - done;
-		const uint32_t count = left < FC_STEP_CHUNK ? (uint32_t)left : FC_STEP_CHUNK;
-		take_chunk(work, job, item->row, item->first + done, count);
-		for (uint32_t s = 0; s < job->sections; s++) {
-			const uint32_t made = count * (uint32_t)sizeof(float);
-			fetch_half(job->from[s] + item->first + done + count);
-			send(&work->out[s], made, digested ? &work->digest[s] : NULL);
-		}
-		done += count;
-	}
-	for (uint32_t s = 0; s < job->sections; s++) {
-		struct out *out = &work->out[s];
-		memcpy(out->at, out->bytes, out->kept);
-		if (digested)
-			fc_digest_end(&work->digest[s], job->digests + (number * job->sections +
-									s) * FC_STEP_DIGEST_BYTES);
-	}
+	for (uint32_t s = 0; run.sends && s < job->sections; s++)
+		chosen->send(&run.sent[s]);
+	take_last(work, &run, (uint32_t)(item->elements - whole * FC_RUN), whole == 0);
+	for (uint32_t s = 0; job->digests && bytes > FC_DIGEST_SHORT_MAX && s < job->sections; s++)
+		fc_digest_end(work->out[s].sums, (uint8_t *)run.to[s], bytes,
+			      job->digests + (number * job->sections + s) * FC_STEP_DIGEST_BYTES);
 }
 
 void fc_step_work(struct fc_step_job *job)
@@ -140,22 +150,23 @@ uint32_t fc_step_digest_least(void)
 
 void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *out)
 {
-	struct fc_digest digest;
+	const uint64_t runs = (bytes - 1) / FC_RUN_BYTES;
+	uint64_t sums[8];
 
-	fc_digest_begin(&digest, bytes);
-	fc_digest_add(&digest, chosen, data, bytes, NULL, NULL);
-	fc_digest_end(&digest, out);
+	fc_digest_begin(sums);
+	chosen->digest(sums, data, runs);
+	fc_digest_end(sums, data + runs * FC_RUN_BYTES, bytes, out);
 }
 
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root)
 {
-	float padded[FC_STEP_PAD] = { 0 }, ends[FC_STEP_PAD];
-	const uint32_t rest = (uint32_t)(count % FC_STEP_PAD);
+	float padded[FC_LINE_ELEMENTS] = { 0 }, ends[FC_LINE_ELEMENTS];
+	const uint32_t rest = (uint32_t)(count % FC_LINE_ELEMENTS);
 
-	for (uint64_t done = 0; done + FC_STEP_PAD <= count; done += FC_STEP_PAD)
-		chosen->roots(values + done, out + done, FC_STEP_PAD, root);
+	for (uint64_t done = 0; done + FC_LINE_ELEMENTS <= count; done += FC_LINE_ELEMENTS)
+		chosen->roots(values + done, out + done, FC_LINE_ELEMENTS, root);
 	memcpy(padded, values + count - rest, rest * sizeof(float));
-	chosen->roots(padded, ends, FC_STEP_PAD, root);
+	chosen->roots(padded, ends, FC_LINE_ELEMENTS, root);
 	memcpy(out + count - rest, ends, rest * sizeof(float));
 }
 

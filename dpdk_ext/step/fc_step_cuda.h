@@ -102,8 +102,8 @@ FC_TARGET static void cuda_adam(const struct fc_step_row *row, const struct fc_s
 {
 	const fc_v rate = v_all(row->rate);
 	const bool fused = row->flags & (FC_STEP_FUSED | FC_STEP_FUSED_WIDE);
-	float under[FC_STEP_CHUNK] __attribute__((aligned(64)));
-	float decayed[FC_STEP_CHUNK] __attribute__((aligned(64)));
+	float under[FC_RUN] __attribute__((aligned(64)));
+	float decayed[FC_RUN] __attribute__((aligned(64)));
 	const float *most = to[2], *p0 = from[0];
 
 	if (row->flags & FC_STEP_FUSED_WIDE)

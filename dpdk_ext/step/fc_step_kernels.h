@@ -10,9 +10,21 @@
  *   sqrt                  see root below                        vml.h: MKL's vmsSqrt
  * foreach runs the same operations tensor by tensor (_multi_tensor_*). NaN come where torch has
  * them; which one, where two meet, is a compiler's choice. */
-#include "fc_step_twin.h"
+#include <string.h>
 
-FC_TARGET static inline fc_v root_newton(fc_v x)
+#include "fc_step_twin.h"
+/* The twin comes first. */
+#include "fc_step_send.h"
+
+/* What the next run reads comes while this one is made: beyond an item's end nothing is asked for
+ * that faults. */
+FC_INLINE void fetch_ahead(const float *line)
+{
+	__builtin_prefetch(line + FC_RUN);
+}
+
+/* One Newton step; wrong where `v_note` notes it. */
+FC_INLINE fc_v root_common(fc_v x)
 {
 	const fc_v half = v_all(0.5f);
 	const fc_v estimate = v_rsqrt(x);
@@ -21,14 +33,45 @@ FC_TARGET static inline fc_v root_newton(fc_v x)
 
 	s = v_add(v_mul(s, d), s);
 	h = v_add(v_mul(h, d), h);
-	const fc_v y = v_add(v_mul(v_sub(x, v_mul(s, s)), h), s);
-	/* Zero, denormal, infinite, NaN, negative, the last 4096 before infinity: exact. */
-	return v_rare(x) ? v_mix_rare(x, y, v_sqrt(x)) : y;
+	return v_add(v_mul(v_sub(x, v_mul(s, s)), h), s);
 }
 
-FC_TARGET static inline fc_v root_of(fc_v x, uint32_t root)
+/* Zero, denormal, infinite, NaN, negative, the last 4096 before infinity: exact. */
+FC_INLINE fc_v root_of(fc_v x, uint32_t root)
 {
-	return root == FC_STEP_ROOT_NEWTON ? root_newton(x) : v_sqrt(x);
+	if (root != FC_STEP_ROOT_NEWTON)
+		return v_sqrt(x);
+	return v_mix_rare(x, root_common(x), v_sqrt(x));
+}
+
+FC_TARGET static void roots(const float *values, float *to, uint32_t count, uint32_t root)
+{
+	for (size_t i = 0; i < count; i += FC_LANES)
+		v_store(to + i, root_of(v_load(values + i), root));
+}
+
+/* Roots of what is common, line by line as the rest of a step; all of them again where anything was
+ * rare. */
+FC_INLINE void roots_of_run(const float *values, float *to, const struct fc_step_run *run,
+			    uint32_t root, struct sending *sending)
+{
+	const size_t count = run->count;
+	fc_bits noted = v_none();
+
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(run->from[1] + i);
+		fetch_ahead(run->from[2] + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES) {
+			const fc_v x = v_load(values + i);
+			const fc_v y = root == FC_STEP_ROOT_NEWTON ? root_common(x) : v_sqrt(x);
+			if (root == FC_STEP_ROOT_NEWTON)
+				noted = v_note(noted, x, y);
+			v_store(to + i, y);
+		}
+		send_line(sending, line);
+	}
+	if (v_noted(noted))
+		roots(values, to, run->count, root);
 }
 
 /* What the step sees as gradient, [count]. */
@@ -38,7 +81,7 @@ FC_TARGET static void prepare(const struct fc_step_row *row, float *to, const fl
 	const fc_v divisor = v_all(row->divisor), scale = v_all(row->scale);
 	const fc_v weight_decay = v_all(row->weight_decay);
 
-	for (uint32_t i = 0; i < count; i += FC_LANES) {
+	for (size_t i = 0; i < count; i += FC_LANES) {
 		fc_v g = v_load(gradient + i);
 		if (row->flags & FC_STEP_DIVIDE)
 			g = v_div(g, divisor);
@@ -52,122 +95,181 @@ FC_TARGET static void prepare(const struct fc_step_row *row, float *to, const fl
 	}
 }
 
-FC_TARGET static void sgd(const struct fc_step_row *row, float *const *to, const float *const *from,
-			  const float *gradient, uint32_t count)
+FC_TARGET static void sgd(const struct fc_step_run *run, const float *gradient)
 {
-	const fc_v rate = v_all(row->rate);
+	const size_t count = run->count;
+	const fc_v rate = v_all(run->row->rate);
+	const float *p = run->from[0];
+	float *to = run->to[0];
+	struct sending sending = send_begin(run, 0);
 
-	for (uint32_t i = 0; i < count; i += FC_LANES)
-		v_store(to[0] + i, v_fma(v_load(gradient + i), rate, v_load(from[0] + i)));
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(gradient + i);
+		fetch_ahead(p + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES)
+			v_store(to + i, v_fma(v_load(gradient + i), rate, v_load(p + i)));
+		send_line(&sending, line);
+	}
+	send_end(&sending);
 }
 
-FC_TARGET static void momentum(const struct fc_step_row *row, float *const *to,
-			       const float *const *from, const float *gradient, uint32_t count)
+/* The buffers of a run, then its parameters. */
+FC_TARGET static void momentum(const struct fc_step_run *run, const float *gradient)
 {
+	const size_t count = run->count;
+	const struct fc_step_row *row = run->row;
 	const fc_v rate = v_all(row->rate), by = v_all(row->momentum),
 		   undamped = v_all(row->undamped);
 	const bool first = row->flags & FC_STEP_FIRST, nesterov = row->flags & FC_STEP_NESTEROV;
+	const float *p = run->from[0], *from = run->from[1];
+	float *to = run->to[0], *buffer = run->to[1];
+	struct sending sending = send_begin(run, 0);
 
-	for (uint32_t i = 0; i < count; i += FC_LANES) {
-		const fc_v g = v_load(gradient + i);
-		const fc_v buffer = first ? g : v_fma(g, undamped, v_mul(v_load(from[1] + i), by));
-		const fc_v along = nesterov ? v_fma(buffer, by, g) : buffer;
-		v_store(to[1] + i, buffer);
-		v_store(to[0] + i, v_fma(along, rate, v_load(from[0] + i)));
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(gradient + i);
+		fetch_ahead(from + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES) {
+			const fc_v g = v_load(gradient + i);
+			v_store(buffer + i,
+				first ? g : v_fma(g, undamped, v_mul(v_load(from + i), by)));
+		}
+		send_line(&sending, line);
 	}
+	send_end(&sending);
+	sending = send_begin(run, 1);
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(p + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES) {
+			const fc_v b = v_load(buffer + i);
+			const fc_v along = nesterov ? v_fma(b, by, v_load(gradient + i)) : b;
+			v_store(to + i, v_fma(along, rate, v_load(p + i)));
+		}
+		send_line(&sending, line);
+	}
+	send_end(&sending);
 }
 
-/* What the next chunk reads comes while this one is computed and digested, so that memory never
- * waits for either: all of its gradient and the first half of its state from here, the second half
- * beside the digests. Beyond an item's end nothing is asked for that faults. */
-static inline void fetch_ahead(const float *gradient, const float *p, const float *m,
-			       const float *v, uint32_t i)
+/* `near`: |1 - beta1| < 0.5. */
+FC_INLINE void moments(const struct fc_step_run *run, const float *gradient, bool near)
 {
-	const uint32_t next = FC_STEP_CHUNK + i, half = FC_STEP_CHUNK + i / 2;
-
-	__builtin_prefetch(gradient + next);
-	__builtin_prefetch(gradient + next + 16);
-	__builtin_prefetch(p + half);
-	__builtin_prefetch(m + half);
-	__builtin_prefetch(v + half);
-}
-
-FC_TARGET static inline void adam_of(const struct fc_step_row *row, float *const *to,
-				     const float *const *from, const float *gradient,
-				     uint32_t count, uint32_t root, bool amsgrad)
-{
-	const bool near = row->beta1_rest < 0.5f;
+	const size_t count = run->count;
+	const struct fc_step_row *row = run->row;
 	const fc_v weight = v_all(near ? row->beta1_rest : row->beta1_rest - 1.0f);
 	const fc_v beta2 = v_all(row->beta2), beta2_rest = v_all(row->beta2_rest);
-	const fc_v bias2_root = v_all(row->bias2_root), eps = v_all(row->eps);
-	const fc_v rate = v_all(row->rate), decay = v_all(row->decay);
-	const bool decays = row->flags & FC_STEP_DECAY_PARAMETER;
-	float *m1 = to[1], *v1 = to[2], *p1 = to[0], *most1 = to[3];
-	const float *m0 = from[1], *v0 = from[2], *p0 = from[0], *most0 = from[3];
+	const float *m0 = run->from[1], *v0 = run->from[2];
+	float *m1 = run->to[1], *v1 = run->to[2];
+	struct sending sending = send_begin(run, 0);
 
-	for (uint32_t i = 0; i < count; i += FC_LANES) {
-		if (i % 32 == 0)
-			fetch_ahead(gradient, p0, m0, v0, i);
-		const fc_v g = v_load(gradient + i), m = v_load(m0 + i);
-		const fc_v m_new = v_fma(weight, v_sub(g, m), near ? m : g);
-		const fc_v v_new = v_fma(v_mul(beta2_rest, g), g, v_mul(v_load(v0 + i), beta2));
-		fc_v most = v_new;
-		v_store(m1 + i, m_new);
-		v_store(v1 + i, v_new);
-		if (amsgrad) {
-			most = v_maximum(v_load(most0 + i), v_new);
-			v_store(most1 + i, most);
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(gradient + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES) {
+			const fc_v g = v_load(gradient + i), m = v_load(m0 + i);
+			v_store(m1 + i, v_fma(weight, v_sub(g, m), near ? m : g));
+			v_store(v1 + i,
+				v_fma(v_mul(beta2_rest, g), g, v_mul(v_load(v0 + i), beta2)));
 		}
-		const fc_v below = v_add(v_div(root_of(most, root), bias2_root), eps);
-		const fc_v p = v_load(p0 + i);
-		v_store(p1 + i,
-			v_add(decays ? v_mul(p, decay) : p, v_div(v_mul(rate, m_new), below)));
+		send_line(&sending, line);
 	}
+	send_end(&sending);
+}
+
+/* `root`: of every element's second moment, where the parameters will be. */
+FC_INLINE void parameters(const struct fc_step_run *run, struct sending *sending)
+{
+	const size_t count = run->count;
+	const struct fc_step_row *row = run->row;
+	const fc_v bias2_root = v_all(row->bias2_root), eps = v_all(row->eps);
+	const bool decays = row->flags & FC_STEP_DECAY_PARAMETER;
+	const fc_v rate = v_all(row->rate), decay = v_all(decays ? row->decay : 1.0f);
+	const float *p0 = run->from[0], *m1 = run->to[1];
+	float *p1 = run->to[0];
+
+	for (size_t i = 0, line = 0; i < count; line++) {
+		fetch_ahead(p0 + i);
+		for (size_t end = i + FC_LINE_ELEMENTS; i < end; i += FC_LANES) {
+			const fc_v below = v_add(v_div(v_load(p1 + i), bias2_root), eps);
+			const fc_v p = v_load(p0 + i), step = v_mul(rate, v_load(m1 + i));
+			v_store(p1 + i, v_add(v_mul(p, decay), v_div(step, below)));
+		}
+		send_line(sending, line);
+	}
+}
+
+/* Three loops and not one: what one element waits for is longer than what a core looks ahead. */
+FC_INLINE void adam_of(const struct fc_step_run *run, const float *gradient, uint32_t root)
+{
+	const size_t count = run->count;
+	const float *most = run->to[2];
+
+	if (run->row->beta1_rest < 0.5f)
+		moments(run, gradient, true);
+	else
+		moments(run, gradient, false);
+	if (run->row->rule == FC_STEP_AMSGRAD) {
+		for (size_t i = 0; i < count; i += FC_LANES)
+			v_store(run->to[3] + i,
+				v_maximum(v_load(run->from[3] + i), v_load(run->to[2] + i)));
+		most = run->to[3];
+	}
+	struct sending sending = send_begin(run, 1);
+	roots_of_run(most, run->to[0], run, root, &sending);
+	send_end(&sending);
+	sending = send_begin(run, 2);
+	parameters(run, &sending);
+	send_end(&sending);
+}
+
+FC_TARGET static void adam(const struct fc_step_run *run, const float *gradient)
+{
+	if (run->root == FC_STEP_ROOT_NEWTON)
+		adam_of(run, gradient, FC_STEP_ROOT_NEWTON);
+	else
+		adam_of(run, gradient, FC_STEP_ROOT_EXACT);
 }
 
 #include "fc_step_cuda.h"
 
-FC_TARGET static void adam(const struct fc_step_row *row, float *const *to,
-			   const float *const *from, const float *gradient, uint32_t count,
-			   uint32_t root)
+/* Makes a run by its rule; returns how many sections went out meanwhile. */
+FC_TARGET static uint32_t make(const struct fc_step_run *run, const float *gradient)
 {
-	const bool amsgrad = row->rule == FC_STEP_AMSGRAD;
+	const uint32_t cuda = FC_STEP_CUDA | FC_STEP_FUSED | FC_STEP_FUSED_WIDE;
 
-	if (root == FC_STEP_ROOT_NEWTON)
-		adam_of(row, to, from, gradient, count, FC_STEP_ROOT_NEWTON, amsgrad);
-	else
-		adam_of(row, to, from, gradient, count, FC_STEP_ROOT_EXACT, amsgrad);
+	switch (run->row->rule) {
+	case FC_STEP_COPY:
+		for (uint32_t s = 0; s < run->sections; s++)
+			memcpy(run->to[s], run->from[s], run->count * sizeof(float));
+		return 0;
+	case FC_STEP_SGD:
+		sgd(run, gradient);
+		return 1;
+	case FC_STEP_MOMENTUM:
+		momentum(run, gradient);
+		return 2;
+	}
+	if (run->row->flags & cuda) {
+		cuda_adam(run->row, run->wide, run->to, run->from, gradient, run->count);
+		return 0;
+	}
+	adam(run, gradient);
+	return 3;
 }
 
-/* `count` elements, a multiple of FC_STEP_PAD; none of the arrays overlap. */
-FC_TARGET static void take(const struct fc_step_row *row, const struct fc_step_wide *wide,
-			   float *const *to, const float *const *from, const float *gradient,
-			   uint32_t count, uint32_t root)
+FC_TARGET static void take(const struct fc_step_run *run)
 {
+	const struct fc_step_row *row = run->row;
 	const uint32_t changes =
 		FC_STEP_DIVIDE | FC_STEP_SCALE | FC_STEP_NEGATE | FC_STEP_DECAY_GRADIENT;
-	float prepared[FC_STEP_CHUNK] __attribute__((aligned(64)));
+	float prepared[FC_RUN] __attribute__((aligned(64)));
+	const float *gradient = run->gradient;
 
 	if (row->flags & changes) {
-		prepare(row, prepared, gradient, from[0], count);
+		prepare(row, prepared, gradient, run->from[0], run->count);
 		gradient = prepared;
 	}
-	if (row->flags & FC_STEP_FUSED_WIDE && wide->weight_decay != 0) {
-		decay_wide(wide, prepared, gradient, from[0], count);
+	if (row->flags & FC_STEP_FUSED_WIDE && run->wide->weight_decay != 0) {
+		decay_wide(run->wide, prepared, gradient, run->from[0], run->count);
 		gradient = prepared;
 	}
-	if (row->rule == FC_STEP_SGD)
-		sgd(row, to, from, gradient, count);
-	else if (row->rule == FC_STEP_MOMENTUM)
-		momentum(row, to, from, gradient, count);
-	else if (row->flags & (FC_STEP_CUDA | FC_STEP_FUSED | FC_STEP_FUSED_WIDE))
-		cuda_adam(row, wide, to, from, gradient, count);
-	else
-		adam(row, to, from, gradient, count, root);
-}
-
-FC_TARGET static void roots(const float *values, float *to, uint32_t count, uint32_t root)
-{
-	for (uint32_t i = 0; i < count; i += FC_LANES)
-		v_store(to + i, root_of(v_load(values + i), root));
+	for (uint32_t s = make(run, gradient); run->sends && s < run->sections; s++)
+		send(&run->sent[s]);
 }

@@ -4,35 +4,53 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "fc_step.h"
 
-/* Elements taken at once: what is read, made and digested of them stays in a core's first cache
- * (four sections of 2 KiB). A whole number of digest runs. */
-#define FC_STEP_CHUNK 512u
-#define FC_STEP_CHUNK_BYTES (FC_STEP_CHUNK * 4u)
-/* Counts handed to a twin are multiples of this: no vector is wider. */
-#define FC_STEP_PAD 16u
+/* A cache line, which is one stripe of xxh3 and no less than any vector. */
+#define FC_LINE 64u
+#define FC_LINE_ELEMENTS (FC_LINE / 4u)
+/* Elements taken at once: xxh3 mixes what it has summed after that many lines. What is made of them
+ * stays in a core's first cache. */
+#define FC_RUN_LINES 16u
+#define FC_RUN (FC_RUN_LINES * FC_LINE_ELEMENTS)
+#define FC_RUN_BYTES (FC_RUN_LINES * FC_LINE)
 
-/* xxh3 takes 64 bytes at a time, and mixes what it has summed after 16 of those. */
-#define FC_DIGEST_STRIPE 64u
-#define FC_DIGEST_RUN 1024u
 #define FC_DIGEST_SECRET 192u
 #define FC_DIGEST_PRIME32_1 0x9E3779B1u
 
+/* A run of one section that was made: it goes out while the next one is made, so that memory is
+ * written and digests are summed while the core computes. */
+struct fc_step_sent {
+	uint64_t *sums; /* of xxh3, 8 */
+	const uint8_t *made;
+	uint8_t *to;          /* whole cache lines of the new copy */
+	const uint8_t *lines; /* what goes there: `made`, shifted by how the lines lie */
+};
+
+struct fc_step_run {
+	const struct fc_step_row *row;
+	const struct fc_step_wide *wide;
+	const float *gradient;
+	const float *from[FC_STEP_SECTIONS_MAX];
+	float *to[FC_STEP_SECTIONS_MAX]; /* none overlaps another, nor what is sent */
+	uint32_t sections;
+	uint32_t root;
+	uint32_t count; /* of elements: FC_RUN, or fewer whole lines where nothing is sent */
+	bool sends;
+	struct fc_step_sent sent[FC_STEP_SECTIONS_MAX];
+};
+
 struct fc_step_twin {
 	const char *name;
-	/* One chunk, or less: a multiple of FC_STEP_PAD elements. */
-	void (*take)(const struct fc_step_row *row, const struct fc_step_wide *wide,
-		     float *const *to, const float *const *from, const float *gradient,
-		     uint32_t count, uint32_t root);
+	void (*take)(const struct fc_step_run *run);
+	/* A run of which nothing else is made meanwhile. */
+	void (*send)(const struct fc_step_sent *sent);
+	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs);
+	/* `count`: whole lines. */
 	void (*roots)(const float *values, float *to, uint32_t count, uint32_t root);
-	/* Whole runs of 1024 bytes into the eight sums; as many bytes go from `from` to `to`, past
-	 * the caches, meanwhile: memory is written while the core counts. `to`: 64-byte aligned, or
-	 * NULL. */
-	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs, uint8_t *to,
-		       const uint8_t *from);
 };
 
 extern const struct fc_step_twin fc_step_plain;
@@ -40,7 +58,9 @@ extern const struct fc_step_twin fc_step_plain;
 extern const struct fc_step_twin fc_step_avx2, fc_step_avx512;
 #endif
 
-/* The secret of xxh3 without a seed (XXH3_kSecret of its specification). */
+/* The secret of xxh3 without a seed (XXH3_kSecret of its specification), as one line reads it: the
+ * n-th of a run begins at byte 8 n, the mixing after the last one at FC_DIGEST_MIX. */
 extern const uint8_t fc_digest_secret[FC_DIGEST_SECRET];
+#define FC_DIGEST_MIX (FC_DIGEST_SECRET - FC_LINE)
 
 #endif

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,18 @@ def wall_seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken[1:])
+
+
+def by_turns(repeats: int, works: Sequence[Callable[[], object]]) -> list[list[float]]:
+    """Wall times of works that have threads of their own: [work][repeat], after two runs of each
+    before. Neighbours in time are what a busy machine troubles alike."""
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats + 2):
+        for times, work in zip(taken, works, strict=True):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+    return [times[2:] for times in taken]
 
 
 @contextmanager

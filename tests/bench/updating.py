@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-import numpy as np
 import torch
 
-from bench.measure import Figure, Scale, memory, wall_seconds
+from bench.measure import Figure, Scale, by_turns, memory, wall_seconds
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.layout import Layout
@@ -16,7 +17,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.workers import Workers
 
 TARGET = 0.90
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-4)
+RULES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 LARGE_ELEMENTS = 300_000_000
 LARGE_FREE_BYTES = 48 * LARGE_ELEMENTS
 """Two copies of three arrays, torch's own three and a gradient, with room."""
@@ -30,40 +31,40 @@ def layout(scale: Scale) -> Layout:
 
 def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     every = len(os.sched_getaffinity(0))
-    for threads in sorted({1, every}):
-        yield from _figures(scale, layout(scale), threads)
+    for name in RULES:
+        for threads in sorted({1, every}):
+            yield from _figures(scale, name, layout(scale), threads)
     if not scale.quick:
         yield from _loops(scale, layout(scale))
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if free >= LARGE_FREE_BYTES:
             count = LARGE_ELEMENTS // (4096 * 4096 + 4096)
-            yield from _figures(scale, Layout.of_shapes([(4096, 4096), (4096,)] * count), every)
+            large = Layout.of_shapes([(4096, 4096), (4096,)] * count)
+            yield from _figures(scale, "adamw", large, every)
 
 
-def _figures(scale: Scale, shape: Layout, threads: int) -> Iterator[Figure]:
-    """torch's fused step, and ours, on as many threads."""
-    elements, rate = shape.elements, shape.elements / 1e6
-    stage = f"update AdamW, {rate:.0f} M, {threads} thread{'s' * (threads > 1)}"
+def _figures(scale: Scale, name: str, shape: Layout, threads: int) -> Iterator[Figure]:
+    """torch's fused step, and ours, on as many threads, taken by turns."""
+    rate = shape.elements / 1e6
+    stage = f"update {name}, {rate:.0f} M, {threads} thread{'s' * (threads > 1)}"
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    gradient = torch.randn(elements)
+    gradient = torch.randn(shape.elements)
+    fused = _torch(name, [torch.randn(shape.elements)], gradient, "fused")
     try:
-        fused = wall_seconds(_torch([torch.randn(elements)], gradient, "fused"), scale.repeats)
-        taken, bare = _replica(scale, shape, gradient.numpy(), threads)
+        with _replica(name, shape, threads) as replica:
+            values = gradient.numpy()
+            seconds = by_turns(
+                scale.repeats, [fused, lambda: replica.apply(replica.step + 1, values)]
+            )
     finally:
         torch.set_num_threads(before)
-    yield Figure(stage, f"torch {AGAINST}", rate / fused, "M elements/s", note=_ms(fused))
-    name = ffi.string(lib.fc_step_name()).decode()
-    yield Figure(
-        stage,
-        f"Replica.apply, loop arithmetic ({name})",
-        rate / taken,
-        "M elements/s",
-        fused / taken,
-        AGAINST,
-        TARGET,
-        f"{_ms(taken)}, of it {_ms(taken - bare)} digests",
-    )
+    theirs, ours = (statistics.median(each) for each in seconds)
+    ratio = statistics.median(a / b for a, b in zip(*seconds, strict=True))
+    yield Figure(stage, f"torch {AGAINST}", rate / theirs, "M elements/s", note=_ms(theirs))
+    twin = ffi.string(lib.fc_step_name()).decode()
+    what = f"Replica.apply, loop arithmetic ({twin}), digests"
+    yield Figure(stage, what, rate / ours, "M elements/s", ratio, AGAINST, TARGET, _ms(ours))
 
 
 def _loops(scale: Scale, shape: Layout) -> Iterator[Figure]:
@@ -72,43 +73,33 @@ def _loops(scale: Scale, shape: Layout) -> Iterator[Figure]:
     gradient = torch.randn(shape.elements)
     for name in ("foreach", "loop"):
         tensors = [torch.randn(p.shape) for p in shape.parameters]
-        taken = wall_seconds(_torch(tensors, gradient, name), scale.repeats)
+        taken = wall_seconds(_torch("adamw", tensors, gradient, name), scale.repeats)
         what = f"torch {name}, {len(tensors)} tensors"
-        yield Figure(f"update AdamW, {rate:.0f} M", what, rate / taken, "M elements/s")
+        yield Figure(f"update adamw, {rate:.0f} M", what, rate / taken, "M elements/s")
 
 
-def _torch(tensors: list[torch.Tensor], gradient: torch.Tensor, name: str) -> Callable[[], object]:
-    """A step of torch's own AdamW over `tensors`."""
+def _torch(
+    rule: str, tensors: list[torch.Tensor], gradient: torch.Tensor, name: str
+) -> Callable[[], object]:
+    """A step of torch's own optimizer over `tensors`."""
     at = 0
     for tensor in tensors:
         tensor.grad = gradient[at : at + tensor.numel()].view(tensor.shape)
         at += tensor.numel()
     kinds = {"foreach": name == "foreach", "fused": name == "fused"}
-    return torch.optim.AdamW(tensors, lr=1e-4, **kinds).step
+    return RULES[rule](tensors, lr=1e-4, **kinds).step
 
 
-def _replica(
-    scale: Scale, shape: Layout, gradient: np.ndarray, threads: int
-) -> tuple[float, float]:
-    """Seconds of a step, and of one whose digests nobody sums."""
+@contextmanager
+def _replica(rule: str, shape: Layout, threads: int) -> Iterator[Replica]:
     values = torch.randn(shape.elements).numpy()
+    config = OptimizerConfig(name=rule, learning_rate=1e-4)
     with memory(shape.size_bytes * 8) as folder:
         workers = Workers(threads)
-        replica = Replica.create(folder / "replica", shape, ADAMW, values, workers=workers)
+        replica = Replica.create(folder / "replica", shape, config, values, workers=workers)
         del values
-        taken = wall_seconds(lambda: replica.apply(replica.step + 1, gradient), scale.repeats)
-        flat = replica._taker._flat
-        begin = flat.begin
-
-        def without(*arguments: object) -> object:
-            passing = begin(*arguments)
-            passing._job.digests = ffi.NULL
-            return passing
-
-        flat.begin = without
-        bare = wall_seconds(lambda: replica.apply(replica.step + 1, gradient), scale.repeats)
+        yield replica
         replica.close()
-    return taken, bare
 
 
 def _ms(seconds: float) -> str:

@@ -33,6 +33,13 @@ STATES = {
 }
 
 
+def lined(elements: int, past: int) -> np.ndarray:
+    """Zeros, float32, whose memory begins `past` elements after the beginning of a cache line."""
+    raw = np.zeros(elements + 32, np.float32)
+    at = -raw.ctypes.data // 4 % 16 + past
+    return raw[at : at + elements]
+
+
 @dataclass
 class Follower:
     """Torch's optimizer over tensors of its own, and one pass over two copies of flat memory."""
@@ -64,7 +71,7 @@ class Follower:
             names = names[:2]
         self.names = ("parameters", *names)
         self.copies = [
-            {name: np.zeros(self.layout.elements, np.float32) for name in self.names}
+            {name: lined(self.layout.elements, self.seed % 2) for name in self.names}
             for _ in range(2)
         ]
         self.copies[0]["parameters"][:] = torch.cat(self.parameters).numpy()

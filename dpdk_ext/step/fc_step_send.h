@@ -1,0 +1,54 @@
+/* Runs that were made go out line by line, a few within every loop that makes the next one: memory
+ * takes a line in about the time that one is computed, and waits for nobody. */
+
+struct sending {
+	bool any;
+	struct fc_step_sent what;
+	struct v_sums sums;
+};
+
+FC_INLINE struct sending send_begin(const struct fc_step_run *run, size_t section)
+{
+	static uint64_t none[8];
+	const struct fc_step_sent nothing = { none, NULL, NULL, NULL };
+	const struct fc_step_sent what = run->sends ? run->sent[section] : nothing;
+
+	return (struct sending){ run->sends, what, sums_of(what.sums) };
+}
+
+FC_INLINE void send_line(struct sending *sending, size_t line)
+{
+	const struct fc_step_sent *what = &sending->what;
+
+	if (!sending->any)
+		return;
+	sum_line(&sending->sums, what->made + FC_LINE * line, line);
+	stream_line(what->to + FC_LINE * line, what->lines + FC_LINE * line);
+}
+
+FC_INLINE void send_end(const struct sending *sending)
+{
+	if (sending->any)
+		mix_sums(&sending->sums, sending->what.sums);
+}
+
+FC_TARGET static void send(const struct fc_step_sent *sent)
+{
+	struct v_sums sums = sums_of(sent->sums);
+
+	for (size_t line = 0; line < FC_RUN_LINES; line++) {
+		sum_line(&sums, sent->made + FC_LINE * line, line);
+		stream_line(sent->to + FC_LINE * line, sent->lines + FC_LINE * line);
+	}
+	mix_sums(&sums, sent->sums);
+}
+
+FC_TARGET static void digest(uint64_t *to, const uint8_t *data, size_t runs)
+{
+	for (; runs; runs--, data += FC_RUN_BYTES) {
+		struct v_sums sums = sums_of(to);
+		for (size_t line = 0; line < FC_RUN_LINES; line++)
+			sum_line(&sums, data + FC_LINE * line, line);
+		mix_sums(&sums, to);
+	}
+}
