@@ -23,6 +23,7 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.base import write_base
+from flowcheck.stages.beside import keep_given
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.rundir import RunDir
@@ -145,6 +146,7 @@ def give(
 
 
 def _put(where: RunDir, base: Base) -> None:
+    keep_given(where, base.template.model, base.template.step)
     write_base(where, base.template.step, base.sections, str(base.file), after=base.after)
 
 

@@ -12,6 +12,7 @@ from flowcheck.errors import StateError
 from flowcheck.ops import audit as audits
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.anchoring import anchor_line, write_anchor
+from flowcheck.stages.beside import keep_given
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.audit import Audit
@@ -53,6 +54,7 @@ def reanchor(where: RunDir, file: Path) -> tuple[int, str]:
         differing = len(found.differences)
         told = f"{differing} of {found.tensors} tensors differed, {found.differences[0].name} first"
     line = put(where, template, file)
+    keep_given(where, template.model, template.step)
     return template.step, SET.format(template.step, told, line - template.step)
 
 

@@ -15,6 +15,7 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.beside import keep_sent
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.incarnation import incarnation_of
 from flowcheck.stages.model import layout_of
@@ -58,6 +59,10 @@ class Judge:
         records.audited(step, number + 1)
         if followed.step is not None:
             shard.apply(followed.iteration_of(step, iterations))
+        successor = self._run.successor
+        job = decode_job((successor / self._run.learned_job.name).read_bytes())
+        sent = successor / self._run.beside_weights.name
+        keep_sent(self._run, self._config, job, sent, step=step)
         verdict = Verdict(number=number, step=step, iterations=shard.applied_step)
         write_whole(self._run.verdict, msgspec.json.encode(verdict))
         behind = f", back from {newest}" if newest > step else ""

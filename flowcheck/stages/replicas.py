@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.replica.kept.beside import Beside, beside_of, write_beside
 from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.workers import Workers
 from flowcheck.stages.assumed import assume
+from flowcheck.stages.beside import keep_sent
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated
 from flowcheck.stages.rundir import RunDir
@@ -71,16 +71,9 @@ def open_replica(
         leaves_out=leaves_out,
         workers=workers,
     )
-    if placing is None and config.model.keys and names_fit(job, config):
-        write_beside(run.replica, _beside(run, config, job))
+    if placing is None:
+        keep_sent(run, config, job, run.beside_weights)
     return _resting(run, made), placing
-
-
-def _beside(run: RunDir, config: JobConfig, job: Job) -> Beside:
-    """The rest of the stated model, with what the start-up broadcasts told of it."""
-    sent = run.beside_weights
-    held = np.fromfile(sent, np.uint8) if sent.exists() else None
-    return beside_of(config.model.everything, config.model.keys, held, job.still)
 
 
 def _resting(run: RunDir, replica: Replica) -> Replica:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import prod
+from struct import pack
 from typing import NamedTuple
 
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
@@ -37,6 +38,12 @@ class Shapes:
     shapes: tuple[Shape, ...]
     cost: int
     """0: every parameter is contiguous. The order among equals is only a guess."""
+
+    @property
+    def sent(self) -> bytes:
+        """The list itself, as int64."""
+        values = [value for sizes, strides in self.shapes for value in (*sizes, *strides)]
+        return pack(f"<{len(values)}q", *values)
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -3,8 +3,10 @@ else the job is refused with the key to state."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.netib import Options, generate
@@ -19,7 +21,7 @@ from flowcheck.wire.stated import Stated, Tensor
 FIRST = ((0, 7, 96),)
 MIDDLE = ((0, 40, 40), (2, 3), (3, 1))
 LAST = ((5, 33, 7), (5, 7))
-MOST = ((0, 200, 300), (1, 4001))
+MOST = ((0, 80, 100), (1, 41))
 """More than the trained ones: nothing of the sizes says what an element has."""
 SCALAR = ((1,),)
 
@@ -70,10 +72,20 @@ CASES = {
         protocol="Simple", shapes=SMALL, frozen=MIDDLE, buffers=70, version=(2, 26),
         find_unused=True, caps_bytes=(6000, 6000),
     ),
+    "ll128 one number": Options(
+        ranks=2, protocol="LL128", shapes=((), *SMALL), frozen=MIDDLE, version=(2, 29), buffers=9
+    ),
 }  # fmt: skip
+BY_DAY = ("ll128 middle", "simple buffers unused", "ll most")
 
 
-@pytest.mark.parametrize("name", CASES)
+def marked(names: Iterable[str]) -> list[Any]:
+    """Those that others cover run at night."""
+    night = pytest.mark.nightly
+    return [n if n in BY_DAY else pytest.param(n, marks=night) for n in names]
+
+
+@pytest.mark.parametrize("name", marked(CASES))
 def test_frozen_parameters_are_told_by_the_stated_model(name: str, tmp_path: Path) -> None:
     options = CASES[name]
     reading, weights, beside = read(options, tmp_path, stated(options))
@@ -84,7 +96,7 @@ def test_frozen_parameters_are_told_by_the_stated_model(name: str, tmp_path: Pat
     assert [p.sizes for p in reading.job.parameters] == list(options.shapes)
 
 
-@pytest.mark.parametrize("name", ["ll first", "ll most", "ll128 middle", "simple middle"])
+@pytest.mark.parametrize("name", marked(["ll first", "ll most", "ll128 middle", "simple middle"]))
 def test_without_a_stated_model_the_key_to_state_is_named(name: str, tmp_path: Path) -> None:
     reading, *_ = read(CASES[name], tmp_path, None)
     assert reading.job is None

@@ -24,8 +24,8 @@ from flowcheck.wire.terms import Rule
 STATED = "NCCL's release is {}, as the job file states"
 CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
 STILL = (
-    "{} buffers, which the first {} forwards did not change, never change: what else there is of "
-    "buffers is that of the start"
+    "buffers that the first {1} forwards did not change never change ({0} of those that the stated "
+    "model has)"
 )
 NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
 

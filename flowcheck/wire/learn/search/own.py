@@ -22,6 +22,9 @@ def by_stated_model(
         return list(communicators)
     if any(c.habits.shapes for c in communicators):
         return [typed_again(c, stated, purse) or c for c in communicators]
+    typed = [typed_again(c, stated, purse) for c in communicators]
+    if any(typed):
+        return [found or c for found, c in zip(typed, communicators, strict=True)]
     return [_read_again(c, stated, purse) or c for c in communicators]
 
 

@@ -7,7 +7,7 @@ and not of float16 beside bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from flowcheck.wire import ddp
@@ -16,7 +16,7 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.dtypes import holds, is_as_large
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer, Types
-from flowcheck.wire.learn.trainer.habits import GRADIENTS
+from flowcheck.wire.learn.trainer.habits import COUNT, GRADIENTS
 from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.stated import Stated
@@ -29,7 +29,8 @@ def typed_again(known: Communicator, stated: Stated, purse: Purse) -> Communicat
     none of these, or is not the trainer's: weights must have the sizes that these give, and
     gradients, which a hook may have made alike; and of dtypes alone, what the wire told without
     them must not explain both."""
-    for types in _types(known.habits, stated):
+    counted = any(cut.op.meaning == COUNT for cut in known.cuts.found)
+    for types in _types(known.habits, stated, counted=counted):
         found = _by(types, known, purse)
         if found is not None:
             return found
@@ -64,27 +65,25 @@ def _broadcast(habits: Habits, cuts: Cuts, fits: Callable[[Cut, int], bool]) -> 
     return 0 < len(pieces) <= len(sent) and all(map(fits, sent, pieces))
 
 
-def _types(told: Habits, stated: Stated) -> Iterator[Types]:
+def _types(told: Habits, stated: Stated, *, counted: bool) -> Iterator[Types]:
     """Of the stated model, where it has the shapes that the trainer told; with the buffers among
-    the weights, and without (broadcast_buffers=False)."""
+    the weights, and without (broadcast_buffers=False). counted: a DDP told how many parameters
+    there are, and where their shapes end, LL128 need not tell."""
     own = stated.parameters
     kinds = tuple(p.dtype for p in own if p.dtype is not None)
-    shapes = tuple((p.sizes, p.strides) for p in own)
-    if len(kinds) < len(own) or not told.shapes:
+    shapes = ddp.Shapes(tuple((p.sizes, p.strides) for p in own), 0)
+    unread = counted and not told.shapes
+    if len(kinds) < len(own) or not (told.shapes or unread):
         return
     # The list that was sent may be cut in many ways; whether the stated one is among them it tells.
-    if told.parameters != len(own) or _sent(shapes) != _sent(told.shapes[0].shapes):
+    if not unread and (told.parameters != len(own) or shapes.sent != told.shapes[0].sent):
         return
-    types = Types(ddp.Shapes(shapes, 0), tuple(p.element_bytes for p in own), kinds)
+    types = Types(shapes, tuple(p.element_bytes for p in own), kinds)
     several = len(set(kinds)) > 1
     parameters = tuple(tensor for tensor in stated.everything if not tensor.buffer)
     for sent in dict.fromkeys((stated.everything, parameters)):
         typed = replace(types, sent=sent)
-        if typed.beside or (sent and several):
+        if typed.beside or (sent and (several or unread)):
             yield typed
     if several:
         yield types  # another module is stated, or one that ignores some of its tensors
-
-
-def _sent(shapes: Sequence[ddp.Shape]) -> list[int]:
-    return [value for sizes, strides in shapes for value in (*sizes, *strides)]

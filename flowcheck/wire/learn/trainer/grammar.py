@@ -181,11 +181,16 @@ def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iter
 
 
 def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
-    """Bytes of the shapes in LL128 groups, which say little of their size: by their content."""
+    """Bytes of the shapes in LL128 groups, which say little of their size: by their content, of
+    which the stated model's is one that needs no guess."""
+    known = habits.types.shapes.sent if habits.types is not None else None
     for total in totals:
         op = Op(kind=Kind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
         for _, cut in islice(apply(ring, state, op), 1):
-            if (content := content_of(cut, ring)) is not None:
+            content = content_of(cut, ring)
+            if known is not None and content is not None:
+                yield from [len(known)] if content[: len(known)].tobytes() == known else []
+            elif content is not None:
                 yield from ddp.shapes_ends(content, habits.parameters, SLACK_BYTES[op.protocol])
 
 
