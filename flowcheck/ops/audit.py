@@ -15,6 +15,7 @@ from flowcheck.messages import AuditLine
 from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.trace import digests_at
 from flowcheck.replica.rules.settings import numbering
@@ -98,6 +99,11 @@ def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
 
 def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
     """The replica's step of it. Raises StateError where that is not known."""
+    found = _stepped_against(where, template, file)
+    return audit.and_rest(found, template, read_beside(where.replica))
+
+
+def _stepped_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
     if template.step in peek_versions(where.replica)[1]:
         try:
             taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)

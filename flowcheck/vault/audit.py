@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.kept.digest import tensor_digests
 from flowcheck.replica.kept.header import Description
 from flowcheck.replica.kept.sections import describe, named_tensors
@@ -97,6 +98,26 @@ def compare_digests(
         Difference(name) for (name, _), a, b in zip(own, found, theirs, strict=True) if a != b
     ]
     return _audit(template, len(own), differ, optimizer)
+
+
+def and_rest(found: Audit, template: Template, beside: Beside) -> Audit:
+    """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
+    to be the same for ever, and those of this very step."""
+    fixed = {*beside.frozen, *beside.still}
+    pairs = []
+    for name in template.others:
+        plain = name.removeprefix("module.")
+        own = dict(beside.keys).get(plain, plain)
+        if own in beside.tensors and (own in fixed or beside.step == template.step):
+            pairs.append((name, template.model[name], beside.tensors[own]))
+    differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
+    held = {name for name, _, _ in pairs}
+    return replace(
+        found,
+        tensors=found.tensors + len(pairs),
+        differences=(*found.differences, *differ),
+        others=tuple(name for name in found.others if name not in held),
+    )
 
 
 def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Description:

@@ -64,7 +64,8 @@ def fill(
         replaced.append(_fill_optimizer(template, snapshot))
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
     replaced += fill_beside(template, snapshot)
-    kept = [f"{len(template.others)} buffers of the model"] if template.others else []
+    buffers = _buffers(template, snapshot)
+    kept = [f"{buffers} buffers of the model"] if buffers else []
     for scheduler in template.schedulers:
         fill_scheduler(scheduler, template, snapshot, rate, settings)
         replaced.append("a learning-rate scheduler")
@@ -80,6 +81,13 @@ def fill(
         replaced.append(f"{name} = {snapshot.step}")
     kept += [f"{key}" for key in template.untouched]
     return Filled(snapshot.step, template.step, tuple(replaced), tuple(kept), tuple(assumed))
+
+
+def _buffers(template: Template, snapshot: Snapshot) -> int:
+    """How many stay as they are in the template; frozen parameters are the same at every step."""
+    beside = snapshot.beside
+    frozen = {key for key, name in beside.keys if name in beside.frozen}
+    return sum(name.removeprefix("module.") not in frozen for name in template.others)
 
 
 def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:

@@ -26,9 +26,11 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.given import given
 from flowcheck.replica.kept import snapshot
-from flowcheck.replica.kept.beside import beside_of, write_beside
+from flowcheck.replica.kept.beside import beside_of, read_beside, write_beside
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.beside import keep_given
+from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit
 from flowcheck.vault.formats import write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
@@ -197,6 +199,36 @@ def test_the_trainers_own_file_is_audited_and_filled(followed: Followed, tmp_pat
     found = torch.load(tmp_path / "like.pt", weights_only=True)["model"]
     wanted = followed.net.state_dict()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def test_an_audit_holds_frozen_parameters_against_the_trainers_own(
+    followed: Followed, tmp_path: Path
+) -> None:
+    layout = followed.parts.layout
+    taken = snapshot.of_state(followed.replica, followed.rule)
+    tree = {"model": followed.net.state_dict(), "optimizer": followed.optimizer.state_dict()}
+    for wrong in (False, True):
+        if wrong:
+            tree["model"]["middle.weight"] = tree["model"]["middle.weight"] + 1e-6
+        torch.save(tree, tmp_path / "own.pt")
+        template = load_template(tmp_path / "own.pt", layout, [p.name for p in layout.parameters])
+        found = audit.and_rest(audit.compare(template, taken), template, taken.beside)
+        assert [d.name for d in found.differences] == ["middle.weight"] * wrong
+        assert set(found.others) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
+
+
+def test_a_file_of_the_trainers_tells_buffers_of_its_step(
+    followed: Followed, tmp_path: Path
+) -> None:
+    run = RunDir.create(tmp_path / "run", tmp_path)
+    write_beside(run.replica, snapshot.of_state(followed.replica, followed.rule).beside)
+    keep_given(run, followed.net.state_dict(), STEPS)
+    found = read_beside(run.replica)
+    assert (found.step, found.older(STEPS), found.missing) == (STEPS, {}, ())
+    given_back = found.state_dict(dict(followed.parts.given.model))
+    wanted = followed.net.state_dict()
+    assert list(given_back) == list(wanted)
+    assert all(torch.equal(given_back[name], value) for name, value in wanted.items())
 
 
 def test_of_buffers_that_were_not_sent_none_is_invented(tmp_path: Path) -> None:
