@@ -31,7 +31,7 @@ def restore(
         typer.Option(
             "--format",
             help="Instead of a template: flowcheck, torch, dcp, safetensors, huggingface, "
-            "or deepspeed.",
+            "deepspeed, or megatron (with --like).",
         ),
     ] = None,
     run: Run = DEFAULT_RUN,
@@ -74,6 +74,9 @@ def restore(
         int, typer.Option(help="Of deepspeed: data-parallel ranks that will load it.", min=1)
     ] = 1,
     zero: Annotated[int, typer.Option(help="Of deepspeed: ZeRO's stage, 0 to 2.")] = 0,
+    job: Annotated[
+        str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -83,45 +86,24 @@ def restore(
 
     Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
     """
-    from flowcheck.ops import restore as verb
-    from flowcheck.ops import restore_all
+    from flowcheck.ops import restoring
+    from flowcheck.vault.formats.parts import Options, keys_in
 
-    number = _step(step)
-    if source is not None:
-        if checkpoint is not None:
-            raise ConfigError("--from", source, "does not go with --checkpoint: give one of them")
-        from flowcheck.ops.fetch import checkpoint_of
-
-        out_now = out.absolute()
-        if not out_now.parent.is_dir():
-            raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
-        with checkpoint_of(source, number, token_file, beside=out_now) as folder:
-            own = (out, template, form, run, step, folder, None, None)
-            try:
-                restore(*own, keys, like, shard_mb, force, as_json)
-            except typer.Exit as ended:
-                code = ended.exit_code
-        raise typer.Exit(code)
-    if form is not None:
-        if template:
-            raise ConfigError("--format", form, "does not go with --template: give one of them")
-        from flowcheck.ops import restore_as
-        from flowcheck.vault.formats.parts import Options, keys_in
-
-        options = Options(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero)
-        asked = restore_as.Asked(form, out, options, number, force)
-        raise typer.Exit(restore_as.run(run, asked, checkpoint=checkpoint, as_json=as_json))
-    if not template:
-        right = "or --format NAME says in what form the step is to be written"
-        raise ConfigError("--template", "none", right)
-    if len(template) > 1 or restore_all.asked(run, checkpoint):
-        if checkpoint is not None:
-            raise ConfigError("--checkpoint", str(checkpoint), "is of one job: give its template")
-        if number is not None:
-            raise ConfigError("--step", step, "is of one job: --run RUN/jobs/N names it")
-        raise typer.Exit(restore_all.run(run, template, out, force=force, as_json=as_json))
-    which = verb.Which(checkpoint, number)
-    raise typer.Exit(verb.run(run, template[0], out, which=which, force=force, as_json=as_json))
+    asked = restoring.Asked(
+        out=out,
+        templates=tuple(template or ()),
+        form=form,
+        options=Options(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero),
+        run=run,
+        job=job,
+        step=_step(step),
+        checkpoint=checkpoint,
+        source=source,
+        token_file=token_file,
+        force=force,
+        as_json=as_json,
+    )
+    raise typer.Exit(restoring.run(asked))
 
 
 def _step(stated: str) -> int | None:

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
-from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.trace import digests_at
 from flowcheck.replica.rules.settings import numbering
+from flowcheck.stages.jobs import every
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit

@@ -16,7 +16,6 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import anchor
 from flowcheck.ops.reanchor import reanchor
-from flowcheck.ops.several import every
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.layout import Layout
@@ -26,6 +25,7 @@ from flowcheck.stages.base import write_base
 from flowcheck.stages.beside import keep_given
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.template import Template, load_template

@@ -15,7 +15,7 @@ from flowcheck.config import JobConfig, SourceConfig, check_clip, encode_config,
 from flowcheck.errors import ConfigError, RingError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.foreknown import Foreknown, foreknown, put
-from flowcheck.ops.several import count, create_beside, every, own_settings, with_factories
+from flowcheck.ops.several import create_beside, own_settings, with_factories
 from flowcheck.ops.stated import check_rules, with_factory, with_log
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, choose
@@ -24,6 +24,7 @@ from flowcheck.plane.staging import Staging
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.heard import Progress
+from flowcheck.stages.jobs import count, every
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive

@@ -5,8 +5,9 @@ from __future__ import annotations
 from flowcheck.config import JobConfig
 from flowcheck.ops.plan_model import load_model
 from flowcheck.ops.plan_traffic import REVERSE, Options, traffic_of
-from flowcheck.ops.several import count, own_settings
+from flowcheck.ops.several import own_settings
 from flowcheck.ops.stated import KEY
+from flowcheck.stages.jobs import count
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.terms import Kind

@@ -40,7 +40,12 @@ def checkpoint_of(
             def moved(done: int, total: int) -> None:
                 shown.update(shown.task_ids[0], completed=done, total=max(total, 1))
 
-            yield fetched(url, "latest" if step is None else step, folder, token, moved=moved)
+            which = "latest" if step is None else step
+
+            def said(told: str) -> None:
+                shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+            yield fetched(url, which, folder, token, moved=moved, said=said)
     except ConfigError:
         with_nothing = not folder.exists() or not any(folder.iterdir())
         if with_nothing:

@@ -19,10 +19,10 @@ from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import say
-from flowcheck.ops.several import every
 from flowcheck.ops.together import steps_to_keep, write_index
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.assumed import assumed
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job_file import decode_job
 

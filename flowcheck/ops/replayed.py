@@ -13,11 +13,11 @@ from rich.markup import escape
 from flowcheck.messages import StepLost
 from flowcheck.ops.progress import lost_sentence
 from flowcheck.ops.remains import save_checkpoint
-from flowcheck.ops.several import folder_of
 from flowcheck.ops.together import steps_to_keep, write_index
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.assumed import assumed
 from flowcheck.stages.heard import Progress
+from flowcheck.stages.jobs import folder_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.supervisor import Supervisor
 

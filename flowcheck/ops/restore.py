@@ -25,6 +25,8 @@ class Which:
     """A checkpoint's folder, or one of them; None: of the run."""
     step: int | None = None
     """None: the newest."""
+    where: str | None = None
+    """What the checkpoint's folder is called to the user."""
 
 
 def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
@@ -38,7 +40,7 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
         right = "is a folder: --format NAME --like FOLDER writes one in its place"
         raise ConfigError("--template", str(template), right)
     if checkpoint is not None:
-        found = steps.from_checkpoint(checkpoint, which.step)
+        found = steps.from_checkpoint(checkpoint, which.step, which.where)
     else:
         found = steps.newest(RunDir(root), settle=True, step=which.step)
     filled = give_back(found, template, out)

@@ -17,13 +17,13 @@ from rich.console import Console
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import steps
 from flowcheck.ops.restore import give_back
-from flowcheck.ops.several import every
 from flowcheck.ops.together import INDEX, NO_COMMON, common_step, versions, write_index
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.trace import digests_at
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.settings import numbering
+from flowcheck.stages.jobs import every
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.audit import compare_digests

@@ -52,13 +52,24 @@ class Written:
         return f"{many:.2f} {unit} in {self.took_s:.1f} s, {many / self.took_s:.2f} {unit}/s"
 
 
-def run(root: Path, asked: Asked, *, checkpoint: Path | None, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the step is."""
+
+    run: Path
+    checkpoint: Path | None = None
+    """A folder, instead of the run."""
+    where: str | None = None
+    """What the folder is called to the user."""
+
+
+def run(source: Source, asked: Asked, *, as_json: bool) -> int:
     """Writes `asked.out`. Raises ConfigError, StateError where there is no such step or it does not
     fit."""
     check_asked(asked)
-    with step_of(root, asked.step, checkpoint) as found:
+    with step_of(source, asked.step) as found:
         written = restore_from(found, asked)
-        audit = last_audit(RunDir(root)) if checkpoint is None else None
+        audit = last_audit(RunDir(source.run)) if source.checkpoint is None else None
     audited = audit.step if audit is not None and audit.passed else None
     manifest = written.manifest
     if as_json:
@@ -87,7 +98,7 @@ def run(root: Path, asked: Asked, *, checkpoint: Path | None, as_json: bool) -> 
         say(f"  of step {of}: {name}")
     for sentence in manifest.assumed:
         say(f"  assumed: {sentence}")
-    if checkpoint is None and audited is None:
+    if source.checkpoint is None and audited is None:
         say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
     return 0
 
@@ -104,12 +115,12 @@ def check_asked(asked: Asked) -> None:
 
 
 @contextmanager
-def step_of(root: Path, step: int | None, checkpoint: Path | None) -> Iterator[steps.Found]:
+def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
     """The step that is asked for: of a checkpoint folder, else of a run, in place."""
-    if checkpoint is not None:
-        yield steps.from_checkpoint(checkpoint, step)
+    if source.checkpoint is not None:
+        yield steps.from_checkpoint(source.checkpoint, step, source.where)
         return
-    with steps.holding(RunDir(root), settle=True, step=step) as found:
+    with steps.holding(RunDir(source.run), settle=True, step=step) as found:
         yield found
 
 

@@ -13,6 +13,7 @@ from flowcheck.errors import naming
 from flowcheck.ops.foreknown import Foreknown, put
 from flowcheck.ops.stated import with_factory
 from flowcheck.plane.staging import Staging
+from flowcheck.stages.jobs import count, folder_of
 from flowcheck.stages.rundir import RunDir
 
 
@@ -30,11 +31,6 @@ def with_factories(config: JobConfig) -> JobConfig:
     for own in made or (OwnConfig(),):
         check_clip(own.optimizer or config.optimizer, count(config), made)
     return msgspec.structs.replace(config, job=made)
-
-
-def count(config: JobConfig) -> int:
-    """Jobs that are followed."""
-    return max(config.jobs, len(config.job))
 
 
 def own_settings(config: JobConfig, number: int) -> JobConfig:
@@ -91,16 +87,3 @@ def create_beside(config: JobConfig, run: RunDir, mount: Path, known: Sequence[F
         for own in made:
             own.remove()
         raise
-
-
-def every(run: RunDir) -> list[RunDir]:
-    """The run directories of all jobs that the chain in `run` follows, the first one's first."""
-    if not run.config.exists() or run.port is not run:
-        return [run]
-    return [run.beside(number) for number in range(1, count(run.settings()) + 1)]
-
-
-def folder_of(config: JobConfig, number: int) -> str:
-    """What the folder of a job's checkpoints is called where there are several."""
-    name = config.job[number - 1].name if len(config.job) >= number else None
-    return name or f"job-{number}"

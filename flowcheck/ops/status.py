@@ -18,7 +18,6 @@ from flowcheck.ops import durable, leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
-from flowcheck.ops.several import every
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -26,6 +25,7 @@ from flowcheck.stages.child import stage_arguments
 from flowcheck.stages.fitting import addresses_of
 from flowcheck.stages.gradients import logged
 from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unlearned import reasons
 from flowcheck.wire.job import Follows

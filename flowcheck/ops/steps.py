@@ -114,9 +114,10 @@ def _steps_of(kept: list[Path]) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in kept]
 
 
-def from_checkpoint(folder: Path, step: int | None = None) -> Found:
+def from_checkpoint(folder: Path, step: int | None = None, where: str | None = None) -> Found:
     """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
-    that one instead. Raises StateError where there is none, or it is not whole."""
+    that one instead; where: what it is called to the user. Raises StateError where there is none,
+    or it is not whole."""
     if step is not None and (folder / f"step-{step}").is_dir():
         folder /= f"step-{step}"
     folder = output_in(folder)
@@ -126,7 +127,7 @@ def from_checkpoint(folder: Path, step: int | None = None) -> Found:
     kept = checkpoint.load(folder)
     taken = checkpoint.snapshot_in(folder, kept)
     names = stated_names(taken.layout)
-    return Found(taken, names, manifest.assumed, str(folder), kept.known)
+    return Found(taken, names, manifest.assumed, where or str(folder), kept.known)
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
-from flowcheck.ops.several import every
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.fitting import addresses_of
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job

@@ -14,8 +14,8 @@ from flowcheck.ops.expected import expected_of_each
 from flowcheck.ops.leftovers import clear
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep_all, rescue
-from flowcheck.ops.several import every
 from flowcheck.ops.sources import check_sources
+from flowcheck.stages.jobs import every
 from flowcheck.stages.joining import KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals

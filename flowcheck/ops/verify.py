@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flowcheck.errors import StateError
-from flowcheck.replica.files.check import Fault, check
+from flowcheck.replica.files.check import Fault, check, strangers
 from flowcheck.replica.files.latest import latest
 from flowcheck.replica.files.manifest import BESIDE, MANIFEST, Manifest, load_manifest, path_of
 
@@ -23,10 +23,15 @@ def run(path: Path, *, as_json: bool) -> int:
     output = output_at(path)
     manifest = load_manifest(output)
     faults = check(output if output.is_dir() else output.parent, manifest)
+    more = strangers(output, manifest)
     if as_json:
-        print(json.dumps(_told(output, manifest, faults)))
+        print(json.dumps({**_told(output, manifest, faults), "strangers": more}))
     else:
         _print(output, manifest, faults)
+        for name in more[:SHOWN]:
+            print(f"  not of this checkpoint: {name}")
+        if len(more) > SHOWN:
+            print(f"  and {len(more) - SHOWN} more files that are not")
     return DAMAGED if faults else 0
 
 

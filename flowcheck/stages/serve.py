@@ -12,6 +12,7 @@ import msgspec
 from flowcheck.config import JobConfig, ServeConfig
 from flowcheck.messages import Message, Note
 from flowcheck.stages.held import ReplicaSteps
+from flowcheck.stages.jobs import count, folder_of
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist.places import local_path
@@ -30,8 +31,20 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> Catalogue:
     if config.checkpoint is not None:
         folders.append(Path(config.checkpoint))
     unique: Sequence[Path] = list(dict.fromkeys(folder.resolve() for folder in folders))
-    staging = run.staged(own.staging).with_name("serve")
+    staging = run.root / "serve"
+    if own.staging is not None:  # shared with other runs, and other jobs
+        staging = run.staged(own.staging).with_suffix(".serve")
     return Catalogue(unique, ReplicaSteps(run, None), staging, own.staged)
+
+
+def catalogues_of(
+    run: RunDir, config: JobConfig, own: ServeConfig
+) -> Catalogue | dict[str, Catalogue]:
+    """Of a chain that follows several jobs one of each, by their names."""
+    if not config.several or run.port is not run:
+        return catalogue_of(run, config, own)
+    named = {folder_of(config, n): run.beside(n) for n in range(1, count(config) + 1)}
+    return {name: catalogue_of(each, each.settings(), own) for name, each in named.items()}
 
 
 class ServeService:
@@ -46,7 +59,7 @@ class ServeService:
         self._looked_s = 0.0
 
     def start(self, links: Links) -> None:
-        catalogue = catalogue_of(self._run, self._config, self._own)
+        catalogue = catalogues_of(self._run, self._config, self._own)
         self._server = Server(catalogue, self._own, print)
         self._server.start()
         told = msgspec.json.encode({"url": self._server.url})
@@ -57,7 +70,7 @@ class ServeService:
         now = time.monotonic()
         if self._server is not None and now - self._looked_s > END_LEASES_S:
             self._looked_s = now
-            self._server.catalogue.leases.end()
+            self._server.end_leases()
         return 0
 
     def on_message(self, message: Message) -> None:

@@ -15,6 +15,8 @@ from flowcheck.errors import StateError
 
 ZIP_MAGIC = b"PK\x03\x04"
 """Of the archives torch.save writes."""
+_REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
+"""torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
 
 
 def load_tree(path: Path) -> Any:
@@ -42,7 +44,7 @@ def load_tree(path: Path) -> Any:
 def told_of(error: Exception, *, archive: bool) -> str:
     """What a file is that torch refuses with this error."""
     told = str(error)
-    other = re.search(r"Unsupported (?:global|class): (?:GLOBAL )?([\w.]+)", told)
+    other = _REFUSED.search(told)
     if other is not None:
         return (
             f"holds other than tensors and plain values ({other[1]}), which would run code to be "

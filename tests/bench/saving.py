@@ -116,5 +116,5 @@ def copied(kept: Path, out: Path) -> None:
 
 
 def restored(kept: Path, out: Path) -> None:
-    with restore_as.step_of(kept, None, kept) as found:
+    with restore_as.step_of(restore_as.Source(kept, kept), None) as found:
         restore_as.restore_from(found, restore_as.Asked("torch", out))

@@ -31,9 +31,10 @@ def verb(*words: str) -> Iterator[str]:
 
 
 @contextmanager
-def served(folder: Path, **more: object) -> Iterator[str]:
-    """The same, in this process."""
-    made = http.Server(Catalogue([folder]), ServeConfig(port=0, **more))  # type: ignore[arg-type]
+def served(what: Path | dict[str, Catalogue], **more: object) -> Iterator[str]:
+    """The same, in this process: of a folder, or of several jobs."""
+    catalogue = Catalogue([what]) if isinstance(what, Path) else what
+    made = http.Server(catalogue, ServeConfig(port=0, **more))  # type: ignore[arg-type]
     made.start()
     try:
         yield made.url

@@ -102,6 +102,12 @@ def run_with_replica(root: Path, memory: Path, job_file: str, elements: int = 10
         "size_bytes = 1_048_576\n[optimizer]\nname = 'adamw'\nlearning_rate = 0.1\n" + job_file
     )
     run, _ = create(load_job(path), root)
+    learn(run, elements)
+    return run
+
+
+def learn(run: RunDir, elements: int) -> None:
+    """As the stages leave it that read a job of one parameter."""
     sizes = Parameter(sizes=(elements,), strides=(1,))
     job = Job(
         rule=Rule.V2_20, communicators=(), edges=(), parameters=(sizes,),
@@ -111,7 +117,6 @@ def run_with_replica(root: Path, memory: Path, job_file: str, elements: int = 10
     layout = Layout.of_shapes([(elements,)])
     weights = np.linspace(-1, 1, elements).astype(np.float32)
     Replica.create(run.replica, layout, optimizer_in(run), weights, keep_bytes=1 << 20).close()
-    return run
 
 
 def replica_of(run: RunDir) -> Replica:

@@ -22,7 +22,7 @@ import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.replica import Replica
-from flowcheck.vault.serve import client, partial
+from flowcheck.vault.serve import client, partial, patience
 from flowcheck.vault.serve.client import fetched
 
 WORD = "a word of many letters"
@@ -129,7 +129,7 @@ def test_what_a_disk_made_of_it_is_found_and_fetched_again(
 def test_what_is_not_to_be_had_is_told_in_words(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "TRIES", 2)
+    monkeypatch.setattr(patience, "TRIES", 2)
     (tmp_path / "word").write_text(WORD)
     with served(kept, token_file=str(tmp_path / "word")) as url:
         with pytest.raises(StateError, match="--token-file names the file with it"):
@@ -137,7 +137,10 @@ def test_what_is_not_to_be_had_is_told_in_words(
         with pytest.raises(StateError, match="there is no step 9; there are 2"):
             fetched(url, 9, tmp_path / "got", WORD)
     with pytest.raises(StateError, match="cannot be fetched from, 2 times: ConnectionRefused"):
-        fetched(url, 2, tmp_path / "got", WORD)
+        said: list[str] = []
+        fetched(url, 2, tmp_path / "got", WORD, said=said.append)
+    (told,) = said
+    assert told.startswith(f"{url}: ConnectionRefusedError") and "tried 1 times more" in told
     with pytest.raises(ConfigError, match="pip install gcsfs"):
         fetched("gs://box/job", 2, tmp_path / "got")
 
@@ -158,6 +161,7 @@ def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        assert f"step 2 of {url}/step-2" in done.stdout
         loaded = flowcheck.load(url, token_file=tmp_path / "word")
     flat = replica.parameters()
     tree = torch.load(out, weights_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +16,18 @@ from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.template import load_template
 
+OLD = {"_use_new_zipfile_serialization": False}
+
 
 class Settings:
     """What a trainer may put beside its tensors, and nobody else should run."""
+
+
+class Hostile:
+    """Runs a command where it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("exit 1",)
 
 
 def cut(file: Path, left_out: int) -> None:
@@ -36,6 +47,8 @@ def cut(file: Path, left_out: int) -> None:
         (lambda file: file.write_bytes(bytes(range(256))), "is not a file that torch.save wrote"),
         (lambda file: file.write_bytes(pickle.dumps([1])), "is not a file that torch.save wrote"),
         (lambda file: torch.save({"s": Settings()}, file), "plain values (test_foreign.Settings)"),
+        (lambda file: torch.save({"s": Hostile()}, file), "plain values (posix.system)"),
+        (lambda file: torch.save([Hostile()], file, **OLD), "plain values (posix.system)"),
         (lambda file: zipfile.ZipFile(file, "w").close(), "is not a file that torch.save wrote"),
     ],
 )

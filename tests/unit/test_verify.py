@@ -75,8 +75,10 @@ def test_a_whole_checkpoint_passes_and_a_changed_tensor_is_named(
     written: Path, tmp_path: Path
 ) -> None:
     folder = copied(written, tmp_path)
+    (folder / "model-00002.safetensors").write_bytes(b"left by somebody")
     code, said = verify(folder)
     assert code == 0 and "all as written" in said
+    assert "not of this checkpoint: model-00002.safetensors" in said
     told = json.loads((folder / MANIFEST).read_text())
     [[file, first, _]] = told["tensors"]["optimizer/outer.weight/exp_avg"]["at"]
     flip(folder / file, first + 1)

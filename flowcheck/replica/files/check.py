@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowcheck.replica.files.manifest import Manifest, Piece, TensorSum
+from flowcheck.replica.files.manifest import MANIFEST, Manifest, Piece, TensorSum
 from flowcheck.replica.files.sha256 import Span, Sum, feed, of_joined, of_spans, walked
 
 AROUND = "what lies around its tensors is not what was written"
@@ -64,6 +64,17 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
         why[name], sums = result.result()
         found.update(sums)
     return faults + _faults(manifest, laid, found, why)
+
+
+def strangers(output: Path, manifest: Manifest) -> list[str]:
+    """Files in an output's folder that the manifest does not list, nor is: loaders that take all
+    that lies there would take them. Hidden ones are none, but for those the manifest lists."""
+    if not output.is_dir():
+        return []
+    listed = {*(manifest.files or manifest.sha256), MANIFEST}
+    found = (path for path in output.rglob("*") if not path.is_dir())
+    names = (path.relative_to(output).as_posix() for path in found)
+    return sorted(name for name in names if name not in listed and not name.startswith("."))
 
 
 def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[Fault]]:

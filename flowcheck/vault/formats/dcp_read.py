@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.vault.foreign import told_of
 from flowcheck.vault.formats.told import DCP_METADATA
 
 _CHECKPOINT = "torch.distributed.checkpoint"
@@ -189,8 +190,7 @@ def _loaded(item: Item, key: str) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its unpickler meets
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StateError(f"{item.path}: {key}: cannot be read: {what}") from error
+        raise StateError(f"{item.path}: {key}: {told_of(error, archive=True)}") from error
 
 
 def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}]}
 GET /steps/N               {"step", "digest", "files": [{"name", "bytes", "sha256"}]}; N or latest
 GET /steps/N/files/NAME    the file; Range, If-Range, If-None-Match, ETag = its sha256
+GET /jobs                  of several jobs their names; all else lies below /jobs/K then
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
 from flowcheck.vault.persist.listing import File
-from flowcheck.vault.serve.catalogue import Found, Writing
+from flowcheck.vault.serve.catalogue import Catalogue, Found, Writing
 from flowcheck.vault.serve.deadline import Deadlined
-from flowcheck.vault.serve.ranges import Span, matches, none_match, spans
+from flowcheck.vault.serve.jobs import job_of
+from flowcheck.vault.serve.ranges import Span, matches, none_match, part_heads, spans, within
 
 if TYPE_CHECKING:
     from flowcheck.vault.serve.server import Server
@@ -43,6 +45,8 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: Server
+    _catalogue: Catalogue
+    """Of the job that is asked for."""
     server_version = "flowcheck"
     sys_version = ""
 
@@ -80,6 +84,14 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
             return
         words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
+        asked = job_of(words, self.server.jobs)
+        if isinstance(asked, str):
+            self._refuse(HTTPStatus.NOT_FOUND, asked)
+            return
+        if asked is None:
+            self._json(HTTPStatus.OK, {"jobs": list(self.server.jobs)})
+            return
+        self._catalogue, words = asked
         match words:
             case ["" | "steps"]:
                 self._json(HTTPStatus.OK, self._index())
@@ -98,10 +110,10 @@ class Handler(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
 
     def _index(self) -> dict[str, Any]:
-        durable, memory = self.server.catalogue.durable(), self.server.catalogue.in_memory()
+        durable, memory = self._catalogue.durable(), self._catalogue.in_memory()
         steps = sorted({*durable, *memory})
         return {
-            "latest": self.server.catalogue.newest(),
+            "latest": self._catalogue.newest(),
             "durable": max(durable, default=None),
             "steps": [
                 {
@@ -116,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         }
 
     def _step(self, which: str, name: str | None) -> None:
-        catalogue = self.server.catalogue
+        catalogue = self._catalogue
         step = catalogue.newest() if which == "latest" else _number(which)
         found = catalogue.find(step) if step is not None else None
         if found is None:
@@ -170,29 +182,22 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(opened.fileno(), (0, file.size_bytes))
             elif len(parts) == 1:
                 own = {"Content-Type": BYTES, "Content-Length": str(parts[0][1] - parts[0][0])}
-                within = {"Content-Range": _within(parts[0], file)}
-                self._head(HTTPStatus.PARTIAL_CONTENT, told | own | within)
+                place = {"Content-Range": within(parts[0], file.size_bytes)}
+                self._head(HTTPStatus.PARTIAL_CONTENT, told | own | place)
                 self._send(opened.fileno(), parts[0])
             else:
                 self._several(opened.fileno(), parts, file, told)
 
-    def _several(
-        self, descriptor: int, parts: list[Span], file: File, told: dict[str, str]
-    ) -> None:
+    def _several(self, number: int, parts: list[Span], file: File, told: dict[str, str]) -> None:
         """multipart/byteranges (RFC 9110, section 14.6)."""
-        heads = [
-            f"\r\n--{BOUNDARY}\r\nContent-Type: {BYTES}\r\n"
-            f"Content-Range: {_within(part, file)}\r\n\r\n".encode()
-            for part in parts
-        ]
-        end = f"\r\n--{BOUNDARY}--\r\n".encode()
+        heads, end = part_heads(parts, file.size_bytes, BOUNDARY)
         size = sum(map(len, heads)) + sum(stop - begin for begin, stop in parts) + len(end)
         kind = f"multipart/byteranges; boundary={BOUNDARY}"
         own = {"Content-Type": kind, "Content-Length": str(size)}
         self._head(HTTPStatus.PARTIAL_CONTENT, told | own)
         for head, part in zip(heads, parts, strict=True):
             self.wfile.write(head)
-            self._send(descriptor, part)
+            self._send(number, part)
         self.wfile.write(end)
 
     def _send(self, descriptor: int, span: Span) -> None:
@@ -221,10 +226,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    def _refuse(
-        self, status: HTTPStatus, sentence: str, more: dict[str, str] | None = None
-    ) -> None:
-        self._json(status, {"error": sentence}, more)
+    def _refuse(self, status: HTTPStatus, why: str, more: dict[str, str] | None = None) -> None:
+        self._json(status, {"error": why}, more)
 
     def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
         self.send_response(status)
@@ -240,10 +243,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def address_string(self) -> str:
         return str(self.client_address[0])
-
-
-def _within(span: Span, file: File) -> str:
-    return f"bytes {span[0]}-{span[1] - 1}/{file.size_bytes}"
 
 
 def _number(word: str) -> int | None:

@@ -49,3 +49,18 @@ def none_match(header: str, tag: str) -> bool:
     """If-None-Match (13.1.2): whether the client has this content already."""
     asked = [one.strip().removeprefix("W/") for one in header.split(",")]
     return header.strip() == "*" or f'"{tag}"' in asked
+
+
+def within(span: Span, size_bytes: int) -> str:
+    """A Content-Range."""
+    return f"bytes {span[0]}-{span[1] - 1}/{size_bytes}"
+
+
+def part_heads(parts: list[Span], size_bytes: int, boundary: str) -> tuple[list[bytes], bytes]:
+    """(what comes before each part of multipart/byteranges, what comes behind the last)."""
+    heads = [
+        f"\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\n"
+        f"Content-Range: {within(part, size_bytes)}\r\n\r\n".encode()
+        for part in parts
+    ]
+    return heads, f"\r\n--{boundary}--\r\n".encode()

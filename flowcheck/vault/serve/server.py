@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
 from flowcheck.vault.serve.catalogue import Catalogue
 from flowcheck.vault.serve.handler import Handler
+from flowcheck.vault.serve.jobs import ALONE
 
 TOKEN_BYTES_MIN = 16
 PRESSED_S = 5.0
@@ -36,12 +37,14 @@ class Server(ThreadingHTTPServer):
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: Catalogue | Mapping[str, Catalogue],
         config: ServeConfig,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Raises ConfigError where it cannot listen there, or has no word it needs."""
-        self.catalogue, self.timeout_s, self.say = catalogue, config.timeout_s, say
+        """catalogue: of several jobs by their names. Raises ConfigError where it cannot listen
+        there, or has no word it needs."""
+        self.jobs = {ALONE: catalogue} if isinstance(catalogue, Catalogue) else dict(catalogue)
+        self.timeout_s, self.say = config.timeout_s, say
         self.token = read_token(config.token_file) if config.token_file is not None else None
         self._free = threading.BoundedSemaphore(config.connections)
         self._refused_s = -PRESSED_S
@@ -72,7 +75,12 @@ class Server(ThreadingHTTPServer):
             self.shutdown()
             self._thread.join()
         self.server_close()
-        self.catalogue.leases.end(all_of_them=True)
+        self.end_leases(all_of_them=True)
+
+    def end_leases(self, *, all_of_them: bool = False) -> None:
+        """Lets go of what nobody reads any more."""
+        for catalogue in self.jobs.values():
+            catalogue.leases.end(all_of_them=all_of_them)
 
     @property
     def pressed(self) -> bool:
