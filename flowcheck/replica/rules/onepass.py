@@ -85,29 +85,42 @@ def fuses() -> bool:
 
 @cache
 def root_kind() -> int | None:
-    """Which of C's square roots gives the bits of torch's, tried on every float32 of two binades
-    and on what is special; None: neither.
+    """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: neither.
 
     torch hands them to MKL (aten/src/ATen/cpu/vml.h), which rounds correctly on Intel's CPUs and
     begins with the CPU's own estimate on others: every seventh is one bit off there.
     """
-    kinds = {int(lib.FC_STEP_ROOT_EXACT), int(lib.FC_STEP_ROOT_NEWTON)}
-    binades = (np.arange(at, at + (1 << 20), dtype=np.uint32) for at in _probes())
-    special = np.array([0, 1, 2, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000], np.uint32)
-    for bits in (special, *binades):
-        values = bits.view(np.float32)
-        own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
-        for kind in sorted(kinds):
-            if not np.array_equal(roots(values, kind).view(np.uint32), own):
-                kinds.discard(kind)
-        if not kinds:
-            return None
-    return min(kinds)
+    values = _probes()
+    own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
+    for kind in (int(lib.FC_STEP_ROOT_EXACT), int(lib.FC_STEP_ROOT_NEWTON)):
+        if np.array_equal(roots(values, kind).view(np.uint32), own):
+            return kind
+    return None
 
 
-def _probes() -> range:
-    """The first of each million of float32's bits from 1 up to below 4."""
-    return range(0x3F800000, 0x40800000, 1 << 20)
+def _probes() -> np.ndarray:
+    """[n] float32: what is special, the ends of the ranges that are, and every 61st value from 1 up
+    to below 4.
+
+    An exponent's parity and the upper 12 bits of the mantissa choose an estimate (rsqrtps errs by
+    at most 1.5 * 2**-12), so that two binades hold all there are. Each has 4,096 values; 67 of
+    them, at every distance from where the estimate is best, are tried: a library with another
+    estimate or another last step is one bit off in a good part of those.
+    """
+    infinity, most = 0x7F800000, 0x7F7FF000
+    ends = [
+        0,
+        1,
+        2,
+        0x7FFFFF,
+        0x800000,
+        0x800001,
+        *range(most - 8, most + 8),
+        infinity - 1,
+        infinity,
+    ]
+    bits = np.concatenate([ends, np.arange(0x3F800000, 0x40800000, 61)])
+    return bits.astype(np.uint32).view(np.float32)
 
 
 def roots(values: np.ndarray, kind: int) -> np.ndarray:
