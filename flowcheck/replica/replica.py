@@ -127,6 +127,11 @@ class Replica(Held):
         """Whether parameters may be stepped before the gradients of the others are there."""
         return self._taker.takes_parts
 
+    def spares(self, steps: int) -> bool:
+        """Whether a step may be begun without taking a copy that is read, and leaving at least so
+        many earlier steps whole."""
+        return self._open.spares(steps)
+
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
         place with the trainer's strides. Not to be written."""

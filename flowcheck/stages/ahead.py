@@ -3,6 +3,9 @@
 The step is committed only once its generation is COMPLETE: one that never is, or of which two
 copies differ, is not seen by anybody. Bytes that are covered stay as they are until a generation is
 opened anew (dpdk_ext/core/fc_place.c: what comes again must be equal), which its number tells.
+
+A step that is made takes the copy of the oldest one. Begun early it takes it early: only where
+nobody reads that copy, and where as many earlier steps stay as others may ask for.
 """
 
 from __future__ import annotations
@@ -44,8 +47,11 @@ class Ahead:
         *,
         alone: bool,
         least_bytes: int = PART_BYTES_LEAST,
+        earlier_steps: int = 0,
     ) -> None:
-        """alone: what an iteration's other bytes say, changes nothing in a parameter's step."""
+        """alone: what an iteration's other bytes say, changes nothing in a parameter's step;
+        earlier_steps: that must stay meanwhile (other rings of the training job may be behind)."""
+        self._earlier_steps = earlier_steps
         self._alone = alone and replica.takes_parts
         self._replica, self._shard = replica, shard
         size = replica.layout.element_bytes
@@ -70,6 +76,8 @@ class Ahead:
         b = self._begun
         now = (step, generation, number)
         if b is None or not b.started.open or (b.step, b.generation, b.number) != now:
+            if not self._replica.spares(self._earlier_steps):
+                return 0
             b = self._begin(*now)
         return self._take(b)
 

@@ -11,6 +11,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
+from flowcheck.replica.kept.peek import pinned
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.ahead import Ahead
@@ -27,11 +28,12 @@ def gradient(seed: int) -> np.ndarray:
 class Arriving:
     """A replica and a shard whose bytes come as a test says, as the extractor writes them."""
 
-    def __init__(self, folder, config=ADAMW, *, alone=True, least_bytes=1):
-        self.replica = Replica.create(folder / "replica", LAYOUT, config, WEIGHTS)
+    def __init__(self, folder, config=ADAMW, *, keep_bytes=0, **more):
+        self.path = folder / "replica"
+        self.replica = Replica.create(self.path, LAYOUT, config, WEIGHTS, keep_bytes=keep_bytes)
         self.waiting = Replica.create(folder / "waiting", LAYOUT, config, WEIGHTS)
         self.shard = Shard.create(folder / "shard", gradient_bytes=LAYOUT.gradient_bytes)
-        self.ahead = Ahead(self.replica, self.shard, alone=alone, least_bytes=least_bytes)
+        self.ahead = Ahead(self.replica, self.shard, **{"alone": True, "least_bytes": 1} | more)
 
     def put(self, generation: int, values: np.ndarray, start: int, stop: int, settled=True):
         """Elements [start, stop) come."""
@@ -111,6 +113,36 @@ def test_parameters_are_taken_before_the_last_bytes_are_there(arriving):
     arriving.put(0, values, 2101, LAYOUT.elements)
     arriving.end(1, 0)
     arriving.assert_as(values)
+
+
+def test_a_step_that_is_read_is_not_taken_early(arriving):
+    for step in (1, 2):
+        arriving.shard.begin(step % 2, step)
+        arriving.put(step % 2, gradient(step), 0, LAYOUT.elements)
+        arriving.end(step, step % 2)
+    with pinned(arriving.path, 1):
+        arriving.shard.begin(1, 3)
+        arriving.put(1, gradient(3), 0, LAYOUT.elements)
+        assert arriving.look(3) == 0
+        assert arriving.replica.versions == (1, 2)
+    assert arriving.look(3) == len(LAYOUT.parameters)
+    assert arriving.replica.versions == (2,)
+
+
+@pytest.mark.parametrize("kept, taken", [(0, 0), (1, len(LAYOUT.parameters))])
+def test_an_earlier_step_that_others_may_ask_for_stays_until_the_next_is_whole(
+    kept, taken, tmp_path
+):
+    made = Arriving(tmp_path, keep_bytes=kept * 200_000, earlier_steps=1)
+    for step in (1, 2, 3):
+        made.shard.begin(step % 2, step)
+        made.put(step % 2, gradient(step), 0, LAYOUT.elements)
+        if step == 3:
+            assert made.look(step) == taken
+            assert made.replica.versions[-2:] == (1, 2)
+        made.end(step, step % 2)
+    assert made.replica.versions[-2:] == (2, 3)
+    made.close()
 
 
 def test_bytes_that_are_covered_but_not_settled_are_not_read(arriving):

@@ -151,15 +151,27 @@ class StateFile:
         """A copy to write the next step to: one that holds none, else the oldest step's that nobody
         reads, else the oldest step's; it is whole no longer from here on. Readers never make the
         updater wait: where there is no other copy, theirs is taken, and they see that."""
-        held = {commit.copy: commit.sequence for commit in self.versions}
-        others = sorted(
-            (c for c in range(self.copies) if c != self.commit.copy),
-            key=lambda c: held.get(c, 0),
-        )
+        others = self._others()
         copy = next((c for c in others if claim(self._descriptor, c)), others[0])
         clear_commit(self._map, copy)
         unpin(self._descriptor, copy)
         return copy
+
+    def spares(self, steps: int) -> bool:
+        """Whether `begin` would take a copy that nobody reads, and leave at least so many whole
+        steps beside the newest."""
+        for copy in self._others():
+            if claim(self._descriptor, copy):
+                unpin(self._descriptor, copy)
+                left = {commit.copy for commit in self.versions} - {copy, self.commit.copy}
+                return len(left) >= steps
+        return False
+
+    def _others(self) -> list[int]:
+        """Copies that are not committed: those that hold no step, then the oldest first."""
+        held = {commit.copy: commit.sequence for commit in self.versions}
+        others = (c for c in range(self.copies) if c != self.commit.copy)
+        return sorted(others, key=lambda c: held.get(c, 0))
 
     def publish(
         self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool = True
