@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import side_by_side
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch's that wait for each other leave the processor, of which tests run one each."""
@@ -52,3 +53,13 @@ def shm() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="flowcheck-test-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=side_by_side.begins_late)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path.parent == side_by_side.LAB:
+        side_by_side.own_shared_memory()

@@ -130,6 +130,7 @@ def test_a_learned_job_starts_another_run_that_need_not_learn(
     assert not (second / "memory").exists()
 
 
+@pytest.mark.nightly
 def test_two_mirrors_of_one_job_are_one_job(captures: Path, truth: Path) -> None:
     capture = captures / f"{CAPTURE}.pcapng"
     with Command(

@@ -77,6 +77,12 @@ QUEUE_PAIRS = {
 }
 
 
+BY_NIGHT = {
+    *("turns-ll", "turns-4-ranks", "turns-metric"),
+    *("split-ll", "split-ll-3", "split-simple", "split-metric"),
+}
+"""What the others have part by part."""
+
 FORMS = {
     "cts-210": (Options(shapes=SMALL, version=(2, 10), steps=6), "those of NCCL 2.10-2.11"),
     "cts-212": (
@@ -120,7 +126,13 @@ def test_the_older_order_of_ll128_is_refused_by_name(tmp_path: Path) -> None:
     assert not any(c.kind == "all_reduce" and c.complete for c in reading.collectives)
 
 
-@pytest.mark.parametrize("name", QUEUE_PAIRS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in BY_NIGHT else ())
+        for name in QUEUE_PAIRS
+    ],
+)
 def test_connections_of_several_queue_pairs_are_followed(
     name: str, tmp_path: Path, shm: Path
 ) -> None:

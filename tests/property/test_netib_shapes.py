@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.netib import Options, Truth, generate
-from support.netib.shapes import CASES, drawn, drawn_nodes
+from support.netib.drawn import drawn, drawn_nodes
+from support.netib.shapes import CASES
 
 from flowcheck import cli
 

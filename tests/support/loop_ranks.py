@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,18 @@ PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2, "ANY": 3}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-ffp-contract=off")
 
 
-@cache
+_BUILT: list[Any] = []
+
+
 def module(folder: Path) -> Any:
-    """The library over loop_net, built into `folder`: (ffi, lib) as attributes."""
+    """The library over loop_net, built into `folder` where this process has none yet: (ffi, lib) as
+    attributes."""
+    if not _BUILT:
+        _BUILT.append(_build(folder))
+    return _BUILT[0]
+
+
+def _build(folder: Path) -> Any:
     text = (
         "\n".join((LAB / name).read_text() for name in ("fcl_net.h", "fcl_comm.h"))
         + (HERE / "loop_net.h").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from test_nodes import stream_of
+from test_node_ranks import stream_of
 
 from flowcheck.stages.heard import MOST_NOTES, Notes
 from flowcheck.stages.rundir import RunDir

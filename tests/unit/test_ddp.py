@@ -9,11 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import torch
-    import torch.distributed as dist
-
 from flowcheck.wire.buckets import (
     BucketLayout,
     assign_buckets,
@@ -22,16 +17,19 @@ from flowcheck.wire.buckets import (
     unused_buckets,
 )
 from flowcheck.wire.ddp import (
-    buckets_of,
     parse_bucket_indices,
     parse_bucket_sizes,
     parse_parameter_count,
     parse_shape_values,
-    weight_broadcasts,
-    weights_fits,
 )
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.shapes import SCALAR, Shape, parse_shapes, shape_cost
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch
+    import torch.distributed as dist
+
 
 DTYPES = (torch.float32, torch.float16, torch.float64)
 
@@ -198,44 +196,6 @@ def test_mixed_dtypes_start_in_one_bucket_each() -> None:
     assert first_buckets(parameters_of(tensors)) == ((2, 5), (1, 4), (0, 3))
 
 
-def test_bucket_messages_give_the_plan_with_and_without_line_padding() -> None:
-    order, sizes = [3, 2, 4, 0, 1], [2, 3]
-    for padding in ([], [77]):
-        found = parse_bucket_indices(message([*order, 2, *padding], "<i4"), 5)
-        assert found == (tuple(order), 2)
-        assert parse_bucket_sizes(message([*sizes, *padding], "<i4"), 2, 5) == (2, 3)
-    assert buckets_of(order, sizes) == ((3, 2), (4, 0, 1))
-
-
-@pytest.mark.parametrize("wrong", [[0, 0, 1], [0, 1, 0], [0, 1, 3], [0, 1], [0, 1, 1, 1, 1]])
-def test_messages_that_are_no_bucket_indices_are_refused(wrong: list[int]) -> None:
-    assert parse_bucket_indices(message(wrong, "<i4"), 2) is None
-
-
-def test_other_messages_that_are_not_what_they_should_be_are_refused() -> None:
-    assert parse_bucket_sizes(message([1, 3], "<i4"), 2, 5) is None
-    assert parse_bucket_sizes(message([5, 0], "<i4"), 2, 5) is None
-    assert parse_parameter_count(message([0], "<i8")) is None
-    assert parse_parameter_count(message([1, 1], "<i8")) is None
-    assert parse_shape_values(message([1, -1], "<i8")) is None
-    with pytest.raises(ValueError, match="add up to 4"):
-        buckets_of([0, 1, 2], [2, 2])
-
-
-def test_weight_broadcasts_are_cut_per_dtype_at_250_mib() -> None:
-    quarter = 100 << 20
-    pieces = weight_broadcasts([quarter] * 4 + [8], groups=["f"] * 4 + ["i"])
-    assert pieces == (((0, 1, 2), 3 * quarter), ((3,), quarter), ((4,), 8))
-
-
-def test_element_size_follows_from_the_weights_unless_buffers_ride_along() -> None:
-    best, *others = weights_fits(5000, 20_000)
-    assert (best.element_bytes, best.buffer_bytes) == (4, 0)
-    assert [fit.element_bytes for fit in others] == [2, 1]
-    assert weights_fits(5000, 20_256)[0].buffer_bytes == 256
-    assert weights_fits(5001, 10_008)[0].element_bytes == 2
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_bucket_bytes_land_where_torch_flattens_the_parameters(seed: int) -> None:
     dice = random.Random(seed)
@@ -253,11 +213,3 @@ def test_bucket_bytes_land_where_torch_flattens_the_parameters(seed: int) -> Non
         for piece in pieces:
             seen = flat[piece.bucket_byte : piece.bucket_byte + piece.size_bytes]
             assert (state[piece.state_byte : piece.state_byte + piece.size_bytes] == seen).all()
-
-
-def test_neighbours_in_the_state_are_one_piece_and_ranges_outside_are_refused() -> None:
-    parameters = [Parameter(sizes=(n,), strides=(1,)) for n in (3, 4, 5)]
-    layout = BucketLayout(parameters, [1, 2, 0])
-    assert [(p.state_byte, p.size_bytes) for p in layout.pieces(0, 48)] == [(12, 36), (0, 12)]
-    with pytest.raises(ValueError, match="of a bucket of 48"):
-        layout.pieces(40, 9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support.extraction import (
     FLOW,
     LL,
@@ -19,10 +18,7 @@ from support.extraction import (
     plan_of,
 )
 
-from flowcheck.errors import RingError
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
-from flowcheck.plane.staging import Staging
+from flowcheck.plane.plans import PLAN_SUSPENDED
 from flowcheck.wire.edge_messages import SendKind
 
 SIZE = 4096
@@ -230,35 +226,3 @@ def test_staged_message_tells_its_gaps_and_shows_zero_there(shm: Path) -> None:
         run.run(packets)
         assert [m.number for m in run.extractor.completed()] == [0]
         assert run.extractor.completed() == []
-
-
-@pytest.mark.parametrize(
-    "segments",
-    [((0, SIZE, 4),), ((0, 8, 0), (4, 8, 16)), ((0, 6, 0),), ((4, SIZE, 0),)],
-    ids=["beyond the gradient", "out of order", "between elements", "beyond the message"],
-)
-def test_plans_that_contradict_the_shard_are_refused(
-    shm: Path, segments: tuple[tuple[int, int, int], ...]
-) -> None:
-    with bench(shm) as run:
-        learn_flow(run, packets_of([whole(1)])[0])
-        with pytest.raises(RingError):
-            run.extractor.install(plan_of([Send(data(1), SIMPLE, SendKind.FINAL, segments)]))
-        assert run.staging.plans()["state"][0] != PLAN_ACTIVE
-
-
-def test_plan_of_a_flow_nobody_saw_waits(shm: Path) -> None:
-    with bench(shm) as run:
-        assert not run.extractor.install(plan_of([whole(1)]))
-
-
-def test_files_that_do_not_belong_together_are_refused(shm: Path) -> None:
-    with bench(shm) as run:
-        with (
-            Staging.create(shm / "other", messages=64, data_bytes=1 << 16) as other,
-            pytest.raises(RingError, match="message records"),
-        ):
-            Extractor(run.ring, run.flows, other)
-        (shm / "foreign").write_bytes(b"x" * 8192)
-        with pytest.raises(RingError, match="not a FlowCheck staging file"):
-            Staging.open(shm / "foreign")

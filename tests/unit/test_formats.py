@@ -1,5 +1,4 @@
-"""A step in each format: torch and safetensors load it, trainers go on from it, torn ones are
-refused."""
+"""A step in each format: torch and safetensors load it, trainers go on from it."""
 
 from __future__ import annotations
 
@@ -8,39 +7,25 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file
+from support.formatted import AFTER, ALONE, BEFORE, WHOLE, run, step_before
 from support.steps import Net, given_of, layout_of, made, trained
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
-from typer.testing import CliRunner
 
 import flowcheck
-from flowcheck.cli import app
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica import checkpoint
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.vault.formats import FORMATS, read, write
 from flowcheck.vault.formats.parts import Options, Parts, keys_in, parts_of
 from flowcheck.vault.template import read_template
 
-BEFORE, AFTER = 3, 6
-WHOLE = ("flowcheck", "torch", "dcp")
-"""Formats of a full resume, in one process."""
-ALONE = ("safetensors", "huggingface")
-
 
 @pytest.fixture(scope="module")
 def step() -> Parts:
-    net, optimizer = made()
-    trained(net, optimizer, 1, BEFORE)
-    return parts_of(given_of(net, optimizer, BEFORE), layout_of(net))
+    return step_before()
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +34,6 @@ def kept(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("kept")
     checkpoint.save_given(step.given, out, step.layout)
     return out
-
-
-def run(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout
 
 
 def test_a_trainer_loads_the_file_under_its_own_keys_and_goes_on_bit_for_bit(
@@ -203,65 +181,6 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
         assert (more_of.averaged, more_of.scaler["scale"], more_of.skipped) == (2, 1024.0, 0)
 
 
-def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
-    step: Parts, tmp_path: Path
-) -> None:
-    like = tmp_path / "like"
-    like.mkdir()
-    (like / "config.json").write_text('{"model_type": "net"}')
-    (like / "tokenizer.json").write_text("{}")
-    for other in ("model.safetensors", "pytorch_model.bin", "optimizer.pt", "trainer_state.json"):
-        (like / other).write_bytes(b"of another step")
-    out = tmp_path / "out"
-    most = max(value.nbytes for value in step.model.values())
-    write(step, out, "huggingface", Options(like=like, shard_bytes=most))
-    index = json.loads((out / "model.safetensors.index.json").read_text())
-    files = sorted(set(index["weight_map"].values()))
-    assert len(files) > 1
-    assert files == [
-        f"model-{n + 1:05d}-of-{len(files):05d}.safetensors" for n in range(len(files))
-    ]
-    assert index["metadata"]["total_size"] == sum(value.nbytes for value in step.model.values())
-    found: dict[str, Any] = {}
-    for name in files:
-        with safe_open(out / name, framework="pt") as file:
-            assert file.metadata()["format"] == "pt"
-            held = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        assert {index["weight_map"][key] for key in held} == {name}
-        assert sum(value.nbytes for value in held.values()) <= most
-        found |= held
-    assert all(torch.equal(found[name], value) for name, value in step.model.items())
-    passed = {path.name for path in out.iterdir()} - set(files)
-    assert passed == {
-        "config.json",
-        "tokenizer.json",
-        "manifest.json",
-        "model.safetensors.index.json",
-    }
-    assert (out / "config.json").read_text() == '{"model_type": "net"}'
-    assert not check(out, load_manifest(out))
-
-
-def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
-    index = {"metadata": {}, "weight_map": {"a": "../../etc/passwd"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(StateError, match="outside of its folder"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("stated", ["weights=a", "model", "model=a..b", "model=.a"])
-def test_keys_that_are_none_are_refused(stated: str) -> None:
-    with pytest.raises(ConfigError, match="--keys"):
-        keys_in(stated)
-
-
-def test_two_parts_under_one_key_are_refused(step: Parts, tmp_path: Path) -> None:
-    for stated in ("model=a,optimizer=a", "model=a,optimizer=a.b"):
-        with pytest.raises(ConfigError, match="--keys"):
-            write(step, tmp_path / "out", "torch", Options(keys_in(stated)))
-        assert list(tmp_path.iterdir()) == []
-
-
 def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
     with pytest.raises(StateError, match=r"is of step 3, not 7"):
@@ -278,61 +197,6 @@ def test_the_package_itself_loads_no_torch() -> None:
     assert told.strip() == "False"
 
 
-@pytest.fixture(scope="module")
-def outputs(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("outputs")
-    for form in (*WHOLE, *ALONE):
-        write(step, out / form, form)
-    return out
-
-
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    form=st.sampled_from([*WHOLE, *ALONE]),
-    pick=st.floats(0, 1, exclude_max=True),
-    place=st.floats(0, 1, exclude_max=True),
-    cut=st.booleans(),
-)
-def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
-    outputs: Path, form: str, pick: float, place: float, cut: bool
-) -> None:
-    path = outputs / form
-    root = path if path.is_dir() else outputs
-    files = sorted(load_manifest(path).files)
-    file = root / files[int(pick * len(files))]
-    whole = file.read_bytes()
-    at = int(place * len(whole))
-    torn = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
-    file.write_bytes(torn)
-    try:
-        faults = check(root, load_manifest(path))
-        assert faults and all(fault.file == file.relative_to(root).name for fault in faults)
-        with pytest.raises(StateError, match=path.name):
-            read(path)
-    finally:
-        file.write_bytes(whole)
-
-
 def test_every_format_has_a_writer_and_a_reader() -> None:
     for one in FORMATS.values():
         assert callable(one.write) and callable(one.read)
-
-
-@pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_a_renamed_file_is_held_against_its_own_sums_and_not_a_siblings(
-    step: Parts, tmp_path: Path, form: str
-) -> None:
-    own, renamed = tmp_path / "own.bin", tmp_path / "renamed.bin"
-    write(step, own, form, Options())
-    sums = Path(f"{own}.manifest.json").read_bytes()
-    raw = bytearray(own.read_bytes())
-    renamed.write_bytes(raw)
-    Path(f"{renamed}.manifest.json").write_bytes(sums)
-    assert run("verify", renamed)[0] == 0
-    (_, first, count) = next(iter(load_manifest(own).tensors.values())).at[0]
-    raw[first + count // 2] ^= 1
-    renamed.write_bytes(raw)
-    assert run("verify", own)[0] == 0
-    assert run("verify", renamed)[0] == 1
-    with pytest.raises(StateError, match="not what was written"):
-        flowcheck.load(renamed)

@@ -20,9 +20,8 @@ from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 
 
 def seeds(by_day: int, all_of_them: int) -> list[Any]:
-    """The first of them by day, all at night."""
-    night = (pytest.param(seed, marks=pytest.mark.nightly) for seed in range(by_day, all_of_them))
-    return [*range(by_day), *night]
+    night = range(by_day, all_of_them)
+    return [*range(by_day), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in night)]
 
 
 @pytest.mark.parametrize("seed", seeds(10, 24))

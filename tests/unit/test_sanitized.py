@@ -24,7 +24,12 @@ def passes(build: Path, words: list[str]) -> None:
 
 
 def test_placement_and_steps_read_and_write_only_what_is_their_own(build: Path) -> None:
-    placement = ["unit/test_ll.py", "unit/test_shard.py", "unit/test_extract.py"]
+    placement = [
+        "unit/test_ll.py",
+        "unit/test_shard.py",
+        "unit/test_extract.py",
+        "unit/test_extract_refusals.py",
+    ]
     steps = ["unit/test_onepass.py", "unit/test_step_kernels.py"]
     tests = [f"tests/{one}" for one in (*placement, "property/test_scatter.py", *steps)]
     passes(build, [*tests, "-k", "not torchs_own and not left_out_of"])

@@ -17,7 +17,7 @@ import pytest
 
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops import leftovers, remains, status, up
+from flowcheck.ops import remains, status, up
 from flowcheck.ops.chain import create
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
@@ -190,25 +190,6 @@ def test_a_chain_whose_schedule_is_gone_is_taken_down_and_its_steps_are_kept(
     assert kept.tolist() == pytest.approx([1 - 0.1 * 0.5] * 3)
 
 
-def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Path] = []
-
-    def save(config: object, run: RunDir, directory: Path, step: int | None) -> Path:
-        tried.append(directory)
-        if len(tried) < 3:
-            raise StateError(f"{directory}: a checkpoint of another run is already here")
-        return directory / "step-9"
-
-    monkeypatch.setattr(remains, "_stepped", lambda run: True)
-    monkeypatch.setattr(remains, "save_checkpoint", save)
-    kept = remains.keep(SimpleNamespace(persist=None, checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
-    assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
-    assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
-    assert kept.why.startswith("no checkpoint in /wanted: ")
-
-
 class Gone(io.StringIO):
     """A terminal whose other end is closed."""
 
@@ -252,10 +233,3 @@ def test_status_tells_why_no_job_is_learned_until_one_is(
         assert status.read(run)["why_not"] == []
     finally:
         run.remove()
-
-
-def test_leftovers_somebody_else_removes_meanwhile_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leftovers, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"])
-    assert leftovers.find() == []

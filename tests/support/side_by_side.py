@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+LAB = Path(__file__).resolve().parents[1] / "lab"
 LONGEST = "test_lab_train.py", "test_kill_", "test_unseen_scripts.py", "test_up_end.py"
 """Begun first, so that no worker is left alone with one of them."""
 CLONE_NEWNS = 0x00020000  # linux/sched.h
 MS_REC, MS_SLAVE = 0x4000, 0x80000  # linux/mount.h
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def begins_late(item: pytest.Item) -> bool:
+    return not (item.path.parent == LAB and item.path.name.startswith(LONGEST))
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -20,13 +27,9 @@ def _call(name: str, *arguments: object) -> None:
         pytest.exit(f"no mounts of a worker's own: {name}: {reason}; run with -n 0", 2)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_memory_of_its_own() -> None:
-    """A worker of several has a /dev/shm, and mounts, which no other sees.
+@cache
+def own_shared_memory() -> None:
+    """Gives a worker of several a /dev/shm, and mounts, which no other sees.
 
     `flowcheck down` takes away what killed chains left there, of whichever test. Clusters need
     nothing of the kind: they are named after the process that makes them.

@@ -1,0 +1,35 @@
+"""A replica there is no room for is refused with the sum."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from flowcheck.errors import StateError
+from flowcheck.replica.kept.header import Commit, Description, Section
+from flowcheck.replica.kept.space import Space, check_space, space_of
+from flowcheck.replica.kept.state import StateFile, place_sections
+from flowcheck.replica.layout import Layout
+
+
+def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_sum(tmp_path):
+    elements = 1 << 46
+    description = Description(
+        Layout.of_shapes([(elements,)]), place_sections([Section("parameters", "<f4", elements, 0)])
+    )
+    commit = Commit(1, 0, 0, False, bytes(16), bytes(16))
+    with pytest.raises(StateError) as refused:
+        StateFile.create(tmp_path / "state", description, {}, commit, copies=3)
+    assert f"3 steps of {4 * elements:,} bytes" in str(refused.value)
+    free = os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    told = int(re.search(r"there are ([\d,]+) bytes free", str(refused.value))[1].replace(",", ""))
+    assert told <= free
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_lies_in_memory_must_fit_into_the_machines_own():
+    with pytest.raises(StateError, match="the machine 5 of memory"):
+        check_space(Path("/dev/shm"), 10, "two steps", Space(1000, 5))
+    check_space(Path("/srv"), 10, "two steps", Space(1000, None))
+    assert space_of(Path("/proc")).memory is None
