@@ -22,7 +22,7 @@ import torch
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.deepspeed_read import LATEST, MODEL_STATES, OPTIM_STATES, read_folder
-from flowcheck.vault.formats.parts import Options, Parts
+from flowcheck.vault.formats.parts import Options, Parts, refuse_several
 from flowcheck.vault.formats.storages import alone
 from flowcheck.vault.formats.torchfile import write_tree
 from flowcheck.whole import sync
@@ -38,7 +38,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     groups cannot hold, the parameter named."""
     if options.stage not in (0, 1, 2):
         raise ConfigError("--zero", options.stage, "is 0, 1 or 2: stage 3 is not written")
-    _refuse_several(parts)
+    refuse_several(parts, "DeepSpeed")
     step = parts.given.step
     place = folder / f"global_step{step}"
     place.mkdir()
@@ -103,12 +103,6 @@ def _groups(parts: Parts) -> list[list[str]]:
 def _shapes(parts: Parts) -> list[OrderedDict[str, torch.Size]]:
     model = parts.given.model
     return [OrderedDict((name, model[name].shape) for name in names) for names in _groups(parts)]
-
-
-def _refuse_several(parts: Parts) -> None:
-    if parts.given.among is not None:
-        count = len(parts.given.among.groups)
-        raise StateError(f"DeepSpeed keeps the state of one optimizer, the job has {count}")
 
 
 def _part(parts: Parts, options: Options, rank: int) -> dict[str, Any]:

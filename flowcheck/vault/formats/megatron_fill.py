@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.vault.formats.parts import Parts
+from flowcheck.vault.formats.parts import Parts, refuse_several
 
 MASTERS = "fp32_from_fp16_params"
 SCHEDULERS = ("opt_param_scheduler", "lr_scheduler")
@@ -34,6 +34,7 @@ def filled(tree: Any, parts: Parts, what: str) -> list[str]:
         raise StateError(f"{what}: is no checkpoint of Megatron-LM's: it tells no iteration")
     if not isinstance(tree.get("model"), dict):
         raise StateError(f"{what}: holds no model of its own, but those of several pipeline stages")
+    refuse_several(parts, "Megatron-LM's folder")
     step, before = parts.given.step, tree["iteration"]
     _model_in(tree["model"], parts, what).update(parts.model)
     tree["iteration"] = step

@@ -184,6 +184,13 @@ def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
     return msgspec.structs.replace(layout, parameters=parameters)
 
 
+def refuse_several(parts: Parts, who: str) -> None:
+    """Raises StateError where a format of one optimizer's state is to hold those of several."""
+    if parts.given.among is not None:
+        count = len(parts.given.among.groups)
+        raise StateError(f"{who} keeps the state of one optimizer, the job has {count}")
+
+
 def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, Any]:
     """The step as one nested dictionary. named: the optimizer's state by names, not numbers.
 

@@ -25,6 +25,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.vault import audit, restore
+from flowcheck.vault.flat import flat_state
 from flowcheck.vault.formats import write
 from flowcheck.vault.formats.parts import parts_of
 from flowcheck.vault.template import read_template
@@ -249,6 +250,7 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
         replica.apply(step, script.backward())
         trainer.step()
         files[step] = trainers_file(trainer, step)
+    held = {name: array.copy() for name, array in replica.sections().items()}
     replica.close()
     layout = script.layout()
     order = numbering(STATED, layout)
@@ -256,6 +258,10 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
     own = read_template(files[40], layout, (), "the file", order=order)
     passed = audit.compare(own, taken)
     assert passed.passed and passed.tensors > 2 * len(layout.parameters)
+    flat_of_file = flat_state(own, layout, STATED)
+    assert {name: array.tobytes() for name, array in flat_of_file.items()} == {
+        name: array.tobytes() for name, array in held.items()
+    }
     settings = Settings(STATED, layout)
     template = read_template(files[10], layout, (), "the file", order=order)
     restore.fill(template, taken, settings.rate, settings)
