@@ -145,6 +145,7 @@ def _print(found: audit.Audit, file: Path) -> None:
         say(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:
         say(f"  and {len(found.differences) - SHOWN} more")
+    say(f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}")
 
 
 def _how_far(difference: audit.Difference) -> str:

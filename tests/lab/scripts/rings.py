@@ -27,6 +27,8 @@ mesh = init_device_mesh("cpu", tuple(ways.values()), mesh_dim_names=tuple(ways))
 data = mesh.get_group("dp")
 tensor = mesh.get_group("tp") if "tp" in ways else None
 stages = mesh.get_group("pp") if "pp" in ways else None
+beside = tuple(way for way in ways if way != "dp")
+beside_data = (mesh[beside]._flatten() if len(beside) > 1 else mesh[beside[0]]).get_group()
 part = mesh.get_local_rank("tp") if tensor is not None else 0
 stage = mesh.get_local_rank("pp") if stages is not None else 0
 last = stages is None or stage == ways["pp"] - 1
@@ -67,7 +69,7 @@ def sum_gradients() -> None:
 
 def clip_together(most: float) -> None:
     square = nn.utils.get_total_norm([p.grad for p in model.parameters()]) ** 2.0
-    dist.all_reduce(square, group=tensor if tensor is not None else stages)
+    dist.all_reduce(square, group=beside_data)
     coefficient = most / (square.item() ** 0.5 + 1.0e-6)
     if coefficient < 1.0:
         for p in model.parameters():
