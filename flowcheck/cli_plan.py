@@ -18,7 +18,9 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Makes the torch module: file.py:function or pkg.mod:function."
+            metavar="MODEL",
+            help="Makes the torch module: file.py:function or pkg.mod:function. Or a job file, "
+            "job.toml: the memory it asks for.",
         ),
     ],
     captures: Annotated[
@@ -84,6 +86,9 @@ def plan(
     With --check the captures are held against it. Exit code 1: a collective differs, and the first
     one is named; 0: none does. Protocol and channels are compared where they are stated.
 
+    Of a job file with [model] factory the memory that its replicas, rings, gradients and readers
+    take is told, beside what is free; exit code 1: it does not fit.
+
     Examples: `flowcheck plan torch.nn:Transformer --world 8 --channels 2`,
     `flowcheck plan net.py:make --set layers=12 --check job.pcapng`
     """
@@ -95,6 +100,12 @@ def plan(
     from flowcheck.replica.rules.checked import check_name
     from flowcheck.strict import convert
 
+    if model.endswith(".toml"):
+        from flowcheck.ops import plan_job
+
+        if captures or check:
+            raise ConfigError("--check", model, "is of a model, not of a job file")
+        raise typer.Exit(plan_job.run(Path(model), as_json=as_json))
     if check != bool(captures):
         given = "without a capture" if check else "not given"
         raise ConfigError("--check", given, "goes with captures to hold the plan against")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -53,6 +54,42 @@ def memory_of(
 ) -> Memory:
     """before_proof: everything up to the first iteration that is like all later ones, which has to
     wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
+    out, into = total(before_proof)
+    staging = out.bytes + into.bytes
+    ring = RingConfig()
+    held = held_by(model, optimizer, keep_bytes)
+    parts = (
+        *held.parts,
+        Part(what="staging", bytes=ports * staging, why="start-up and first iterations"),
+        Part(
+            what="rings",
+            bytes=ports * ring.slots * ring.slot_bytes,
+            why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
+        ),
+    )
+    return Memory(
+        parts=parts,
+        staging_bytes=staging,
+        parameters=held.parameters,
+        step_bytes=held.step_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a replica takes."""
+
+    parts: tuple[Part, ...]
+    parameters: int
+    """Numbers that are trained."""
+    step_bytes: int
+    """Of one whole step."""
+    spare: int
+    """Whole steps beside the newest and the one being made."""
+
+
+def held_by(model: Model, optimizer: OptimizerConfig, keep_bytes: int) -> Held:
+    """Of a replica of `model` and of the gradients it is stepped with."""
     from flowcheck.plane.shard import GENERATIONS
     from flowcheck.replica.kept.header import COPIES_MAX
     from flowcheck.replica.kept.sections import describe
@@ -64,9 +101,6 @@ def memory_of(
     states = sum(held[name] for name in names)
     copy = trained + states
     kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
-    out, into = total(before_proof)
-    staging = out.bytes + into.bytes
-    ring = RingConfig()
     told = ", ".join(names) or "none"
     parts = (
         Part(what="parameters", bytes=trained, why="the replica's newest step"),
@@ -79,15 +113,9 @@ def memory_of(
             f"{COPIES_MAX - COPIES_LEAST}",
         ),
         Part(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
-        Part(what="staging", bytes=ports * staging, why="start-up and first iterations"),
-        Part(
-            what="rings",
-            bytes=ports * ring.slots * ring.slot_bytes,
-            why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
-        ),
     )
     numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
-    return Memory(parts=parts, staging_bytes=staging, parameters=numbers, step_bytes=copy)
+    return Held(parts, numbers, copy, kept)
 
 
 def _layout(model: Model) -> Layout:

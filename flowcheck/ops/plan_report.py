@@ -77,7 +77,7 @@ def print_plan(plan: Plan, found: Found | None, console: Console | None = None) 
     out.print(f"[bold]{escape(plan.model.name)}[/]: {_model(plan.model)}", soft_wrap=True)
     out.print(_traffic(plan))
     out.print(_step(plan), soft_wrap=True)
-    out.print(_memory(plan.memory))
+    out.print(memory_table(plan.memory))
     for sentence in plan.assumed:
         out.print(f"- assumed: {escape(sentence)}", soft_wrap=True)
     for sentence in plan.advice:
@@ -176,7 +176,8 @@ def _ways(plan: Plan) -> list[tuple[str, Direction]]:
     return [("out of the port's host", out), ("into it", into)]
 
 
-def _memory(memory: Memory) -> Table:
+def memory_table(memory: Memory) -> Table:
+    """The account, line by line, and its sum."""
     table = Table(
         title="Memory of the machine with FlowCheck",
         title_justify="left",

@@ -1,0 +1,72 @@
+"""What a job file asks for in memory, against torch's own count of a model and its optimizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from flowcheck.cli import app
+from flowcheck.errors import ConfigError
+from flowcheck.ops import plan_job
+
+NET = """
+import torch
+def make(width=64):
+    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 3))
+"""
+JOB = """
+run = "{0}/run"
+[[source]]
+file = "job.pcap"
+[optimizer]
+name = "adamw"
+learning_rate = 1e-3
+[replica]
+keep_bytes = {1}
+[persist]
+target = "{0}/out"
+every_steps = 10
+"""
+MODEL = '[model]\nfactory = "{}/net.py:make"\n'
+
+
+def planned(folder: Path, keep_bytes: int, model: str = MODEL) -> tuple[int, str]:
+    (folder / "net.py").write_text(NET)
+    job = folder / "job.toml"
+    job.write_text(JOB.format(folder, keep_bytes) + model.format(folder))
+    done = CliRunner().invoke(app, ["plan", str(job), "--json"])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout
+
+
+def test_a_job_file_is_planned_with_its_copies_readers_and_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(64)).sum().backward()
+    optimizer.step()
+    weights = sum(p.nbytes for p in net.parameters())
+    states = sum(v.nbytes for state in optimizer.state.values() for v in state.values())
+    code, said = planned(tmp_path, 0)
+    told = json.loads(said)
+    parts = {part["what"]: part["bytes"] for part in told["parts"]}
+    assert (code, told["fits"]) == (0, True)
+    assert (parts["parameters"], parts["gradients"]) == (weights, 2 * weights)
+    assert parts["optimizer states"] == states
+    assert parts["the step being made"] == parts["a step that is saved"] == weights + states
+    assert told["bytes"] == sum(parts.values())
+    kept = json.loads(planned(tmp_path, 2 * (weights + states))[1])
+    named = {part["what"]: part["bytes"] for part in kept["parts"]}
+    assert named["earlier steps"] == 2 * (weights + states)
+    assert "a step that is saved" not in named
+    monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
+    code, said = planned(tmp_path, 0)
+    assert (code, json.loads(said)["fits"]) == (1, False)
+    with pytest.raises(ConfigError, match="sizes come from the model"):
+        planned(tmp_path, 0, model="")
