@@ -37,6 +37,8 @@ RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
 STAGING_TABLES_BYTES = 48 << 20
 """Roughly, beside message pool and payload; they only decide where memory is taken."""
+Learned = tuple[bytes, bytes, bytes | None]
+"""A job that was learned before, its weights, and what was broadcast beside them."""
 
 
 def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
@@ -109,7 +111,7 @@ def _create_in(
     place: Place,
     config: JobConfig,
     root: Path,
-    learned: tuple[bytes, bytes] | None,
+    learned: Learned | None,
     known: Sequence[Foreknown],
 ) -> tuple[RunDir, str]:
     run = RunDir.create(root, place.folder)
@@ -119,6 +121,8 @@ def _create_in(
             put(run, own_settings(config, 1), known[0])
             if learned is not None:
                 run.weights.write_bytes(learned[1])
+                if learned[2] is not None:
+                    run.beside_weights.write_bytes(learned[2])
                 run.learned_job.write_bytes(learned[0])
         for number, (source, _) in enumerate(config.rings):
             ring = Ring.create(
@@ -142,15 +146,16 @@ def _create_in(
     return run, place.why
 
 
-def _learned(job: Path) -> tuple[bytes, bytes]:
-    """A job that was learned before, and the weights beside it; read before anything is made, for
-    they may lie in the very run directory that is made anew."""
+def _learned(job: Path) -> Learned:
+    """Read before anything is made, for it may lie in the very run directory that is made anew."""
     weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
         if not path.exists():
             raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
     decode_job(job.read_bytes())
-    return job.read_bytes(), weights.read_bytes()
+    others = job.with_name(RunDir(job.parent).beside_weights.name)
+    rest = others.read_bytes() if others.exists() else None
+    return job.read_bytes(), weights.read_bytes(), rest
 
 
 def supervise(

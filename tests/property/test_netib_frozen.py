@@ -108,3 +108,12 @@ def test_another_model_than_the_trainers_is_not_taken(tmp_path: Path) -> None:
     other = stated(replace(options, frozen=((0, 7, 97),)))
     reading, *_ = read(options, tmp_path, other)
     assert reading.job is None and "[model] factory" in " ".join(reading.why_not)
+
+
+def test_buffers_that_are_not_broadcast_are_not_looked_for(tmp_path: Path) -> None:
+    """broadcast_buffers=False: the start-up sends parameters alone."""
+    options = CASES["ll first"]
+    reading, weights, beside = read(options, tmp_path, stated(replace(options, buffers=33)))
+    assert reading.job is not None and reading.weights is not None, reading.why_not
+    assert reading.weights.result.tobytes() == weights
+    assert reading.weights.beside is not None and reading.weights.beside.tobytes() == beside
