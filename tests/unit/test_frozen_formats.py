@@ -130,7 +130,9 @@ def test_dcp_loads_every_name_and_goes_on_bit_for_bit(followed: Followed, tmp_pa
 def test_safetensors_and_huggingface_hold_each_tensor_once(
     followed: Followed, tmp_path: Path
 ) -> None:
-    write(followed.parts, tmp_path / "m.safetensors", "safetensors")
+    with snapshot.held(followed.replica, followed.rule) as taken:  # as of a chain that runs
+        parts = parts_of(given(taken), followed.parts.layout)
+        write(parts, tmp_path / "m.safetensors", "safetensors")
     net = frozen.make(seed=99)
     assert load_model(net, tmp_path / "m.safetensors", strict=True) == (set(), [])
     followed.assert_like(net.state_dict())
