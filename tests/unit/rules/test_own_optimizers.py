@@ -92,7 +92,9 @@ def imported(file: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.nightly), torch.bfloat16]
+)
 def test_lion_has_the_scripts_bits_for_two_hundred_steps(
     dtype: torch.dtype, script_file: Path, tmp_path: Path
 ) -> None:

@@ -68,8 +68,8 @@ def tally(stated: ScalerConfig, noise: float, trend: float = -1.0, seed: int = 1
     return seen.tally
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("noise", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.nightly)])
 def test_the_right_rule_is_never_contradicted_and_shows_where_noise_lets_it(
     noise: float, seed: int
 ) -> None:
@@ -78,14 +78,14 @@ def test_the_right_rule_is_never_contradicted_and_shows_where_noise_lets_it(
     assert (found.shown >= 4) == (noise < 0.1), found
 
 
-@pytest.mark.parametrize("init_scale", [1.0, 2.0**16])
+@pytest.mark.parametrize("init_scale", [pytest.param(1.0, marks=pytest.mark.nightly), 2.0**16])
 def test_another_first_scale_looks_as_well_and_is_not_believed_for_that(init_scale: float) -> None:
     found = tally(ScalerConfig(init_scale=init_scale, growth_interval=60), 0.05)
     assert not found.contradicted and found.shown >= 4
 
 
 @pytest.mark.parametrize("growth_interval", [45, 90, 2000])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_another_growth_interval_is_contradicted(growth_interval: int, seed: int) -> None:
     stated = ScalerConfig(init_scale=2.0**12, growth_interval=growth_interval)
     assert tally(stated, 0.05, seed=seed).contradicted

@@ -152,7 +152,7 @@ def goes_on(script: Script, trainer: Trainer, resumed: Trainer) -> None:
     )
 
 
-@pytest.mark.parametrize("made_by", ["tables", "factory"])
+@pytest.mark.parametrize("made_by", [pytest.param("tables", marks=pytest.mark.nightly), "factory"])
 def test_two_hundred_steps_of_both_have_torchs_bits(made_by: str, tmp_path: Path) -> None:
     config = STATED if made_by == "tables" else by_factory(tmp_path)
     script, trainer = started()
