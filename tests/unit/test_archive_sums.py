@@ -11,6 +11,7 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 from torch.distributed.checkpoint import FileSystemReader
 
+from flowcheck.replica.files.pieces import Piece
 from flowcheck.vault.formats import recorded, write
 from flowcheck.vault.formats.parts import Parts, parts_of
 
@@ -39,8 +40,18 @@ def test_every_sum_in_torchs_archive_is_right_and_torchs_setting_stays(
     assert all(torch.equal(loaded["model"][name], value) for name, value in step.model.items())
 
 
-def test_every_sum_in_each_of_dcps_archives_is_right(step: Parts, tmp_path: Path) -> None:
+def test_every_sum_in_each_of_dcps_archives_is_right(
+    step: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, told = recorded.put_sums, list[bool]()
+
+    def noted(pieces: list[Piece]) -> bool:
+        told.append(put(pieces))
+        return told[-1]
+
+    monkeypatch.setattr(recorded, "put_sums", noted)
     write(step, tmp_path / "out", "dcp")
+    assert told and all(told)  # nothing is recorded twice
     items = FileSystemReader(tmp_path / "out").read_metadata().storage_data.values()
     raws = [
         (tmp_path / "out" / one.relative_path).read_bytes()[one.offset : one.offset + one.length]

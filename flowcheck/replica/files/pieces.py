@@ -11,6 +11,7 @@ from typing import IO
 
 import numpy as np
 
+from flowcheck._core import ffi
 from flowcheck.errors import naming
 from flowcheck.replica.files.manifest import FileSum
 from flowcheck.replica.files.sha256 import Buffer, Sum, add
@@ -39,8 +40,8 @@ class Piece:
     @property
     def address(self) -> tuple[int, int]:
         """(first byte's, bytes)."""
-        view = np.frombuffer(self.raw, np.uint8)
-        return int(view.ctypes.data), view.size
+        view = ffi.from_buffer("uint8_t[]", self.raw)
+        return int(ffi.cast("uintptr_t", view)), len(view)
 
 
 def write(path: Path, pieces: Sequence[Piece]) -> None:

@@ -21,7 +21,7 @@ from flowcheck.errors import StateError, naming
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.dcp_read import read_tree
 from flowcheck.vault.formats.parts import Options, Parts, tree_of
-from flowcheck.vault.formats.recorded import Recorder, recorded
+from flowcheck.vault.formats.recorded import Recorder, recorded, without_sums
 from flowcheck.vault.formats.storages import alone, by_address, labelled
 from flowcheck.vault.formats.told import DCP_METADATA
 from flowcheck.whole import sync
@@ -131,7 +131,8 @@ def _recording(made: dict[str, Recorder], at: Mapping[tuple[int, int], str]) -> 
             name = Path(path).name
             if mode == "wb" and name.endswith(DATA_SUFFIX):
                 made[name] = Recorder(at, met)
-                yield made[name]
+                with without_sums():  # in DCP's own threads
+                    yield made[name]
                 return
             with super().create_stream(path, mode) as stream:
                 yield stream

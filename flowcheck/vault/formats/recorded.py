@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
 import torch
@@ -29,8 +28,6 @@ ENTRY = struct.Struct("<4s6H3I3H")
 ENTRY_BYTES, ENTRY_CRC = 46, 16
 LARGE_BYTES = 1 << 16
 """Summed by threads."""
-SUMS_ALONE = Lock()
-"""torch's setting is of the whole process."""
 
 
 class Recorder(io.RawIOBase):
@@ -64,7 +61,7 @@ class Recorder(io.RawIOBase):
 def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> None:
     """Runs `save`, which writes archives of torch's to recorders; `of` gives these behind it. If
     torch writes other archives than is known here, it makes their sums itself."""
-    with _without_sums() as without:
+    with without_sums() as without:
         save()
     if without and not all(put_sums(recorder.pieces) for recorder in of()):
         save()
@@ -82,10 +79,11 @@ def put_sums(pieces: list[Piece]) -> bool:
         raw = bytes(piece.raw[:4])
         if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
             fields = struct.unpack(DESCRIPTORS[piece.nbytes], piece.raw)
-            if fields[1:] != (0, pieces[number - 1].nbytes, pieces[number - 1].nbytes):
+            before, found = pieces[number - 1], sums.get(number - 1)
+            own_sum = _crc32(before) if found is None else found
+            if fields[1] not in (0, own_sum) or fields[2:] != (before.nbytes, before.nbytes):
                 return False
-            before = sums.get(number - 1)
-            entries.append(_crc32(pieces[number - 1]) if before is None else before)
+            entries.append(own_sum)
             own = struct.pack(DESCRIPTORS[piece.nbytes], DESCRIPTOR, entries[-1], *fields[2:])
             pieces[number] = Piece(own)
         elif raw == DIRECTORY:
@@ -115,16 +113,19 @@ def _crc32(piece: Piece) -> int:
 
 
 @contextmanager
-def _without_sums() -> Iterator[bool]:
-    """False where torch has no such setting."""
+def without_sums() -> Iterator[bool]:
+    """False where torch has no such setting. It is of the thread in newer versions of torch, of the
+    process in older ones: what another one of `recorded` has set stays set."""
     serialization: Any = torch.serialization
     if not hasattr(serialization, "set_crc32_options"):
         yield False
         return
-    with SUMS_ALONE:
-        was = serialization.get_crc32_options()
-        serialization.set_crc32_options(False)
-        try:
-            yield True
-        finally:
-            serialization.set_crc32_options(was)
+    was = serialization.get_crc32_options()
+    if not was:
+        yield True
+        return
+    serialization.set_crc32_options(False)
+    try:
+        yield True
+    finally:
+        serialization.set_crc32_options(was)
