@@ -98,6 +98,8 @@ class Anchors:
     def next(self, replica: Replica, followed: Incarnation) -> tuple[int, np.ndarray] | None:
         """The step that is to be taken again, and the gradient of its iteration; None: all are
         taken."""
+        if followed.anchored is None or replica.step < followed.anchored:
+            return None  # behind for another reason: its job came back from an older step
         iteration = followed.iteration_of(replica.step + 1, self._each)
         if iteration > self._shard.applied_step:
             return None
