@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.replica.files.pieces import Piece
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
+HEADER, HEADER_BYTES = b"PK\x03\x04", 30
 DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
 """Bytes of one to its fields: signature, crc-32, compressed and uncompressed size."""
 ENTRY = struct.Struct("<4s6H3I3H")
@@ -86,6 +88,8 @@ def put_sums(pieces: list[Piece]) -> bool:
             entries.append(own_sum)
             own = struct.pack(DESCRIPTORS[piece.nbytes], DESCRIPTOR, entries[-1], *fields[2:])
             pieces[number] = Piece(own)
+        elif raw == HEADER and piece.nbytes > HEADER_BYTES:
+            pieces[number] = Piece(_whole(bytes(piece.raw)))
         elif raw == DIRECTORY:
             filled = _filled(piece, entries)
             if filled is None:
@@ -105,6 +109,23 @@ def _filled(directory: Piece, entries: list[int]) -> Piece | None:
         at += ENTRY_BYTES + sum(fields[10:13])
         taken += 1
     return Piece(bytes(raw)) if at == len(raw) and taken == len(entries) else None
+
+
+def _whole(raw: bytes) -> bytes:
+    """A small archive that came at once, with its sums: DCP has plain values in such."""
+    filled = bytearray(raw)
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        at = archive.start_dir
+        for one in archive.infolist():
+            lengths = struct.unpack_from("<2H", raw, one.header_offset + HEADER_BYTES - 4)
+            begin = one.header_offset + HEADER_BYTES + sum(lengths)
+            end = begin + one.file_size
+            crc = _crc32(Piece(raw[begin:end]))
+            if filled[end : end + 4] == DESCRIPTOR:
+                struct.pack_into("<I", filled, end + 4, crc)
+            struct.pack_into("<I", filled, at + ENTRY_CRC, crc)
+            at += ENTRY_BYTES + sum(struct.unpack_from("<3H", raw, at + 28))
+    return bytes(filled)
 
 
 def _crc32(piece: Piece) -> int:
