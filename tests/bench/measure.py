@@ -115,12 +115,17 @@ def wall_seconds(work: Callable[[], object], repeats: int) -> float:
     return statistics.median(taken[1:])
 
 
-def by_turns(repeats: int, works: Sequence[Callable[[], object]]) -> list[list[float]]:
-    """Wall times of works that have threads of their own: [work][repeat], after two runs of each
-    before. Neighbours in time are what a busy machine troubles alike."""
+def by_turns(
+    repeats: int,
+    works: Sequence[Callable[[], object]],
+    before: Sequence[Callable[[], object]],
+) -> list[list[float]]:
+    """Wall times of works that have threads of their own: [work][repeat], after two runs of each;
+    `before` each, not timed. Neighbours in time are what a busy machine troubles alike."""
     taken: list[list[float]] = [[] for _ in works]
     for _ in range(repeats + 2):
-        for times, work in zip(taken, works, strict=True):
+        for times, work, prepare in zip(taken, works, before, strict=True):
+            prepare()
             start = time.perf_counter()
             work()
             times.append(time.perf_counter() - start)

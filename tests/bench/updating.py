@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from bench.measure import Figure, Scale, by_turns, memory, wall_seconds
@@ -18,6 +19,10 @@ from flowcheck.replica.workers import Workers
 
 TARGET = 0.90
 RULES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+LATEST = 0.83
+"""One over 1.2: a step is published no later than so many fused steps after its last byte."""
+BUCKET_ELEMENTS = 25 * 1024 * 1024 // 4
+"""torch's DistributedDataParallel, bucket_cap_mb."""
 LARGE_ELEMENTS = 300_000_000
 LARGE_FREE_BYTES = 48 * LARGE_ELEMENTS
 """Two copies of three arrays, torch's own three and a gradient, with room."""
@@ -54,17 +59,49 @@ def _figures(scale: Scale, name: str, shape: Layout, threads: int) -> Iterator[F
     try:
         with _replica(name, shape, threads) as replica:
             values = gradient.numpy()
-            seconds = by_turns(
-                scale.repeats, [fused, lambda: replica.apply(replica.step + 1, values)]
-            )
+            last = _LastBucket(replica, values)
+            works = [fused, lambda: replica.apply(replica.step + 1, values), last.arrives]
+            seconds = by_turns(scale.repeats, works, before=[int, int, last.others])
     finally:
         torch.set_num_threads(before)
-    theirs, ours = (statistics.median(each) for each in seconds)
-    ratio = statistics.median(a / b for a, b in zip(*seconds, strict=True))
+    theirs, ours, late = (statistics.median(each) for each in seconds)
+    ratio, lead = (_ratio(seconds[0], each) for each in seconds[1:])
     yield Figure(stage, f"torch {AGAINST}", rate / theirs, "M elements/s", note=_ms(theirs))
     twin = ffi.string(lib.fc_step_name()).decode()
     what = f"Replica.apply, loop arithmetic ({twin}), digests"
     yield Figure(stage, what, rate / ours, "M elements/s", ratio, AGAINST, TARGET, _ms(ours))
+    what = "last bucket there, until published"
+    yield Figure(stage, what, late * 1e3, "ms", lead, AGAINST, LATEST, "the others were stepped")
+
+
+def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """Median of neighbours in time."""
+    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
+
+
+class _LastBucket:
+    """A step whose gradients come bucket by bucket, in DDP's order, each stepped before the next is
+    there; what is timed begins with the last."""
+
+    def __init__(self, replica: Replica, gradient: np.ndarray) -> None:
+        self._replica, self._gradient = replica, gradient
+        self._buckets: list[list[int]] = [[]]
+        size = 0
+        for index, p in reversed(list(enumerate(replica.layout.parameters))):
+            if size >= BUCKET_ELEMENTS:
+                self._buckets.append([])
+                size = 0
+            self._buckets[-1].append(index)
+            size += p.stop - p.start
+
+    def others(self) -> None:
+        self._started = self._replica.begin(self._replica.step + 1, self._gradient)
+        for bucket in self._buckets[:-1]:
+            self._started.take(bucket)
+
+    def arrives(self) -> None:
+        self._started.take(self._buckets[-1])
+        self._started.commit()
 
 
 def _loops(scale: Scale, shape: Layout) -> Iterator[Figure]:
