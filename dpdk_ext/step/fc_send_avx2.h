@@ -25,10 +25,20 @@ FC_INLINE __m256i product(__m256i data, const uint8_t *secret)
 	return _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
 }
 
-FC_INLINE void sum_line(struct v_sums *sums, const uint8_t *line, size_t number)
+/* A cache line. */
+struct v_line {
+	__m256i low, high;
+};
+
+FC_INLINE struct v_line line_at(const uint8_t *bytes)
+{
+	return (struct v_line){ bytes_at(bytes), bytes_at(bytes + 32) };
+}
+
+FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
 {
 	const uint8_t *secret = fc_digest_secret + 8 * number;
-	const __m256i low = bytes_at(line), high = bytes_at(line + 32);
+	const __m256i low = line.low, high = line.high;
 
 	sums->made_low = _mm256_add_epi64(sums->made_low, product(low, secret));
 	sums->made_high = _mm256_add_epi64(sums->made_high, product(high, secret + 32));
@@ -56,8 +66,8 @@ FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
 	_mm256_storeu_si256((__m256i *)(to + 4), mixed(sums->made_high, sums->high, secret + 32));
 }
 
-FC_INLINE void stream_line(uint8_t *to, const uint8_t *from)
+FC_INLINE void stream_line(uint8_t *to, struct v_line line)
 {
-	_mm256_stream_si256((__m256i *)to, bytes_at(from));
-	_mm256_stream_si256((__m256i *)(to + 32), bytes_at(from + 32));
+	_mm256_stream_si256((__m256i *)to, line.low);
+	_mm256_stream_si256((__m256i *)(to + 32), line.high);
 }

@@ -11,10 +11,20 @@ FC_INLINE struct v_sums sums_of(const uint64_t *sums)
 	return (struct v_sums){ _mm512_loadu_si512(sums), _mm512_setzero_si512() };
 }
 
-FC_INLINE void sum_line(struct v_sums *sums, const uint8_t *line, size_t number)
+/* A cache line. */
+struct v_line {
+	__m512i all;
+};
+
+FC_INLINE struct v_line line_at(const uint8_t *bytes)
+{
+	return (struct v_line){ _mm512_loadu_si512(bytes) };
+}
+
+FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
 {
 	const __m512i secret = _mm512_loadu_si512(fc_digest_secret + 8 * number);
-	const __m512i data = _mm512_loadu_si512(line), keyed = _mm512_xor_si512(data, secret);
+	const __m512i data = line.all, keyed = _mm512_xor_si512(data, secret);
 	const __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
 
 	sums->made = _mm512_add_epi64(sums->made, product);
@@ -36,7 +46,7 @@ FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
 		to, _mm512_add_epi64(_mm512_mul_epu32(keyed, prime), _mm512_slli_epi64(high, 32)));
 }
 
-FC_INLINE void stream_line(uint8_t *to, const uint8_t *from)
+FC_INLINE void stream_line(uint8_t *to, struct v_line line)
 {
-	_mm512_stream_si512((__m512i *)to, _mm512_loadu_si512(from));
+	_mm512_stream_si512((__m512i *)to, line.all);
 }

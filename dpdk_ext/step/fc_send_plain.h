@@ -16,9 +16,19 @@ FC_INLINE struct v_sums sums_of(const uint64_t *sums)
 	return own;
 }
 
-FC_INLINE void sum_line(struct v_sums *sums, const uint8_t *line, size_t number)
+/* A cache line. */
+struct v_line {
+	const uint8_t *at;
+};
+
+FC_INLINE struct v_line line_at(const uint8_t *bytes)
 {
-	fc_digest_stripe(sums->of, line, fc_digest_secret + 8 * number);
+	return (struct v_line){ bytes };
+}
+
+FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
+{
+	fc_digest_stripe(sums->of, line.at, fc_digest_secret + 8 * number);
 }
 
 FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
@@ -30,7 +40,7 @@ FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
 			FC_DIGEST_PRIME32_1;
 }
 
-FC_INLINE void stream_line(uint8_t *to, const uint8_t *from)
+FC_INLINE void stream_line(uint8_t *to, struct v_line line)
 {
-	memcpy(to, from, FC_LINE);
+	memcpy(to, line.at, FC_LINE);
 }

@@ -22,8 +22,11 @@ FC_INLINE void send_line(struct sending *sending, size_t line)
 
 	if (!sending->any)
 		return;
-	sum_line(&sending->sums, what->made + FC_LINE * line, line);
-	stream_line(what->to + FC_LINE * line, what->lines + FC_LINE * line);
+	struct v_line out = line_at(what->made + FC_LINE * line);
+	sum_line(&sending->sums, out, line);
+	if (what->lines != what->made)
+		out = line_at(what->lines + FC_LINE * line);
+	stream_line(what->to + FC_LINE * line, out);
 }
 
 FC_INLINE void send_end(const struct sending *sending)
@@ -37,8 +40,8 @@ FC_TARGET static void send(const struct fc_step_sent *sent)
 	struct v_sums sums = sums_of(sent->sums);
 
 	for (size_t line = 0; line < FC_RUN_LINES; line++) {
-		sum_line(&sums, sent->made + FC_LINE * line, line);
-		stream_line(sent->to + FC_LINE * line, sent->lines + FC_LINE * line);
+		sum_line(&sums, line_at(sent->made + FC_LINE * line), line);
+		stream_line(sent->to + FC_LINE * line, line_at(sent->lines + FC_LINE * line));
 	}
 	mix_sums(&sums, sent->sums);
 }
@@ -48,7 +51,7 @@ FC_TARGET static void digest(uint64_t *to, const uint8_t *data, size_t runs)
 	for (; runs; runs--, data += FC_RUN_BYTES) {
 		struct v_sums sums = sums_of(to);
 		for (size_t line = 0; line < FC_RUN_LINES; line++)
-			sum_line(&sums, data + FC_LINE * line, line);
+			sum_line(&sums, line_at(data + FC_LINE * line), line);
 		mix_sums(&sums, to);
 	}
 }
