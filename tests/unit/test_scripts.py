@@ -126,7 +126,7 @@ def test_the_readme_names_every_verb_there_is() -> None:
 
 
 def test_the_readme_s_job_files_are_such() -> None:
-    first, rule, kept, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
+    first, rule, each, kept, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
@@ -135,6 +135,10 @@ def test_the_readme_s_job_files_are_such() -> None:
     layout = Layout.of_shapes([(4, 3), (3,)], names=["fc.weight", "fc.bias"])
     built = build(ruled, layout, [torch.zeros(4, 3), torch.zeros(3)])
     assert [group["weight_decay"] for group in built.optimizers[0].param_groups] == [0.0, 0.1]
+    two = job_from(source | each).optimizer
+    assert two is not None
+    optimizers = build(two, layout, [torch.zeros(4, 3), torch.zeros(3)]).optimizers
+    assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None
     job = job_from(source | several)
