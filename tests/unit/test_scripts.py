@@ -32,13 +32,16 @@ from flowcheck.replica.rules.building import build
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()
+ROOMS = ("replica", "vault", "wire", "stages", "lab")
+PAGES = [README, *((REPOSITORY / "flowcheck" / room / "README.md").read_text() for room in ROOMS)]
 SCRIPTS = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
 TINY = measure.Scale(quick=True, repeats=1, bytes=2 << 20)
 
 
 def blocks(kind: str) -> list[str]:
-    """Fenced blocks of the README of one kind."""
-    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    """Fenced blocks of one kind, of the README and of the pages it leads to."""
+    fence = re.compile(rf"^```{kind}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [block for page in PAGES for block in fence.findall(page)]
 
 
 def commands() -> list[str]:
@@ -123,6 +126,21 @@ def test_the_readme_names_every_verb_there_is() -> None:
     )
     assert {"analyze", "replay", "up", "status", "down", "doctor"} <= verbs
     assert {words.split()[1] for words in commands() if words.startswith("flowcheck ")} <= verbs
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    homes = [REPOSITORY, *(REPOSITORY / "flowcheck" / room for room in ROOMS)]
+    for home, page in zip(homes, PAGES, strict=True):
+        for target in re.findall(r"\]\((?!https?:)([^)]*)\)", page):
+            name, _, heading = target.partition("#")
+            there = (home / name if name else home / "README.md").resolve()
+            assert there.exists(), target
+            slugs = {
+                re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+                for line in (there.read_text().splitlines() if heading else ())
+                if line.startswith("#")
+            }
+            assert not heading or heading in slugs, target
 
 
 def test_the_readme_s_job_files_are_such() -> None:
