@@ -26,6 +26,7 @@ from flowcheck.stages.bounded import last_line
 from flowcheck.stages.heard import Progress
 from flowcheck.stages.jobs import count, every
 from flowcheck.stages.links import Links
+from flowcheck.stages.notify import Notifier
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.stages.supervisor import Supervisor
@@ -166,17 +167,25 @@ def supervise(
     will_save: bool,
     signals: Signals,
     watch: Callable[[Progress], None] | None = None,
+    manager: Notifier | None = None,
 ) -> Supervisor:
     """Runs the chain to its end. Raises what ended it, if something did.
 
     will_save: load meanwhile what `save_checkpoint` needs: torch takes seconds, and a chain that
-    was told to stop has few. signals: end it; they stay noted there.
+    was told to stop has few. signals: end it; they stay noted there. manager: told of every turn.
     """
+
+    def turned(progress: Progress) -> None:
+        if watch is not None:
+            watch(progress)
+        if manager is not None:
+            manager.turn(up=supervisor.all_up())
+
     loading = threading.Thread(target=_load_checkpoint)
     if will_save:
         loading.start()
     beside = every(run)[1:]
-    supervisor = Supervisor(run, config, watch=watch, hurried=lambda: signals.hard, beside=beside)
+    supervisor = Supervisor(run, config, watch=turned, hurried=lambda: signals.hard, beside=beside)
     links = Links(run.sockets, Links.EVENTS)
     try:
         drive(supervisor, links, until_drained=until_drained, signals=signals)

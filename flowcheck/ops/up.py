@@ -17,6 +17,7 @@ from flowcheck.ops.remains import keep_all, rescue
 from flowcheck.ops.sources import check_sources
 from flowcheck.stages.jobs import every
 from flowcheck.stages.joining import KNOWN_JOB
+from flowcheck.stages.notify import Notifier
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 from flowcheck.stages.supervisor import Supervisor
@@ -35,9 +36,11 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     check_sources(config.source)
     expected = expected_of_each(config)
     where = root or Path(config.run)
+    manager = Notifier()
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
-        rescued = rescue(RunDir(where))
+        with manager.busy("looking for what a killed run left"):
+            rescued = rescue(RunDir(where))
         if rescued is not None:
             say(f"{rescued}; this one begins anew")
         for sentence in clear(apart_from=where, replicas=False).sentences:
@@ -48,9 +51,10 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         if known:
             say(KNOWN)
         say(f"starting in {run.root}; flowcheck status --run {run.root}")
-        supervisor = _supervised(config, run, signals)
+        supervisor = _supervised(config, run, signals, manager)
         runs = every(run)
-        saved = _kept(config, run) if config.keeps else [None] * len(runs)
+        manager.stopping()
+        saved = _kept(config, run, manager) if config.keeps else [None] * len(runs)
         watched = (supervisor, *supervisor.beside)
         ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         run.remove(keep_records=True)
@@ -81,7 +85,7 @@ def _told(run: RunDir, ended: Ending, saved: Path | str | None, of: Supervisor) 
     }
 
 
-def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
+def _supervised(config: JobConfig, run: RunDir, signals: Signals, manager: Notifier) -> Supervisor:
     """The chain's life. One that fails leaves its replica as a checkpoint, asked for or not."""
     try:
         return supervise(
@@ -91,21 +95,24 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals) -> Supervisor:
             will_save=config.keeps,
             signals=signals,
             watch=Aloud(len(config.source)),
+            manager=manager,
         )
     except BaseException as error:
-        for saved in filter(None, _kept(config, run, after=error)):
+        manager.stopping()
+        for saved in filter(None, _kept(config, run, manager, after=error)):
             say(f"the chain failed; its replica is kept in {saved}")
         run.remove(keep_records=True)
         raise
 
 
 def _kept(
-    config: JobConfig, run: RunDir, after: BaseException | None = None
+    config: JobConfig, run: RunDir, manager: Notifier, after: BaseException | None = None
 ) -> list[Path | str | None]:
     """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
     their memory being left where it is, if there is no room for one."""
     try:
-        kept, why = keep_all(config, run)
+        with manager.busy("writing the replica as a checkpoint"):
+            kept, why = keep_all(config, run)
     except (FlowCheckError, OSError) as error:
         first = f"{after}; and " if after is not None else ""
         raise StateError(

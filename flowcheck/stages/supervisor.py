@@ -69,10 +69,11 @@ class Supervisor:
     def _ring(self, number: int) -> Ring:
         return Ring.open(self.run.ring(number), reader=self.run.reader)
 
-    @property
-    def _all_up(self) -> bool:
-        own = all(child.greeted for child in self._consumers())
-        return own and all(other._all_up for other in self.beside)
+    def all_up(self, *, captures: bool = True) -> bool:
+        """Whether every stage has greeted. captures: also those that are started last."""
+        children = self._consumers() + [c for c in self._children if captures and c.is_capture]
+        own = all(child.greeted for child in children)
+        return own and all(other.all_up(captures=captures) for other in self.beside)
 
     def _consumers(self) -> list[Child]:
         return [c for c in self._children if not (c.is_capture or c.is_beside)]
@@ -92,7 +93,7 @@ class Supervisor:
         except StateError:
             self._healthy = False
             raise
-        if self._all_up:
+        if self.all_up(captures=False):
             for child in self._children:
                 if child.process is None:
                     child.spawn(self.run)
@@ -115,9 +116,8 @@ class Supervisor:
                 self.progress.notes.append(sentence)
                 self._record({"event": "restart", "stage": child.stage})
             return
-        code = child.process.poll()
-        waited_s = time.monotonic() - child.started_s
-        if code is None and not child.greeted and waited_s > HELLO_LIMIT_S:
+        code, until_s = child.process.poll(), child.started_s + HELLO_LIMIT_S
+        if code is None and not child.greeted and time.monotonic() > until_s:
             raise StateError(
                 f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
                 f"{child.last_words(self.run)}"

@@ -34,7 +34,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()
 ROOMS = ("replica", "vault", "wire", "stages", "lab")
 PAGES = [README, *((REPOSITORY / "flowcheck" / room / "README.md").read_text() for room in ROOMS)]
-SCRIPTS = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
+FILES = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
+SCRIPTS = [p for p in FILES if p.suffix == ".sh" or p.read_text().startswith("#!")]
 TINY = measure.Scale(quick=True, repeats=1, bytes=2 << 20)
 
 

@@ -1,0 +1,101 @@
+"""What systemd is told of a chain: up, alive, still writing, ending (sd_notify(3)).
+
+Without NOTIFY_SOCKET in the environment nothing happens: a chain in a terminal is told nothing of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+EXTEND_S = 120
+"""Longer than anything stands still that is still at work."""
+LOOK_S = 5.0
+MOVED_BYTES, MOVED_CPU_S = 64 << 10, 0.2
+"""Within LOOK_S, less than what the looking itself takes: whoever writes or computes does more."""
+IO = Path("/proc/self/io")
+
+
+class Notifier:
+    """One process's words to its service manager. None of them ever fails or waits: a manager
+    that does not listen must not end a chain."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        look_s: float = LOOK_S,
+        moved: tuple[int, float] = (MOVED_BYTES, MOVED_CPU_S),
+    ) -> None:
+        """look_s: between two looks at whether something moves; moved: bytes written or seconds
+        computed meanwhile that count as such. environment: NOTIFY_SOCKET, WATCHDOG_USEC and
+        WATCHDOG_PID as in sd_watchdog_enabled(3)."""
+        address = environment.get("NOTIFY_SOCKET", "")
+        # A leading @ stands for the zero byte of an abstract address.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        told = environment.get("WATCHDOG_USEC", "0") if mine else "0"
+        self._every_s = int(told) / 1e6 / 4 if told.isdecimal() else 0.0
+        self._look_s, self._moved = look_s, moved
+        self._said_s, self._ready = -float("inf"), False
+
+    def turn(self, *, up: bool) -> None:
+        """Called in every turn of the supervisor's loop. up: every stage has greeted."""
+        if up and not self._ready:
+            self._ready = True
+            self._send("READY=1", "STATUS=every stage is up")
+        now_s = time.monotonic()
+        if self._every_s and now_s - self._said_s >= self._every_s:
+            self._said_s = now_s
+            self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1", "STATUS=stages have ended")
+
+    @contextmanager
+    def busy(self, status: str) -> Iterator[None]:
+        """While this process writes for as long as it takes: more time as long as bytes or the
+        processor move. What stands still is not helped: its replica stays in memory."""
+        if not self._address:
+            yield
+            return
+        done = threading.Event()
+        thread = threading.Thread(target=self._tell, args=(status, done), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _tell(self, status: str, done: threading.Event) -> None:
+        bytes_least, cpu_least_s = self._moved
+        before, more = _done(), (f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}", "WATCHDOG=1")
+        self._send(f"STATUS={status}", *more)
+        pause_s = min(self._look_s, self._every_s or self._look_s)
+        while not done.wait(pause_s):
+            now = _done()
+            if now[0] - before[0] >= bytes_least or now[1] - before[1] >= cpu_least_s:
+                before = now
+                self._send(*more)
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
+
+
+def _done() -> tuple[int, float]:
+    """Bytes this process has written (wchar of proc(5)) and seconds it has computed."""
+    try:
+        matched = re.search(r"^wchar: (\d+)", IO.read_text(), re.MULTILINE)
+    except OSError:
+        matched = None
+    return int(matched[1]) if matched else 0, time.process_time()

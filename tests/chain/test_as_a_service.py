@@ -1,0 +1,60 @@
+"""A chain under a service manager: when it is ready, that it lives, and how it is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.chain import Command, slowed, wait_until
+
+from flowcheck.stages.rundir import RunDir
+
+STEPS = 12
+LINES = 'run = "{0}/run"\ncheckpoint = "{0}/out"\n[[source]]\nfile = "{0}/slow.pcap"\nspeed = 1.0\n'
+SMALL = "[ring]\nslots = 64\n[staging]\nsize_bytes = 4_194_304\n"
+RULE = '[optimizer]\nname = "sgd"\nlearning_rate = 0.01\n'
+
+
+@pytest.mark.nightly
+def test_a_manager_hears_ready_alive_and_the_end_and_its_sigterm_to_one_process_drains_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As KillMode=mixed does it: SIGTERM to the main process alone."""
+    made, slow = tmp_path / "job.pcap", tmp_path / "slow.pcap"
+    words = [sys.executable, "-m", "flowcheck.lab", made, "--steps", STEPS, "--shapes", "4x3,3"]
+    subprocess.run([str(word) for word in words], check=True, timeout=60)
+    slowed(made, slow, frame_every_s=0.02, behind=400)
+    (tmp_path / "job.toml").write_text(LINES.format(tmp_path) + SMALL + RULE)
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(60)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "400000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+
+    def wait_for(word: str) -> list[str]:
+        heard: list[str] = []
+        while word not in heard:
+            heard += manager.recv(4096).decode().splitlines()
+        return heard
+
+    run = RunDir(tmp_path / "run")
+    with Command("up", tmp_path / "job.toml", "--json") as command:
+        before = wait_for("READY=1")
+        pids = run.stage_pids()
+        assert {"capture-0", "parse-0", "extract", "update"} <= set(pids)
+        assert not any(word.startswith("STOPPING") for word in before)
+        wait_for("WATCHDOG=1")
+        wait_until(lambda: run.steps.exists() and run.steps.stat().st_size > 0, 60, "a step")
+        os.kill(command.process.pid, signal.SIGTERM)
+        wait_for("STOPPING=1")
+        assert wait_for("STATUS=writing the replica as a checkpoint")
+        result = command.json(60)
+    assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    manager.close()
