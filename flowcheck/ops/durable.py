@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from rich.markup import escape
 
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist import told
@@ -51,7 +52,7 @@ def sentences(state: dict[str, Any] | None, newest: int) -> list[str]:
         said.append(f"  {state['phase']} step {state['step']}{share}")
     if state["attempts"]:
         times = f"{state['attempts']} attempts" if state["attempts"] > 1 else "an attempt"
-        said.append(f"[red]saving fails[/] ({times}): {state['error']}")
+        said.append(f"[red]saving fails[/] ({times}): {escape(state['error'])}")
     return said
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, LearnError, naming
-from flowcheck.ops import durable, leftovers
+from flowcheck.ops import anchored, durable, leftovers
 from flowcheck.ops.chain import last_audit, last_step
 from flowcheck.ops.diagram import svg_of
 from flowcheck.ops.learned import communicators_of_job
@@ -110,6 +110,7 @@ def read(where: RunDir) -> dict[str, Any]:
         "logged": _logged(where, config),
         "shard": _shard(where),
         "last_step": last_step(where),
+        "anchors": anchored.read(where),
         "durable": durable.read(where),
         "served": durable.served(where),
         "audit": msgspec.to_builtins(last_audit(where)),
@@ -189,7 +190,8 @@ def _print(state: dict[str, Any]) -> None:
         console.print(_audited(state["audit"]), highlight=False)
     else:
         console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
-    for sentence in durable.sentences(state["durable"], step["step"] if step else 0):
+    told = durable.sentences(state["durable"], step["step"] if step else 0)
+    for sentence in [*anchored.sentences(state["anchors"]), *told]:
         console.print(sentence, highlight=False, soft_wrap=True)
     if state["served"]:
         console.print(f"steps are served at {state['served']}", highlight=False)

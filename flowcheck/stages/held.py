@@ -23,7 +23,9 @@ if TYPE_CHECKING:  # torch stays out until there is a step to write
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
+    """See vault/persist/saver.py, HeldStep. config: of files in other forms than our own."""
+
     given: Given
     layout: Layout
     config: PersistConfig | None
@@ -61,7 +63,7 @@ class ReplicaSteps:
         return ()
 
     @contextmanager
-    def hold(self, step: int) -> Iterator[_Held]:
+    def hold(self, step: int) -> Iterator[Held]:
         """A step; where it is gone meanwhile, the newest is saved, and nothing is served."""
         from flowcheck.replica.given import given
         from flowcheck.replica.kept.snapshot import held
@@ -74,4 +76,4 @@ class ReplicaSteps:
         evidence = decode_job(self._run.learned_job.read_bytes()).evidence
         with held(path, optimizer_in(self._run), wanted) as snapshot:
             whole = given(snapshot, evidence=tuple(evidence), assumed=assumed(self._run))
-            yield _Held(whole, snapshot.layout, self._config)
+            yield Held(whole, snapshot.layout, self._config)

@@ -6,18 +6,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from flowcheck.config import OptimizerConfig, PersistConfig, load_job
 from flowcheck.ops.chain import create
-from flowcheck.replica import checkpoint
-from flowcheck.replica.given import Given, given
+from flowcheck.replica.given import given
 from flowcheck.replica.kept.snapshot import held
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.held import Held
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist.places import open_place
@@ -37,27 +36,19 @@ def replica_in(path: Path, elements: int = 1000, *, spare: int = 1) -> Replica:
     return Replica.create(path, layout, ADAMW, weights, keep_bytes=spare * each)
 
 
+@contextmanager
+def stepped(path: Path, steps: int = 2, elements: int = 100_000) -> Iterator[Replica]:
+    """One that has taken so many steps."""
+    made = replica_in(path, elements)
+    take(made, steps)
+    yield made
+    made.close()
+
+
 def take(replica: Replica, steps: int = 1) -> None:
     for step in range(replica.step + 1, replica.step + 1 + steps):
         gradient = np.random.default_rng(step).standard_normal(replica.layout.elements)
         replica.apply(step, gradient.astype(np.float32))
-
-
-@dataclass(frozen=True)
-class Held:
-    given: Given
-    layout: Layout
-
-    @property
-    def step(self) -> int:
-        return self.given.step
-
-    @property
-    def digest(self) -> str:
-        return self.given.digest
-
-    def write(self, folder: Path) -> None:
-        checkpoint.write(self.given, folder, self.layout)
 
 
 class Steps:
@@ -69,11 +60,18 @@ class Steps:
     @contextmanager
     def hold(self, step: int) -> Iterator[Held]:
         with held(self._path, ADAMW) as snapshot:
-            yield Held(given(snapshot), snapshot.layout)
+            yield Held(given(snapshot), snapshot.layout, None)
 
 
 def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
     return Saver(config, open_place(config, staging), staging, Steps(state, name))
+
+
+def kept_at(target: Path, state: Path, step: int) -> Path:
+    """A folder with the checkpoint of a state file's newest step, which is `step`."""
+    config = PersistConfig(target=str(target), every_steps=1, keep_last=1)
+    assert saver_for(config, target.parent, state).save(step).step == step
+    return target
 
 
 def proved(folder: Path) -> int:

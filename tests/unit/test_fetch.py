@@ -15,7 +15,7 @@ from threading import Event, Thread
 import pytest
 import torch
 from support.fetching import Cutting, served, sums, verb
-from support.persisting import proved, replica_in, saver_for, take
+from support.persisting import kept_at, proved, saver_for, stepped
 from support.s3 import BUCKET, Server, server
 
 import flowcheck
@@ -31,18 +31,13 @@ CHUNK = 64 << 10
 
 @pytest.fixture
 def replica(shm: Path) -> Iterator[Replica]:
-    made = replica_in(shm / "state", 100_000)
-    take(made, 2)
-    yield made
-    made.close()
+    with stepped(shm / "state") as made:
+        yield made
 
 
 @pytest.fixture
 def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
-    """A folder with the checkpoint of step 2, of 1.2 MB."""
-    config = PersistConfig(target=str(tmp_path / "kept"), every_steps=1)
-    saver_for(config, tmp_path, shm / "state").save(2)
-    return tmp_path / "kept"
+    return kept_at(tmp_path / "kept", shm / "state", replica.step)
 
 
 def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(

@@ -131,7 +131,7 @@ def test_a_file_that_does_not_read_back_is_not_named(
             file.write(b"\xff")
 
     monkeypatch.setattr(LocalPlace, "send", send)
-    with pytest.raises(StateError, match=r"step-2/model\.safetensors: is not the file"):
+    with pytest.raises(StateError, match=r"step-2: model/param\.1: is not what was"):
         saver.save(2)
     assert newest(target).name == "step-1"
     monkeypatch.undo()

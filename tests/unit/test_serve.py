@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from support.persisting import Steps, proved, replica_in, saver_for, take
+from support.persisting import Steps, kept_at, proved, stepped, take
 
-from flowcheck.config import PersistConfig, ServeConfig
+from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.replica import Replica
@@ -37,18 +37,13 @@ class Memory(Steps):
 
 @pytest.fixture
 def replica(shm: Path) -> Iterator[Replica]:
-    made = replica_in(shm / "state", 100_000)
-    take(made, 2)
-    yield made
-    made.close()
+    with stepped(shm / "state") as made:
+        yield made
 
 
 @pytest.fixture
 def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
-    """A folder with the checkpoint of step 2."""
-    config = PersistConfig(target=str(tmp_path / "kept"), every_steps=1, keep_last=1)
-    saver_for(config, tmp_path, shm / "state").save(2)
-    return tmp_path / "kept"
+    return kept_at(tmp_path / "kept", shm / "state", replica.step)
 
 
 Serving = Callable[..., Server]
@@ -207,9 +202,8 @@ def test_what_is_served_stays_until_its_reader_has_gone(
 ) -> None:
     server = serving(Catalogue([kept]))
     told = json.loads(curl(f"{server.url}/steps/2"))
-    config = PersistConfig(target=str(kept), every_steps=1, keep_last=1)
     take(replica)
-    saver_for(config, tmp_path, shm / "state").save(3)
+    kept_at(kept, shm / "state", 3)
     assert json.loads(curl(f"{server.url}/steps"))["latest"] == 3
     for one in told["files"]:
         data = curl(f"{server.url}/steps/2/files/{one['name']}")

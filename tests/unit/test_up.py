@@ -218,6 +218,21 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
         status.run(run.root, as_json=False)
 
 
+def test_status_tells_where_a_trainers_file_took_a_steps_place(
+    tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = create(load_job(job), tmp_path / "run")
+    try:
+        taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
+        refused = {**taken, "step": 9, "refused": "step 9 was not taken yet"}
+        run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
+        assert [one["step"] for one in status.read(run)["anchors"]] == [3, 9]
+        status.run(run.root, as_json=False)
+        assert capsys.readouterr().out.count("is the trainer's [/b].pt") == 1
+    finally:
+        run.remove()
+
+
 def test_status_tells_why_no_job_is_learned_until_one_is(
     tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,12 +42,15 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
     sizes, faults = _sizes(root, manifest)
     held = {fault.file for fault in faults}
     laid = _laid(manifest, sizes)
+    taken = _taken(manifest)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
         apart = {
             label: pool.submit(_of_pieces, root, manifest.tensors[label].at) for label in laid.apart
         }
         told = {
-            name: pool.submit(_file_told, root, name, manifest, spans, whole_files)
+            name: pool.submit(
+                _file_told, root / name, name, manifest, spans, taken.get(name, []), whole_files
+            )
             for name, spans in laid.places.items()
             if name not in held and sizes[name]
         }
@@ -83,13 +87,12 @@ def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[Fault]]
     sizes: dict[str, int] = {}
     wanted = dict(manifest.files) or dict.fromkeys(manifest.sha256)
     for name, want in wanted.items():
-        path, why = root / name, ""
-        if not _inside(root, name) or not path.is_file():
-            sizes[name], why = 0, "is missing"
-        else:
-            sizes[name] = path.stat().st_size
-            if want is not None and sizes[name] != want.bytes:
-                why = f"is of {sizes[name]:,} bytes, not {want.bytes:,}"
+        found, why = _size(root / name) if inside(name) else None, ""
+        sizes[name] = found or 0
+        if found is None:
+            why = "is missing"
+        elif want is not None and found != want.bytes:
+            why = f"is of {found:,} bytes, not {want.bytes:,}"
         if why:
             faults.append(Fault(name, why))
     return sizes, faults
@@ -149,18 +152,23 @@ def _groups(spans: Mapping[str, Span]) -> Iterator[dict[str, Span]]:
 
 
 def _file_told(
-    root: Path, name: str, manifest: Manifest, spans: Mapping[str, Span], whole_files: bool
+    path: Path,
+    name: str,
+    manifest: Manifest,
+    spans: Mapping[str, Span],
+    taken: Sequence[Span],
+    whole_files: bool,
 ) -> tuple[str, dict[str, str]]:
     """(what is wrong with a file, sums of its tensors where all of it was read at once)."""
     want = manifest.files.get(name)
     try:
-        with (root / name).open("rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             number = file.fileno()
             size_bytes = os.fstat(number).st_size
             if want is None:
                 found = of_joined(number, [(0, size_bytes)])
                 return ("" if found == manifest.sha256[name] else WHOLE), {}
-            around = of_joined(number, _around(size_bytes, manifest, name))
+            around = of_joined(number, _around(size_bytes, taken))
             why = "" if around == want.around else AROUND
             if not whole_files:
                 return why, {}
@@ -171,14 +179,22 @@ def _file_told(
         return f"cannot be read: {error.strerror}", {}
 
 
-def _around(size_bytes: int, manifest: Manifest, name: str) -> list[Span]:
+def _taken(manifest: Manifest) -> dict[str, list[Span]]:
+    """Where tensors lie, or are said to, by file."""
+    taken: dict[str, list[Span]] = {}
+    for one in manifest.tensors.values():
+        for name, first, count in one.at:
+            taken.setdefault(name, []).append((first, count))
+    return taken
+
+
+def _around(size_bytes: int, taken: Sequence[Span]) -> list[Span]:
     """What of a file lies in no tensor; a tensor that lies within another counts once."""
-    every = (place for one in manifest.tensors.values() for place in one.at)
     found, at = [], 0
-    for first, count in sorted((first, count) for file, first, count in every if file == name):
+    for first, count in sorted(taken):
         if first > at:
-            found.append((at, first - at))
-        at = max(at, first + count)
+            found.append((at, min(first, size_bytes) - at))
+        at = min(size_bytes, max(at, first + count))
     return [*found, (at, size_bytes - at)] if at < size_bytes else found
 
 
@@ -218,6 +234,15 @@ def _faults(
     return faults + [Fault(n, told) for n, told in wrong if n not in named or told == AROUND]
 
 
-def _inside(root: Path, name: str) -> bool:
-    """A manifest names files below its own folder only."""
-    return not Path(name).is_absolute() and ".." not in Path(name).parts
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None of what is none, whatever it is, or has a name that none can have."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def inside(name: str) -> bool:
+    """A manifest names files below its own folder only, each in one way."""
+    return "\0" not in name and not {"", ".", ".."} & {*name.split("/")}

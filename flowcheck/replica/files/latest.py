@@ -23,6 +23,8 @@ def point(folder: Path, name: str) -> None:
 
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint of a folder; None where nothing was ever said, or it is gone."""
+    if not (folder / LATEST).is_file():
+        return None
     try:
         with (folder / LATEST).open("rb") as file:
             name = file.read(NAME_MAX + 2).decode().strip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ READS = (1, 2)
 MANIFEST = "manifest.json"
 BESIDE = ".manifest.json"
 """Behind the name of an output that is one file."""
+MOST_BYTES = 1 << 30
+"""Of a manifest: a tensor takes some 300. What is longer is no manifest, and is not read."""
 FULL = "parameters and optimizer state"
 PARAMETERS_ONLY = "parameters, no optimizer state"
 
@@ -95,19 +98,37 @@ def load_manifest(output: Path) -> Manifest:
     """The manifest of a folder or a file. Raises StateError where there is none or it is not
     ours."""
     path = path_of(output)
+    manifest = decode_manifest(manifest_text(output), str(path))
+    return manifest if output.is_dir() else _of_file(manifest, output)
+
+
+def manifest_text(output: Path) -> bytes:
+    """What lies there, as it is. Raises StateError where nothing does, or no file of this kind."""
+    path = path_of(output)
     try:
-        text = path.read_bytes()
-        manifest = msgspec.json.decode(text, type=Manifest)
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StateError(f"{output}: no whole checkpoint: {path.name} is no file")
+        if found.st_size > MOST_BYTES:
+            raise StateError(f"{path}: not a manifest of ours: longer than {MOST_BYTES:,} bytes")
+        return path.read_bytes()
     except OSError as error:
         raise StateError(f"{output}: no whole checkpoint: {path.name}: {error.strerror}") from error
+
+
+def decode_manifest(text: bytes, where: str) -> Manifest:
+    """where: of the text, for errors. Raises StateError for what is no manifest of a format that is
+    read here, or not as it was written."""
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StateError(f"{path}: not a manifest of ours: {error}") from error
+        raise StateError(f"{where}: not a manifest of ours: {error}") from error
     if manifest.format not in READS:
         known = " and ".join(map(str, READS))
-        raise StateError(f"{path}: format {manifest.format}, this program reads {known}")
+        raise StateError(f"{where}: format {manifest.format}, this program reads {known}")
     if manifest.format > 1 and not _sealed(text):
-        raise StateError(f"{path}: is not the manifest that was written: its own sum differs")
-    return manifest if output.is_dir() else _of_file(manifest, output)
+        raise StateError(f"{where}: is not the manifest that was written: its own sum differs")
+    return manifest
 
 
 def _of_file(manifest: Manifest, output: Path) -> Manifest:
