@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowcheck import __version__, cli_plan, cli_serve, cli_steps
+from flowcheck import __version__, cli_machine, cli_plan, cli_serve, cli_steps, cli_switch
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
 from flowcheck.options import DEFAULT_RUN, Files, Json, Run, Svg
@@ -31,6 +30,8 @@ First steps:
 
 * `flowcheck doctor` - is this machine ready?
 
+* `flowcheck switch render` - the commands that make a switch mirror its ports
+
 * `flowcheck analyze capture.pcapng` - what is in a capture, with no job file
 
 * `flowcheck plan model.py:make --world 8` - what a model will put on the wire, before it runs
@@ -45,6 +46,7 @@ First steps:
 """,
 )
 app.add_typer(lab_cli.app, name="lab")
+app.add_typer(cli_switch.app, name="switch")
 
 
 @app.command()
@@ -189,36 +191,8 @@ app.command()(cli_plan.plan)
 app.command()(cli_serve.serve)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
-
-
-@app.command()
-def stage(
-    name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
-    run: Run = DEFAULT_RUN,
-    number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
-    parent: Annotated[
-        int | None, typer.Option(help="End when this process does; set by the supervisor.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
-    from flowcheck.stages import launch
-
-    code = launch.run_stage(name, run, number, parent)
-    if as_json:
-        print(json.dumps({"stage": name, "number": number, "exit_code": code}))
-    raise typer.Exit(code)
-
-
-@app.command()
-def doctor(
-    need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
-    as_json: Json = False,
-) -> None:
-    """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
-    from flowcheck.ops import doctor as verb
-
-    raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
+app.command()(cli_machine.stage)
+app.command()(cli_machine.doctor)
 
 
 def _version(asked: bool) -> None:

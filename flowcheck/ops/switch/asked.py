@@ -1,0 +1,119 @@
+"""Words of the command line into a session, checked against the platform's own spelling."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import AddressValueError, IPv4Address
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.platforms import Platform
+from flowcheck.ops.switch.session import Direction, Session, Source, Tunnel
+
+NAME = r"[A-Za-z][A-Za-z0-9_-]{0,15}"
+"""16 bytes: as long as a tc action's cookie can be (linux/pkt_cls.h, TC_COOKIE_MAX_SIZE)."""
+MOST = {"id": 1023, "ttl": 255, "dscp": 63}
+
+
+def asked(
+    platform: Platform,
+    sources: list[str],
+    *,
+    monitor: str | None,
+    erspan: str | None = None,
+    session: str | None = None,
+    bridge: str | None = None,
+) -> Session:
+    """The session these words ask for, ports spelled as the platform's commands write them.
+
+    Raises ConfigError that names the option and what is right.
+    """
+    name, number = _identity(platform, session)
+    tunnel = parse_tunnel(erspan) if erspan is not None else None
+    _target(platform, monitor, tunnel)
+    if platform.bridge and bridge is None:
+        raise ConfigError("--bridge", bridge, "must be stated: the bridge its ports are on, br0")
+    if bridge is not None and not (platform.bridge and re.fullmatch(platform.port, bridge)):
+        right = "a bridge's name, br0" if platform.bridge else f"{platform.title} has none"
+        raise ConfigError("--bridge", bridge, right)
+    return Session(
+        name=name,
+        number=number,
+        sources=tuple(parse_source(platform, word) for word in sources),
+        monitor=platform.spelled(monitor, monitor=True) if monitor is not None else None,
+        tunnel=tunnel,
+        bridge=bridge,
+    )
+
+
+def parse_source(platform: Platform, word: str) -> Source:
+    """`PORT`, or `PORT:rx`, `PORT:tx`, `PORT:both`. Raises ConfigError."""
+    port, colon, last = word.rpartition(":")
+    if colon and last in tuple(Direction):
+        return Source(port=platform.spelled(port), direction=Direction(last))
+    if colon and last.isalpha():
+        raise ConfigError("--source", word, "ends in :rx, :tx or :both, or has no direction (rx)")
+    return Source(port=platform.spelled(word))
+
+
+def parse_tunnel(word: str) -> Tunnel:
+    """`src=A,dst=B[,id=N][,ttl=N][,dscp=N]`, A and B IPv4 addresses. Raises ConfigError."""
+    right = "is src=ADDRESS,dst=ADDRESS and, if wanted, id=N, ttl=N, dscp=N"
+    parts: dict[str, str] = {}
+    for part in word.split(","):
+        key, _, value = part.partition("=")
+        if key not in ("src", "dst", *MOST) or not value or key in parts:
+            raise ConfigError("--erspan", word, right)
+        parts[key] = value
+    if not {"src", "dst"} <= set(parts):
+        raise ConfigError("--erspan", word, right)
+    numbers: dict[str, int] = {}
+    for key, most in MOST.items():
+        value = parts.get(key, "1" if key == "id" else "64" if key == "ttl" else "0")
+        if not re.fullmatch(r"[0-9]{1,4}", value) or int(value) > most:
+            raise ConfigError("--erspan", word, f"{key} is a number from 0 to {most}")
+        numbers[key] = int(value)
+    try:
+        source, destination = IPv4Address(parts["src"]), IPv4Address(parts["dst"])
+    except AddressValueError as error:
+        raise ConfigError("--erspan", word, f"{error}; {right}") from error
+    if source == destination:
+        raise ConfigError("--erspan", word, "src is the switch's own address, dst the capture's")
+    return Tunnel(
+        source=source,
+        destination=destination,
+        number=numbers["id"],
+        ttl=numbers["ttl"],
+        dscp=numbers["dscp"],
+    )
+
+
+def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]:
+    if platform.identity == "name":
+        name = "flowcheck" if session is None else session
+        if not re.fullmatch(NAME, name, re.ASCII):
+            right = "a letter, then letters, digits, _ and -, 16 together at most"
+            raise ConfigError("--session", name, right)
+        return name, None
+    known = f", {platform.numbers[0]} to {platform.numbers[1]}" if platform.numbers else ""
+    right = f"{platform.title} numbers its sessions: state a number{known}, that is not in use"
+    if session is None:
+        raise ConfigError("--session", session, f"{right} (one that exists would be changed)")
+    if not re.fullmatch(r"[0-9]{1,4}", session, re.ASCII):
+        raise ConfigError("--session", session, right)
+    return "flowcheck", int(session)
+
+
+def _target(platform: Platform, monitor: str | None, tunnel: Tunnel | None) -> None:
+    if tunnel is not None and platform.erspan is None:
+        right = f"no way to say it is known for {platform.title}: use --monitor"
+        raise ConfigError("--erspan", str(tunnel.destination), right)
+    if tunnel is None and monitor is None:
+        other = ", or --erspan" if platform.erspan else ""
+        raise ConfigError("--monitor", None, f"must be stated: the port copies leave by{other}")
+    if tunnel is not None and monitor is not None and not platform.erspan_port:
+        raise ConfigError(
+            "--monitor", monitor, "not beside --erspan: copies go where its route goes"
+        )
+    if tunnel is not None and monitor is None and platform.erspan_port:
+        right = f"{platform.title} names the port its tunnel leaves by: state it too"
+        raise ConfigError("--monitor", None, right)

@@ -1,0 +1,142 @@
+"""Switch operating systems: one template each, its facts in the comment at its head."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.switch.session import Direction
+from flowcheck.strict import Section, convert
+
+PACKAGE = Path(__file__).resolve().parents[2]
+FOLDERS = (PACKAGE / "_switch_configs", PACKAGE.parent / "switch_configs")
+"""In an installed wheel, and beside the package in a source tree."""
+
+
+class Evidence(StrEnum):
+    """Where a line was learned. None was ever tried on a device by us."""
+
+    V = "V"
+    """Read in the vendor's or project's own page or repository."""
+    D = "D"
+    """Read in a copy of the manual, or in another vendor's official document."""
+    M = "M"
+    """From memory: check it on your release first."""
+
+
+EVIDENCE = {
+    Evidence.V: "vendor's own page",
+    Evidence.D: "copy of a manual",
+    Evidence.M: "from memory: check on your release",
+}
+
+
+class Ways(Section, frozen=True):
+    """The platform's words for the switch's directions; `both` is missing where it has none."""
+
+    rx: tuple[str, ...]
+    tx: tuple[str, ...]
+    both: tuple[str, ...] = ()
+
+
+class Platform(Section, frozen=True):
+    """What is known of a switch operating system beside its commands."""
+
+    title: str
+    models: str
+    port: str
+    """A pattern the whole name of a port matches; nothing else comes into a command."""
+    example: str
+    identity: Literal["name", "number"]
+    """What its sessions are called by."""
+    span: Evidence
+    truncation: str
+    """Its word for cutting copies."""
+    absent: str
+    """What the look before a set-up must find."""
+    ways: Ways
+    written: str = r"\g<0>"
+    """How a command writes the port that was matched (a template of `re`)."""
+    bundle: str | None = None
+    """A pattern of port channels, which can be watched but are no monitor."""
+    numbers: tuple[int, int] | None = None
+    """Smallest and largest session number, where they are known."""
+    one_way: Literal["split", "refuse"] | None = None
+    """Where a session has one direction: another session is taken, or it cannot be said."""
+    both_sessions: int | None = None
+    """Sessions that can watch both directions; the next one is rx only."""
+    prefix_collides: bool = False
+    """The switch compares port names by their beginning."""
+    bridge: bool = False
+    erspan: Evidence | None = None
+    erspan_port: bool = False
+    """Its tunnel names the port it leaves by."""
+    tunnel_bytes: int = 16
+    """Between outer IP header and mirrored frame: GRE with sequence 8 and ERSPAN II 8
+    (draft-foschiano-erspan-03, 4.1 and 4.2), plain GRE 4 (RFC 2784, 2.1)."""
+    forms: tuple[str, ...] = ("",)
+    tried: str = "None of these commands was ever tried on a device by us."
+    notes: tuple[str, ...] = ()
+
+    def spelled(self, port: str, *, monitor: bool = False) -> str:
+        """`port` as this platform's commands write it.
+
+        Raises ConfigError for what is no port of this platform.
+        """
+        if found := re.fullmatch(self.port, port, re.ASCII):
+            return found.expand(self.written)
+        if self.bundle and re.fullmatch(self.bundle, port, re.ASCII):
+            if not monitor:
+                return port
+            raise ConfigError("--monitor", port, "a port channel can be watched, but is no monitor")
+        key = "--monitor" if monitor else "--source"
+        right = f"is no port of {self.title}; one looks like {self.example}"
+        raise ConfigError(key, port, right)
+
+    def words(self, direction: Direction) -> tuple[str, ...]:
+        """The platform's words for a direction."""
+        ways: dict[Direction, tuple[str, ...]] = {
+            Direction.RX: self.ways.rx,
+            Direction.TX: self.ways.tx,
+            Direction.BOTH: self.ways.both,
+        }
+        return ways[direction]
+
+
+def folder() -> Path:
+    """Where the templates are. Raises StateError where there are none."""
+    for candidate in FOLDERS:
+        if candidate.is_dir():
+            return candidate
+    looked = " and ".join(map(str, FOLDERS))
+    raise StateError(f"switch templates looked for in {looked}, and not found: install again")
+
+
+@cache
+def all_platforms() -> dict[str, Platform]:
+    """Every platform by its short name, in the alphabet's order."""
+    return {path.stem: _read(path) for path in sorted(folder().glob("*.j2"))}
+
+
+def named(name: str) -> Platform:
+    """Raises ConfigError, with the nearest name, where there is no such platform."""
+    known = all_platforms()
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError("--os", name, f"{hint}is one of {', '.join(known)}")
+    return known[name]
+
+
+def _read(path: Path) -> Platform:
+    text = path.read_text()
+    head = re.match(r"\{#\n(.*?)\n#\}", text, re.DOTALL)
+    if head is None:
+        raise StateError(f"{path}: does not begin with a comment that states the platform")
+    return convert(tomllib.loads(head[1]), Platform)

@@ -1,0 +1,124 @@
+"""Rules a session must keep by its ports alone, before any speed is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.platforms import Evidence, Platform
+from flowcheck.ops.switch.session import Direction, Session
+
+
+class Verdict(StrEnum):
+    """What a rule says."""
+
+    OK = "ok"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule, what it says, and why: the formula with its numbers."""
+
+    rule: str
+    verdict: Verdict
+    why: str
+
+
+def finding(rule: str, verdict: Verdict, why: str) -> Finding:
+    """A line of a report."""
+    return Finding(rule=rule, verdict=verdict, why=why)
+
+
+def by_ports(platform: Platform, session: Session) -> list[Finding]:
+    """The rules on ports, directions and the platform's limits."""
+    return [
+        _twice(session),
+        _monitor_apart(session),
+        _directions(platform, session),
+        _numbers(platform, session),
+        _target(platform, session),
+    ]
+
+
+def planned(platform: Platform, session: Session) -> list[Session]:
+    """The sessions of the platform that hold `session`: one, or two where each has one direction.
+
+    Raises ConfigError where a rule on ports refuses it.
+    """
+    for found in by_ports(platform, session):
+        if found.verdict is Verdict.REFUSE:
+            raise ConfigError(found.rule, ", ".join(map(str, session.sources)), found.why)
+    if platform.one_way != "split":
+        return [session]
+    split: list[Session] = []
+    for way in (Direction.RX, Direction.TX):
+        sources = tuple(
+            msgspec.structs.replace(source, direction=way)
+            for source in session.sources
+            if way in source.direction.ways()
+        )
+        if sources:
+            number = None if session.number is None else session.number + len(split)
+            split.append(msgspec.structs.replace(session, sources=sources, number=number))
+    return split
+
+
+def _twice(session: Session) -> Finding:
+    counts = Counter(source.port for source in session.sources)
+    again = [port for port, count in counts.items() if count > 1]
+    if again:
+        why = f"{', '.join(again)} is named more than once: say each port once, with :both for both"
+        return finding("ports", Verdict.REFUSE, why)
+    return finding("ports", Verdict.OK, f"{len(counts)} watched, each once")
+
+
+def _monitor_apart(session: Session) -> Finding:
+    if session.monitor in {source.port for source in session.sources}:
+        why = f"{session.monitor} is watched too: its own copies would be copied again"
+        return finding("monitor", Verdict.REFUSE, why)
+    return finding("monitor", Verdict.OK, f"{session.monitor or 'a tunnel'} is not watched")
+
+
+def _directions(platform: Platform, session: Session) -> Finding:
+    seen = sorted({source.direction for source in session.sources})
+    ways = {way for direction in seen for way in direction.ways()}
+    if platform.one_way == "refuse" and len(seen) > 1:
+        why = (
+            f"{platform.title} has one direction word for all ports of a session, and a monitor "
+            f"port is in one session only; asked were {', '.join(seen)}: two monitor ports, "
+            "or one word"
+        )
+        return finding("direction", Verdict.REFUSE, why)
+    if platform.one_way == "split" and len(ways) > 1:
+        why = "one direction a session: two sessions, this number rx and the next tx"
+        return finding("direction", Verdict.OK, why)
+    why = f"{', '.join(seen)}, as the switch sees it: rx is what the server sends"
+    return finding("direction", Verdict.OK, why)
+
+
+def _numbers(platform: Platform, session: Session) -> Finding:
+    if session.number is None:
+        return finding("session", Verdict.OK, f"called {session.name}; any name that is free")
+    ways = {way for source in session.sources for way in source.direction.ways()}
+    last = session.number + (1 if platform.one_way == "split" and len(ways) > 1 else 0)
+    taken = f"{session.number}" if last == session.number else f"{session.number} and {last}"
+    if platform.numbers is None:
+        return finding("session", Verdict.WARN, f"takes {taken}; the platform's limits are unknown")
+    least, most = platform.numbers
+    if not least <= session.number <= last <= most:
+        why = f"takes {taken}; {platform.title} has {least} to {most}"
+        return finding("session", Verdict.REFUSE, why)
+    return finding("session", Verdict.OK, f"takes {taken} of {least} to {most}")
+
+
+def _target(platform: Platform, session: Session) -> Finding:
+    what = "tunnel" if session.tunnel else "monitor port"
+    evidence = platform.erspan if session.tunnel else platform.span
+    if evidence is Evidence.M:
+        why = f"the commands for a {what} are from memory: check them on your release"
+        return finding("evidence", Verdict.WARN, why)
+    return finding("evidence", Verdict.OK, f"one {what}; its commands were read ({evidence})")

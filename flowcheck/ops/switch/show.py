@@ -1,0 +1,107 @@
+"""Platforms, commands and findings for people: notes on stderr, what is pasted on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from flowcheck.ops.switch.platforms import EVIDENCE, Platform, all_platforms
+from flowcheck.ops.switch.render import Line, Part
+from flowcheck.ops.switch.rules import Finding
+from flowcheck.ops.switch.session import Session
+
+UNTRIED = "None was ever tried on a device by us."
+EVERY = (
+    "Nothing else on the monitor port: no STP, LLDP, address or VLAN, and flow control and PFC "
+    "off at both ends of it (a capture card that pauses the switch harms the training).",
+)
+HEADINGS = {
+    Part.LOOK: "Look first. Go on only if {absent}:",
+    Part.SETUP: "Set up:",
+    Part.CHECK: "Check:",
+    Part.SAVE: "Save over a reboot, others' pending changes too:",
+    Part.REMOVE: "Remove:",
+}
+NOTHING = "Nothing to do: what is configured is saved already, or cannot be."
+
+
+def listed() -> None:
+    """A table of the platforms, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("--os", "switches", "session", "a port", "SPAN", "ERSPAN", box=None)
+    for column in table.columns:
+        column.no_wrap = True
+    for name, platform in all_platforms().items():
+        numbers = "{}-{}".format(*platform.numbers) if platform.numbers else platform.identity
+        table.add_row(
+            name,
+            platform.title,
+            numbers,
+            platform.example,
+            platform.span,
+            platform.erspan or "-",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("; ".join(f"{key} = {what}" for key, what in EVIDENCE.items()), UNTRIED)
+
+
+def heading(platform: Platform, session: Session) -> list[str]:
+    """What to know before pasting."""
+    what = [f"{platform.title}: {platform.tried}"]
+    for source in session.sources:
+        told = {"rx": "sends", "tx": "receives", "both": "sends and receives"}[source.direction]
+        what.append(f"{source}: what the server at {source.port} {told}")
+    return [*what, *EVERY, *platform.notes]
+
+
+def printed(
+    platform: Platform,
+    session: Session,
+    lines: Sequence[Line],
+    parts: Sequence[Part],
+    *,
+    bare: bool,
+) -> None:
+    """Commands on stdout; headings, and the evidence of each line, on stderr unless `bare`."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if not bare:
+        for note in heading(platform, session):
+            console.print(f"* {note}", style="dim")
+    groups = {part: list(some) for part, some in groupby(lines, lambda line: line.part)}
+    for part in Part:
+        if part not in groups and part not in parts:
+            continue
+        if not bare:
+            console.print(f"\n{HEADINGS[part].format(absent=platform.absent)}", style="bold")
+            if part not in groups:
+                console.print(NOTHING)
+        for line in groups.get(part, []):
+            print(line.command)
+        sys.stdout.flush()
+    if not bare:
+        _evidence(console, lines)
+
+
+def _evidence(console: Any, lines: Sequence[Line]) -> None:
+    from rich.table import Table
+
+    table = Table("line", "evidence", "command", box=None)
+    for number, line in enumerate(lines, start=1):
+        table.add_row(str(number), line.evidence, line.command)
+    meaning = "; ".join(f"{key} = {what}" for key, what in EVIDENCE.items())
+    console.print(f"\nEvidence of each line: {meaning}", style="bold")
+    console.print(table)
+
+
+def reported(findings: Sequence[Finding]) -> None:
+    """A line for each rule, on stdout."""
+    width = max(len(found.rule) for found in findings)
+    for found in findings:
+        print(f"{found.verdict:<6}  {found.rule:<{width}}  {found.why}")
