@@ -152,16 +152,20 @@ def binding(
     if not wanted or bifurcated or device.bound_to.replace("_", "-") in wanted:
         return "ok", text, ""
     best = "vfio-pci" if "vfio-pci" in wanted else wanted[0]
+    bind = f"dpdk-devbind.py -b {best} {device.address}"
+    if best == "vfio-pci":
+        script = "bind-nic bind" if device.is_network else "bind-dma reserve"
+        bind = f"scripts/{script} {device.address}"
     advice = (
-        f"to capture through it: dpdk-devbind.py -b {best} {device.address} "
-        "(the kernel loses the interface), or use it by interface name"
+        f"to capture through it: {bind} (the kernel loses the interface), "
+        "or use it by interface name"
     )
     if use.up:
         name = use.up[0]
         text += f"; {name} is up, without an address"
         advice = (
             f"if nothing but the mirror uses {name}: capture by that name, or ip link set {name} "
-            f"down and dpdk-devbind.py -b {best} {device.address} (the kernel loses it)"
+            f"down and {bind} (the kernel loses it)"
         )
     return "warn", text, advice
 

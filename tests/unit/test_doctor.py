@@ -35,7 +35,7 @@ def test_a_nic_at_the_kernel_is_told_how_to_be_bound(healthy: Path) -> None:
     pci(healthy, "0000:3b:00.1", (0x8086, 0x1592), 0x020000, "ice")
     found = by_name(healthy)["0000:3b:00.1"]
     assert found.level == "warn"
-    assert "dpdk-devbind.py -b vfio-pci 0000:3b:00.1" in found.advice
+    assert "scripts/bind-nic bind 0000:3b:00.1" in found.advice
 
 
 def test_a_nic_no_driver_knows_is_told_to_be_used_by_name(healthy: Path) -> None:

@@ -1,0 +1,84 @@
+"""Why a device is not to be taken from the kernel: what this machine, or somebody, needs it for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops import nic
+from flowcheck.ops.node.sysfs import Sysfs
+
+PCI = "sys/bus/pci/devices"
+ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+STORAGE, BRIDGE = 0x01, 0x06
+"""Base classes of PCI (pci.ids)."""
+
+
+def checked_address(sysfs: Sysfs, address: str) -> str:
+    """Raises ConfigError for what is no PCI device here."""
+    if not ADDRESS.fullmatch(address):
+        raise ConfigError("device", address, "state a PCI address as 0000:3b:00.0")
+    if not sysfs.path(f"{PCI}/{address}").exists():
+        raise ConfigError("device", address, "is not there: `show` lists what is")
+    return address
+
+
+def base_class(sysfs: Sysfs, address: str) -> int:
+    told = sysfs.look(f"{PCI}/{address}/class")
+    return int(told, 16) >> 16 if told else -1
+
+
+def needed_for(
+    sysfs: Sysfs, address: str, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """In words; empty where nothing needs the device."""
+    found = list(nic.use_of(sysfs.root, address).taken)
+    if base_class(sysfs, address) == STORAGE:
+        found.append("it is storage")
+    live = sysfs.look(f"{PCI}/{address}/sriov_numvfs")
+    if live not in ("", "0"):
+        found.append(f"{live} virtual functions of it are in use")
+    for name in nic.interfaces_of(sysfs.root, address):
+        if _ssh_through(sysfs, name, environment):
+            found.append(f"your ssh session comes through {name}")
+    for verbs in sysfs.names(f"{PCI}/{address}/infiniband_verbs/*"):
+        device = "/dev/infiniband/" + verbs.rsplit("/", 1)[1]
+        found += [f"process {pid} has {device} open" for pid in users_of(sysfs, device)]
+    for told in sysfs.names(f"{PCI}/{address}/dma/*/in_use"):
+        if sysfs.look(told) not in ("", "0"):
+            found.append(f"copy channel {told.split('/')[-2]} is in use")
+    for told in sysfs.names(f"{PCI}/{address}/dsa*/state"):
+        if sysfs.look(told) == "enabled":
+            found.append(f"{told.split('/')[-2]} is enabled in the kernel's idxd driver")
+    return found
+
+
+def refuse_needed(sysfs: Sysfs, address: str) -> None:
+    """Raises ConfigError that says what is lost otherwise."""
+    why = needed_for(sysfs, address)
+    if why:
+        raise ConfigError("device", address, f"is needed here: {'; '.join(why)}")
+
+
+def users_of(sysfs: Sysfs, device: str) -> list[int]:
+    """Processes that hold a device file open."""
+    found = set()
+    for link in sysfs.root.glob("proc/[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) == device:
+                found.add(int(link.parts[-3]))
+        except (OSError, ValueError):
+            continue
+    return sorted(found)
+
+
+def _ssh_through(sysfs: Sysfs, interface: str, environment: Mapping[str, str]) -> bool:
+    """Whether the route to the other end of this session leaves through the interface. Through a
+    VLAN or a bridge on top of it is told by those."""
+    client = environment.get("SSH_CONNECTION", environment.get("SSH_CLIENT", "")).split()
+    if not client:
+        return False
+    told = sysfs.ask(["ip", "-o", "route", "get", client[0].partition("%")[0]])
+    return re.search(rf"\bdev {re.escape(interface)}\b", told) is not None

@@ -1,0 +1,68 @@
+"""Copy engines given to DPDK and back, on a made-up sysfs that refuses what the kernel refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.kernel import DSA, PCI, Kernel, put
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.node import queues, verbs, vfio
+
+CHANNEL, IOAT_CLASS = "0000:00:04.0", 0x088000
+
+
+def dma(kernel: Kernel, *words: str) -> int:
+    return verbs.main(["dma", *words], kernel)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["idxd and user", "dsa"])
+def test_work_queues_are_made_for_dpdk_and_unmade(tmp_path: Path, legacy: bool) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.accelerator(queues=8, engines=4, legacy=legacy)
+    before = kernel.files()
+    assert dma(kernel, "reserve", "dsa0", "--queues", "3") == 0
+    for queue in range(3):
+        path = f"{DSA}/devices/dsa0/wq0.{queue}"
+        seen = [kernel.look(f"{path}/{n}") for n in ("state", "type", "mode", "name", "size")]
+        assert seen == ["enabled", "user", "dedicated", f"dpdk_wq0.{queue}", "42"]
+    ready = kernel.files()
+    assert dma(kernel, "reserve", "dsa0", "--queues", "3") == 0 and kernel.files() == ready
+    assert dma(kernel, "undo", "dsa0") == 0 and kernel.files() == before
+
+
+def test_an_accelerator_of_somebody_else_s_or_in_use_is_left_alone(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.accelerator(queues=2, engines=2)
+    with pytest.raises(ConfigError, match="has 2 work queues"):
+        queues.reserve(kernel, "dsa0", 3)
+    queues.reserve(kernel, "dsa0", 1)
+    put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/clients", "1")
+    with pytest.raises(ConfigError, match=r"wq0\.0 of it is in use"):
+        queues.undo(kernel, "dsa0")
+    put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/name", "storage")
+    with pytest.raises(ConfigError, match="enabled for something else"):
+        queues.reserve(kernel, "dsa0", 1)
+
+
+def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.accelerator(queues=2, engines=2)
+    before = kernel.files()
+    kernel.broken.add(f"{DSA}/drivers/user/bind")
+    with pytest.raises(StateError, match="user/bind"):
+        queues.reserve(kernel, "dsa0", 2)
+    assert kernel.files() == before
+
+
+def test_a_channel_of_ioat_goes_to_vfio_unless_the_kernel_copies_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.pci(CHANNEL, "ioatdma", code=IOAT_CLASS, group=3)
+    put(tmp_path, f"{PCI}/devices/{CHANNEL}/dma/dma0chan0/in_use", "1")
+    assert dma(kernel, "reserve", CHANNEL) == 2 and "dma0chan0" in capsys.readouterr().err
+    put(tmp_path, f"{PCI}/devices/{CHANNEL}/dma/dma0chan0/in_use", "0")
+    assert dma(kernel, "reserve", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "vfio-pci"
+    assert dma(kernel, "undo", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "ioatdma"
