@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
+from flowcheck.ops.say import say
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.beside import read_beside
@@ -126,7 +126,6 @@ def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
 
 
 def _print(found: audit.Audit, file: Path) -> None:
-    say = Console(highlight=False, soft_wrap=True).print
     compared = found.optimizer and not found.parameters_only
     kinds = "parameters and optimizer tensors" if compared else "parameters"
     left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"

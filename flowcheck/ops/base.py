@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import Event
 
 import numpy as np
-from rich.console import Console
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import anchor
 from flowcheck.ops.reanchor import reanchor
+from flowcheck.ops.say import say
 from flowcheck.ops.steps import stated_names
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.layout import Layout
@@ -74,7 +74,7 @@ def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int
         if as_json:
             print(json.dumps({"step": step, "file": str(file), "run": str(root), "told": told}))
         else:
-            Console(highlight=False, soft_wrap=True).print(f"{file}: {told}")
+            say(f"{file}: {told}")
         return 0
     where, found = take(where, file, place)
     step = found.template.step
@@ -82,7 +82,7 @@ def run(root: Path, file: Path, *, place: Place = NOWHERE, as_json: bool) -> int
         print(json.dumps({"step": step, "file": str(file), "run": str(where.root)}))
     else:
         of = "" if where.root == root else f" of {where.root}"
-        Console(highlight=False, soft_wrap=True).print(
+        say(
             f"step {step} of {file} is the base{of}: {found.why}; what was logged since is being "
             "taken"
         )

@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from flowcheck.errors import ConfigError
 from flowcheck.ops import steps
 from flowcheck.ops.chain import last_audit
+from flowcheck.ops.say import say
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
@@ -61,7 +60,6 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
         }
         print(json.dumps(result))
         return 0
-    say = Console(highlight=False, soft_wrap=True).print
     say(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
     if filled.not_full:
         say(f"  NOT a full resume: {filled.not_full}")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import steps
 from flowcheck.ops.restore import give_back
+from flowcheck.ops.say import say
 from flowcheck.ops.together import INDEX, NO_COMMON, common_step, versions, write_index
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.trace import digests_at
@@ -164,7 +164,6 @@ def _print(given: Sequence[Given], out: Path, *, as_json: bool) -> None:
         ]
         print(json.dumps({"out": str(out), "jobs": told}))
         return
-    say = Console(highlight=False, soft_wrap=True).print
     for one in given:
         say(f"{one.file}: step {one.filled.step} of job {one.job}, in the form of {one.template}")
         if one.filled.not_full:

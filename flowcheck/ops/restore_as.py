@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
-
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops import steps
 from flowcheck.ops.bar import growing_bar
 from flowcheck.ops.chain import last_audit
+from flowcheck.ops.say import say
 from flowcheck.replica.files.manifest import Manifest
 from flowcheck.replica.given import given
 from flowcheck.replica.rules.settings import numbering
@@ -87,7 +86,6 @@ def run(source: Source, asked: Asked, *, as_json: bool) -> int:
         }
         print(json.dumps(result))
         return 0
-    say = Console(highlight=False, soft_wrap=True).print
     say(f"{asked.out}: step {manifest.step} of {found.where}, as {manifest.form}: {written.rate}")
     say(
         f"  read back: {len(manifest.files)} files, {len(manifest.tensors)} tensors, all as written"

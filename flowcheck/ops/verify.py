@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from flowcheck.errors import StateError
+from flowcheck.ops.say import say
 from flowcheck.replica.files.check import Fault, check, strangers
 from flowcheck.replica.files.latest import latest
 from flowcheck.replica.files.manifest import BESIDE, MANIFEST, Manifest, load_manifest, path_of
@@ -29,9 +28,9 @@ def run(path: Path, *, as_json: bool) -> int:
     else:
         _print(output, manifest, faults)
         for name in more[:SHOWN]:
-            print(f"  not of this checkpoint: {plain(name)}")
+            say(f"  not of this checkpoint: {name}")
         if len(more) > SHOWN:
-            print(f"  and {len(more) - SHOWN} more files that are not")
+            say(f"  and {len(more) - SHOWN} more files that are not")
     return DAMAGED if faults else 0
 
 
@@ -54,11 +53,6 @@ def output_at(path: Path) -> Path:
     return newest
 
 
-def plain(told: str) -> str:
-    """What a terminal shows and does not obey, whatever a file has for a name."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in told)
-
-
 def _told(output: Path, manifest: Manifest, faults: list[Fault]) -> dict[str, object]:
     return {
         "path": str(output),
@@ -74,11 +68,6 @@ def _told(output: Path, manifest: Manifest, faults: list[Fault]) -> dict[str, ob
 
 
 def _print(output: Path, manifest: Manifest, faults: list[Fault]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-
-    def say(told: str) -> None:
-        console.print(plain(told), markup=False)
-
     files = manifest.files or manifest.sha256
     what = f"step {manifest.step} ({manifest.form}), {len(files)} files"
     tensors = len(manifest.tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -149,14 +151,14 @@ def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
     (tmp_path / "word").write_text(WORD)
     own = ("--token-file", str(tmp_path / "word"))
     with verb(str(kept), *own) as url:
-        out = tmp_path / "resume.pt"
+        out = tmp_path / "[red]resume.pt"
         command = [sys.executable, "-m", "flowcheck", "restore", "--from", url, *own]
         done = subprocess.run(
             [*command, "--format", "torch", "--out", str(out)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert f"step 2 of {url}/step-2" in done.stdout
+        assert f"{out}: step 2 of {url}/step-2" in done.stdout
         loaded = flowcheck.load(url, token_file=tmp_path / "word")
     flat = replica.parameters()
     tree = torch.load(out, weights_only=True)
@@ -204,11 +206,17 @@ def read_by_boto(store: Server, tmp_path: Path) -> Path:
     return store.folder("job", tmp_path / "read") / "step-2"
 
 
-def test_nothing_is_written_outside_the_folder_whatever_a_server_says(tmp_path: Path) -> None:
-    body = json.dumps(
-        {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
-    ).encode()
-    said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [(json.dumps(OUTSIDE), r"names '\.\./x', which is no file"), ("[" * 200_000, "answers 200")],
+)
+def test_nothing_is_written_outside_the_folder_whatever_a_server_says(
+    body: str, sentence: str, tmp_path: Path
+) -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body.encode())
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -221,7 +229,21 @@ def test_nothing_is_written_outside_the_folder_whatever_a_server_says(tmp_path: 
         thread = Thread(target=answer)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(StateError, match=r"names '\.\./x', which is no file"):
+        with pytest.raises(StateError, match=sentence):
             fetched(url, 1, tmp_path / "got")
         thread.join()
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_disk_without_room_is_told_before_anything_comes(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(total=1 << 30, free=100_000)
+    with served(kept) as url:
+        cutting = Cutting(url, 1 << 40)
+        with monkeypatch.context() as full, pytest.raises(StateError, match="100,000 are free"):
+            full.setattr(shutil, "disk_usage", lambda _: disk)
+            fetched(cutting.url, 2, tmp_path / "got")
+        assert cutting.passed < 20_000
+        assert sums(fetched(cutting.url, 2, tmp_path / "got")) == sums(kept / "step-2")
+        cutting.close()

@@ -71,6 +71,7 @@ def _whole(origin: Origin, step: int | str, into: Path, how: _How) -> Path:
         return final
     with naming(final), partial(into, offer.name, offer.listing) as part:
         how.moved(part.done_bytes, total)
+        part.refuse_full()
         _fetch(origin, offer, part, how)
         if _damaged(part):
             _fetch(origin, offer, part, how)

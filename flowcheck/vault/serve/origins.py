@@ -120,7 +120,7 @@ class HttpOrigin:
         """The JSON of an answer. Raises for one that refuses."""
         try:
             told = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         said = told.get("error", "") if isinstance(told, dict) else ""
         if status in (401, 403):

@@ -57,6 +57,18 @@ class Partial:
             if (number, chunk) not in self._done
         ]
 
+    def refuse_full(self) -> None:
+        """Raises StateError where what is to come has no room on this disk."""
+        held = (os.fstat(descriptor).st_blocks * 512 for descriptor in self._open)  # stat(2)
+        sizes = (file.size_bytes for file in self.listing.files)
+        lacking = sum(max(0, size - here) for size, here in zip(sizes, held, strict=True))
+        disk = shutil.disk_usage(self.folder)
+        if disk.total and lacking > disk.free:
+            raise StateError(
+                f"{self.folder}: {lacking:,} bytes are still to come, and {disk.free:,} are free "
+                "there: make room, or fetch to another disk"
+            )
+
     def size(self, chunk: Chunk) -> int:
         file = self.listing.files[chunk[0]]
         return min(CHUNK_BYTES, file.size_bytes - chunk[1] * CHUNK_BYTES)
