@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from rich.markup import escape
 
-from flowcheck.stages.anchoring import AnchorLine
+from flowcheck.stages.anchors import AnchorLine
 from flowcheck.stages.rundir import RunDir
 
 SHOWN = 3

@@ -20,6 +20,7 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.files.tensorfile import writing
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.anchors import AnchorLine
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.incarnation import Incarnation, incarnation_of
@@ -48,18 +49,6 @@ BEFORE = "is of step {}, and what is followed of the job began with step {}"
 WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
 SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
 TOGETHER = "the other rings' norms of the steps since are not kept (clip_together)"
-
-
-class AnchorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of anchors.jsonl."""
-
-    step: int
-    file: str
-    request: str
-    """Tells it apart from others of the same step."""
-    at: int
-    """The replica's step then."""
-    refused: str = ""
 
 
 def write_anchor(
