@@ -15,6 +15,7 @@ struct target {
 	struct fc_generation *generation;
 	uint8_t *data;
 	uint64_t *coverage;
+	uint64_t units; /* of the gradient; behind them lies what no step waits for */
 	uint32_t shift; /* log2 of the bytes of a unit */
 };
 
@@ -62,7 +63,12 @@ static void cover(const struct target *t, uint64_t from, uint64_t stop)
 {
 	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
 		fc_set(t->x, &t->coverage[word], t->coverage[word] | mask_of(from, stop, word));
-	fc_set(t->x, &t->generation->covered_units, t->generation->covered_units + stop - from);
+	uint64_t *sum = &t->generation->covered_units;
+	if (from >= t->units) {
+		fc_copy_fence(); /* pairs with fc_shard_held() */
+		sum = &t->generation->held_units;
+	}
+	fc_set(t->x, sum, *sum + stop - from);
 	t->x->counters->placed_bytes += (stop - from) << t->shift;
 }
 
@@ -78,7 +84,9 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 		t->x->counters->duplicate_bytes += size;
 	} else {
 		t->x->counters->conflict_bytes += size;
-		fc_set(t->x, &t->generation->conflict_bytes, t->generation->conflict_bytes + size);
+		uint64_t *sum = unit < t->units ? &t->generation->conflict_bytes
+						: &t->generation->held_conflict_bytes;
+		fc_set(t->x, sum, *sum + size);
 	}
 }
 
@@ -160,13 +168,17 @@ int fc_place_generation(const struct fc_extractor *x, uint64_t step)
 	return -1;
 }
 
-void fc_place_conflict(struct fc_extractor *x, uint64_t step, uint64_t bytes)
+void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
+		       uint64_t bytes)
 {
 	const int generation = fc_place_generation(x, step);
 
 	if (generation < 0 || !bytes)
 		return;
-	uint64_t *sum = &x->shard->header->generations[generation].conflict_bytes;
+	struct fc_generation *g = &x->shard->header->generations[generation];
+	const bool held = send->segments && x->staging->segments[send->first_segment].dst_byte >=
+						    x->shard->header->gradient_bytes;
+	uint64_t *sum = held ? &g->held_conflict_bytes : &g->conflict_bytes;
 	fc_set(x, sum, *sum + bytes);
 }
 
@@ -278,6 +290,7 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		.generation = &x->shard->header->generations[generation],
 		.data = fc_shard_data(x->shard, (uint32_t)generation),
 		.coverage = fc_shard_coverage(x->shard, (uint32_t)generation),
+		.units = x->shard->units,
 		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
 	};
 	x->counters->placed_packets++;

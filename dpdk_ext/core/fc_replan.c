@@ -19,13 +19,15 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 				      : send->wire_bytes;
 	const uint64_t unit = x->shard->header->unit_bytes;
 	const uint64_t gradient = x->shard->header->gradient_bytes;
+	const uint64_t held = x->shard->header->held_bytes;
 	uint64_t end = 0;
 
 	for (uint32_t i = 0; i < send->segments; i++) {
 		const struct fc_segment *s = &segments[send->first_segment + i];
 		if (s->data_byte < end || s->data_byte % unit || s->data_bytes % unit ||
-		    s->dst_byte % unit || s->dst_byte > gradient ||
-		    s->data_bytes > gradient - s->dst_byte)
+		    s->dst_byte % unit || s->dst_byte > gradient + held ||
+		    s->data_bytes > gradient + held - s->dst_byte ||
+		    (s->dst_byte < gradient && s->data_bytes > gradient - s->dst_byte))
 			return fc_fail(EINVAL,
 				       "segment %u of a send lies outside the gradient, "
 				       "between elements or out of order",
@@ -264,7 +266,8 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	fc_change_begin(x);
 	fc_home_note(x, &m, &d);
 	if (d.kind == FC_HOME_SHARD) {
-		fc_place_conflict(x, d.step, r->conflict_stop - r->conflict_from);
+		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
+				  r->conflict_stop - r->conflict_from);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
 		move_packets(x, r, &d);
 	}

@@ -26,18 +26,19 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple)
 	return (bytes + multiple - 1) / multiple * multiple;
 }
 
-static struct layout layout_for(uint64_t gradient_bytes, uint32_t unit_bytes)
+/* bytes: of a gradient and what lies behind it */
+static struct layout layout_for(uint64_t bytes, uint32_t unit_bytes)
 {
 	struct layout at;
 
-	at.coverage_bytes = round_up(gradient_bytes / unit_bytes, 512) / 8;
+	at.coverage_bytes = round_up(bytes / unit_bytes, 512) / 8;
 	at.data = round_up(COVERAGE_AT + FC_GENERATIONS * at.coverage_bytes, FC_HUGE_PAGE_BYTES);
-	at.data_bytes = round_up(gradient_bytes, FC_HUGE_PAGE_BYTES);
+	at.data_bytes = round_up(bytes, FC_HUGE_PAGE_BYTES);
 	at.end = at.data + FC_GENERATIONS * at.data_bytes;
 	return at;
 }
 
-static int check_geometry(uint64_t gradient_bytes, uint32_t unit_bytes)
+static int check_geometry(uint64_t gradient_bytes, uint64_t held_bytes, uint32_t unit_bytes)
 {
 	if (unit_bytes != 2 && unit_bytes != 4 && unit_bytes != 8)
 		return fc_fail(EINVAL, "elements of %u bytes: must be 2, 4 or 8", unit_bytes);
@@ -45,6 +46,10 @@ static int check_geometry(uint64_t gradient_bytes, uint32_t unit_bytes)
 	    gradient_bytes > GRADIENT_BYTES_MAX)
 		return fc_fail(EINVAL, "a gradient of %llu bytes in elements of %u: not possible",
 			       (unsigned long long)gradient_bytes, unit_bytes);
+	if (held_bytes % unit_bytes || held_bytes > GRADIENT_BYTES_MAX)
+		return fc_fail(EINVAL,
+			       "%llu bytes behind a gradient in elements of %u: not possible",
+			       (unsigned long long)held_bytes, unit_bytes);
 	return 0;
 }
 
@@ -54,14 +59,14 @@ static void attach(struct fc_shard *shard)
 	shard->units = shard->header->gradient_bytes / shard->header->unit_bytes;
 }
 
-int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_bytes,
-		    struct fc_shard *out)
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_bytes,
+		    uint32_t unit_bytes, struct fc_shard *out)
 {
 	memset(out, 0, sizeof *out);
-	int code = check_geometry(gradient_bytes, unit_bytes);
+	int code = check_geometry(gradient_bytes, held_bytes, unit_bytes);
 	if (code < 0)
 		return code;
-	const struct layout at = layout_for(gradient_bytes, unit_bytes);
+	const struct layout at = layout_for(gradient_bytes + held_bytes, unit_bytes);
 	code = fc_map_create(path, at.end, &out->map);
 	if (code < 0)
 		return code;
@@ -69,6 +74,7 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_byt
 	header->layout_version = FC_SHARD_VERSION;
 	header->unit_bytes = unit_bytes;
 	header->gradient_bytes = gradient_bytes;
+	header->held_bytes = held_bytes;
 	header->file_bytes = out->map.bytes;
 	header->coverage_offset = COVERAGE_AT;
 	header->coverage_bytes = at.coverage_bytes;
@@ -89,10 +95,11 @@ static int check_header(const struct fc_shard_header *header, uint64_t mapped, c
 			       "%s has layout version %u, this program reads %u: "
 			       "stop all services and start them from one installation",
 			       path, header->layout_version, FC_SHARD_VERSION);
-	const int code = check_geometry(header->gradient_bytes, header->unit_bytes);
+	const uint64_t held = header->held_bytes;
+	const int code = check_geometry(header->gradient_bytes, held, header->unit_bytes);
 	if (code < 0)
 		return code;
-	const struct layout at = layout_for(header->gradient_bytes, header->unit_bytes);
+	const struct layout at = layout_for(header->gradient_bytes + held, header->unit_bytes);
 	if (header->file_bytes != mapped || at.end > mapped ||
 	    header->coverage_offset != COVERAGE_AT || header->coverage_bytes != at.coverage_bytes ||
 	    header->data_offset != at.data || header->data_bytes != at.data_bytes)
@@ -157,6 +164,16 @@ uint64_t fc_shard_settled(const struct fc_shard *shard)
 	return FC_LOAD_ACQUIRE(&shard->header->settled);
 }
 
+int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
+{
+	const struct fc_shard_header *header = shard->header;
+	const struct fc_generation *g = &header->generations[generation];
+
+	/* pairs with cover() in fc_place.c */
+	return FC_LOAD_ACQUIRE(&g->held_units) == header->held_bytes / header->unit_bytes &&
+	       !g->held_conflict_bytes;
+}
+
 void fc_shard_settle(struct fc_shard *shard)
 {
 	FC_STORE_RELEASE(&shard->header->settled, shard->header->settled + 1);
@@ -171,6 +188,8 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
 	g->conflict_bytes = 0;
+	g->held_units = 0;
+	g->held_conflict_bytes = 0;
 	g->begun++;
 	g->step = step;
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */

@@ -12,6 +12,8 @@
  *
  * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every
  * unit is there and stays until the step is applied. LOST: it never will be.
+ * Behind the gradient lies what else an iteration sends, `held_bytes`: no step waits
+ * for it, nor is any the worse where it lacks something.
  *
  * The frontier of a planned flow is the number of the first message that no mirror
  * point told yet; what comes after it waits. It is here since all rings share it. */
@@ -21,7 +23,7 @@
 #include "fc_shm.h"
 
 enum {
-	FC_SHARD_VERSION = 2,
+	FC_SHARD_VERSION = 3,
 	FC_GENERATIONS = 2,
 	FC_FRONTIERS = 8192, /* as many as there can be flows */
 };
@@ -39,7 +41,8 @@ struct fc_generation {
 	uint64_t covered_units;
 	uint64_t conflict_bytes; /* of which two copies differ: it cannot become COMPLETE */
 	uint64_t begun;          /* how often it was opened: another number, other bytes */
-	uint64_t spare[11];
+	uint64_t held_units, held_conflict_bytes; /* likewise, of what lies behind the gradient */
+	uint64_t spare[9];
 };
 
 struct fc_shard_header {
@@ -53,7 +56,8 @@ struct fc_shard_header {
 	/* Of the extractor: what the coverage told before this last grew can be read. Until then
 	 * the bytes may still be on their way past the caches. */
 	uint64_t settled;
-	uint8_t pad_identity[56];
+	uint64_t held_bytes; /* behind each gradient */
+	uint8_t pad_identity[48];
 	struct fc_generation generations[FC_GENERATIONS];
 	uint64_t applied_step; /* the updater's word; 0: none yet */
 	uint8_t pad_applied[120];
@@ -62,11 +66,11 @@ struct fc_shard_header {
 struct fc_shard {
 	struct fc_map map;
 	struct fc_shard_header *header;
-	uint64_t units;
+	uint64_t units; /* of the gradient */
 };
 
-int fc_shard_create(const char *path, uint64_t gradient_bytes, uint32_t unit_bytes,
-		    struct fc_shard *out);
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_bytes,
+		    uint32_t unit_bytes, struct fc_shard *out);
 /* Opens and checks magic, layout version and every size. */
 int fc_shard_open(const char *path, struct fc_shard *out);
 void fc_shard_close(struct fc_shard *shard);
@@ -78,6 +82,8 @@ uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which);
 uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation);
 uint64_t fc_shard_applied(const struct fc_shard *shard);
 uint64_t fc_shard_settled(const struct fc_shard *shard);
+/* All that lies behind the gradient is there, no two copies differ, and it can be read. */
+int fc_shard_held(const struct fc_shard *shard, uint32_t generation);
 
 /* Extractor: forgets what the generation held and opens it for `step`. */
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);

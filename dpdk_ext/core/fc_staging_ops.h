@@ -101,7 +101,8 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
 		     uint32_t payload_bytes);
 /* Copies of a message of `step` differ on so many bytes. */
-void fc_place_conflict(struct fc_extractor *x, uint64_t step, uint64_t bytes);
+void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
+		       uint64_t bytes);
 
 /* fc_home.c: the packet to where its message lives; false where the source must
  * wait for room. */

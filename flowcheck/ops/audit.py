@@ -100,7 +100,7 @@ def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
 def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
     """The replica's step of it. Raises StateError where that is not known."""
     found = _stepped_against(where, template, file)
-    return audit.and_rest(found, template, read_beside(where.replica))
+    return audit.and_rest(found, template, read_beside(where.replica, template.step))
 
 
 def _stepped_against(where: RunDir, template: Template, file: Path) -> audit.Audit:

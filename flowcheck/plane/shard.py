@@ -36,10 +36,14 @@ class Shard(Closing):
         self.handle = handle
 
     @classmethod
-    def create(cls, path: Path, *, gradient_bytes: int, unit_bytes: int = 4) -> Shard:
-        """A new shard; unit_bytes: of one element, 2, 4 or 8. Raises RingError."""
+    def create(
+        cls, path: Path, *, gradient_bytes: int, unit_bytes: int = 4, held_bytes: int = 0
+    ) -> Shard:
+        """A new shard; unit_bytes: of one element, 2, 4 or 8; held_bytes: behind a gradient, for
+        which no step waits. Raises RingError."""
         handle = ffi.new("struct fc_shard *")
-        code = lib.fc_shard_create(str(path).encode(), gradient_bytes, unit_bytes, handle)
+        name = str(path).encode()
+        code = lib.fc_shard_create(name, gradient_bytes, held_bytes, unit_bytes, handle)
         check(code, f"create shard {path.name}", RingError)
         return cls(path, handle)
 
@@ -53,6 +57,11 @@ class Shard(Closing):
     @property
     def gradient_bytes(self) -> int:
         return int(self.handle.header.gradient_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies behind each gradient."""
+        return int(self.handle.header.held_bytes)
 
     @property
     def unit_bytes(self) -> int:
@@ -97,6 +106,15 @@ class Shard(Closing):
         """[gradient_bytes], registration order; a view, valid until `close()`."""
         data = lib.fc_shard_data(self.handle, generation)
         return np.frombuffer(ffi.buffer(data, self.gradient_bytes), np.uint8)
+
+    def held(self, generation: int) -> NDArray[np.uint8] | None:
+        """[held_bytes] a copy of what lies behind the gradient; None: not all of it is there."""
+        begun, size = self.begun(generation), self.held_bytes
+        if not size or not lib.fc_shard_held(self.handle, generation):
+            return None
+        data = lib.fc_shard_data(self.handle, generation) + self.gradient_bytes
+        found = np.frombuffer(ffi.buffer(data, size), np.uint8).copy()
+        return found if self.begun(generation) == begun else None
 
     def missing(self, generation: int) -> tuple[Range, ...]:
         """Byte ranges of the gradient that are not there, ascending."""

@@ -170,5 +170,5 @@ def _in_place(replica: Replica) -> Snapshot:
         replica.description,
         replica.optimizer,
         dict(replica.sections()),
-        read_beside(replica.path),
+        read_beside(replica.path, replica.step),
     )

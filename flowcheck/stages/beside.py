@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.replica.kept.beside import beside_of, read_beside, write_beside
+from flowcheck.replica.kept.beside import beside_of, forget_sent, read_beside, write_beside
 from flowcheck.stages.model import names_fit
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
@@ -26,6 +26,7 @@ def keep_sent(run: RunDir, config: JobConfig, job: Job, sent: Path, *, step: int
     if not model.keys or not names_fit(job, config):
         return
     held = np.fromfile(sent, np.uint8) if sent.exists() else None
+    forget_sent(run.replica, step + 1)
     made = beside_of(model.everything, model.keys, held, job.still)
     if held is None and step:
         return  # nothing newer is known

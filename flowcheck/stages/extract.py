@@ -15,7 +15,7 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages import joining
 from flowcheck.stages.apart import Apart
-from flowcheck.stages.files import create_shard, open_staging
+from flowcheck.stages.files import open_staging, shard_for
 from flowcheck.stages.followed import Followed
 from flowcheck.stages.incarnation import await_first_base
 from flowcheck.stages.learner import Learner
@@ -79,7 +79,7 @@ class ExtractService:
         """Follows a learned job. fresh: it was learned just now."""
         for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
             extractor.call(names)
-        shard = shard or create_shard(self._run, job)
+        shard, job = shard_for(self._run, job, shard)
         for extractor in self._extractors:
             extractor.use_shard(shard)
         self._followed = Followed(

@@ -12,7 +12,9 @@ from flowcheck.replica.replica import Replica
 from flowcheck.stages.ahead import Ahead
 from flowcheck.stages.anchoring import Anchors
 from flowcheck.stages.base import Waiting
+from flowcheck.stages.buffers import Buffers
 from flowcheck.stages.gathered import taken, whole
+from flowcheck.stages.incarnation import Incarnation
 from flowcheck.stages.records import Records
 from flowcheck.stages.used import Map, Used
 
@@ -29,6 +31,7 @@ class Opened:
     placing: Placing | None  # of sharded training
     ahead: Ahead
     anchors: Anchors
+    buffers: Buffers
 
     def taken(self, generation: int) -> tuple[np.ndarray, Used]:
         """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
@@ -39,6 +42,11 @@ class Opened:
     def whole(self, step: int) -> int | None:
         """The generation that holds all of `step`; of sharded training, all that ever comes."""
         return whole(self.shard, step, gathered=self.placing is not None)
+
+    def iteration(self, followed: Incarnation, each: int) -> int | None:
+        """The shard's number of the iteration that ended the replica's step; None: it waits. each:
+        iterations per step."""
+        return None if followed.step is None else followed.iteration_of(self.replica.step, each)
 
     def close(self) -> None:
         self.waiting.close()

@@ -19,6 +19,7 @@ from flowcheck.replica.warm import load_torch
 from flowcheck.stages.ahead import Ahead
 from flowcheck.stages.anchoring import Anchors
 from flowcheck.stages.base import Waiting
+from flowcheck.stages.buffers import Buffers
 from flowcheck.stages.incarnation import Incarnation, await_first_base, incarnation_of
 from flowcheck.stages.judge import Judge
 from flowcheck.stages.links import Links
@@ -77,20 +78,15 @@ class UpdateService:
         alone, behind = placing is None and not known.leaves_out, int(bool(self._config.together))
         ahead = Ahead(replica, shard, alone=alone, earlier_steps=behind)
         anchors = Anchors(run, self._config, shard, self._each)
-        self._open = Opened(replica, shard, records, waiting, known, placing, ahead, anchors)
+        buffers = Buffers(run, job, replica, shard, self._each)
+        given = waiting, known, placing, ahead, anchors, buffers
+        self._open = Opened(replica, shard, records, *given)
         self._finish_interrupted(self._open)
         return self._open
 
-    def _iteration(self, o: Opened) -> int | None:
-        """The shard's number of the iteration that ended the replica's step; None: it waits."""
-        followed = incarnation_of(self._run)
-        if followed.step is None:
-            return None
-        return followed.iteration_of(o.replica.step, self._each)
-
     def _finish_interrupted(self, o: Opened) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
-        iteration, last = self._iteration(o), o.records.last_step()
+        iteration, last = o.iteration(incarnation_of(self._run), self._each), o.records.last_step()
         if iteration is None:
             return
         generation = o.whole(iteration)
@@ -116,6 +112,7 @@ class UpdateService:
         if self._run.anchor.exists():
             return self._take_anchor(o)
         followed = incarnation_of(self._run)
+        o.buffers.look(followed)
         iteration = o.shard.applied_step + 1
         generation = o.whole(iteration)
         if followed.step is None or o.waiting.used:
@@ -157,7 +154,7 @@ class UpdateService:
         self, o: Opened, followed: Incarnation, iteration: int, generation: int | None
     ) -> int:
         """Logs what is whole; with a base, takes what was logged, before more than finds room."""
-        at = self._iteration(o)
+        at = o.iteration(incarnation_of(self._run), self._each)
         if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (iteration - followed.iterations) % self._each == 0:
                 own, any_base = o.shard.gradient(generation), followed.step is None and o.map.joined
@@ -233,7 +230,7 @@ class UpdateService:
         o = self._open
         if o is None:
             return True
-        at = self._iteration(o)
+        at = o.iteration(incarnation_of(self._run), self._each)
         replaying = at is not None and (
             o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
         )

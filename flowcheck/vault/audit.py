@@ -108,7 +108,7 @@ def and_rest(found: Audit, template: Template, beside: Beside) -> Audit:
     for name in template.others:
         plain = name.removeprefix("module.")
         own = dict(beside.keys).get(plain, plain)
-        if own in beside.tensors and (own in fixed or beside.step == template.step):
+        if own in beside.tensors and (own in fixed or beside.step_of(own) == template.step):
             pairs.append((name, template.model[name], beside.tensors[own]))
     differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     held = {name for name, _, _ in pairs}

@@ -64,7 +64,9 @@ def fill(
         replaced.append(_fill_optimizer(template, snapshot))
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
     replaced += fill_beside(template, snapshot)
-    buffers = _buffers(template, snapshot)
+    sent = _fill_buffers(template, snapshot)
+    replaced += [f"{sent} buffers of the model"] if sent else []
+    buffers = _buffers(template, snapshot) - sent
     kept = [f"{buffers} buffers of the model"] if buffers else []
     for scheduler in template.schedulers:
         fill_scheduler(scheduler, template, snapshot, rate, settings)
@@ -88,6 +90,18 @@ def _buffers(template: Template, snapshot: Snapshot) -> int:
     beside = snapshot.beside
     frozen = {key for key, name in beside.keys if name in beside.frozen}
     return sum(name.removeprefix("module.") not in frozen for name in template.others)
+
+
+def _fill_buffers(template: Template, snapshot: Snapshot) -> int:
+    """How many of them a forward sent as they were after this very step."""
+    beside, filled = snapshot.beside, 0
+    for name in template.others if beside.sent == snapshot.step else ():
+        plain, own = name.removeprefix("module."), template.model[name]
+        known = dict(beside.keys).get(plain, plain)
+        if known in beside.followed and own.shape == beside.tensors[known].shape:
+            own.copy_(beside.tensors[known])
+            filled += 1
+    return filled
 
 
 def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:

@@ -69,6 +69,19 @@ class BucketLayout:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """One run of bytes behind the flat gradient."""
+
+    place: int
+    size_bytes: int
+
+    def pieces(self, start_byte: int, size_bytes: int) -> list[Piece]:
+        """As `BucketLayout.pieces`; a line's slack at the end belongs nowhere."""
+        size_bytes = min(start_byte + size_bytes, self.size_bytes) - start_byte
+        return [Piece(start_byte, self.place + start_byte, size_bytes)] if size_bytes > 0 else []
+
+
 def assign_buckets(
     sizes_bytes: Sequence[int],
     caps_bytes: Sequence[int],

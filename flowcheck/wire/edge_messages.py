@@ -37,6 +37,8 @@ class EdgeMessage:
     data_bytes: int
     bucket: int
     skip_lines: int = 0
+    held: int | None = None
+    """Of `Job.held` instead of a bucket."""
 
 
 def iteration_sizes(
@@ -97,7 +99,8 @@ def _pieces(message: EdgeMessage, count: int) -> Iterator[EdgeMessage]:
 def _op_messages(
     job: Job, communicator: Communicator, edge: Edge, op: Op
 ) -> Iterator[tuple[int, EdgeMessage]]:
-    done = SendKind.FINAL if op.role is Role.BUCKET else SendKind.IGNORED
+    placed = op.role is Role.BUCKET or op.held is not None
+    done = SendKind.FINAL if placed else SendKind.IGNORED
     if op.kind is None:
         for part in op.messages:
             yield (
@@ -135,6 +138,12 @@ def _op_messages(
             yield (
                 channel,
                 EdgeMessage(
-                    send.wire_bytes, op.protocol, kind, send.start_byte, send.data_bytes, op.bucket
+                    send.wire_bytes,
+                    op.protocol,
+                    kind,
+                    send.start_byte,
+                    send.data_bytes,
+                    op.bucket,
+                    held=op.held,
                 ),
             )

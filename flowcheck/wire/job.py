@@ -80,7 +80,17 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     """Ring index; broadcasts only."""
     tree: bool = False
     """An all-reduce by NCCL's trees."""
+    held: int | None = None
+    """Which of `Job.held` an ignored broadcast sends; None: none of them."""
     messages: tuple[PointToPoint, ...] = ()
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Buffers that every forward broadcasts together, as they are after the iteration before."""
+
+    numbers: tuple[int, ...]
+    """Among the stated model's buffers."""
+    nbytes: int
 
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +184,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that no rank ever uses, by the one map of a static graph."""
     still: tuple[int, ...] = ()
     """Buffers, by their number among the stated model's, that no forward was seen to change."""
+    held: tuple[Held, ...] = ()
+    """Behind the gradients of an iteration, in this order."""
     evidence: tuple[str, ...] = ()
     """What was read, one sentence each."""
     assumed: tuple[str, ...] = ()
@@ -197,6 +209,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of all gradients as they are reduced, flat in registration order, and of the map
         behind them."""
         return sum(parameter.nbytes for parameter in self.reduced)
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies behind the gradients; no step waits for it."""
+        return sum(held.nbytes for held in self.held)
 
     @property
     def amid(self) -> bool:

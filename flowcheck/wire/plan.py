@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.buckets import BucketLayout
+from flowcheck.wire.buckets import Behind, BucketLayout
 from flowcheck.wire.edge_messages import EdgeMessage, SendKind, edge_messages
 from flowcheck.wire.job import Job
 from flowcheck.wire.schedule import Protocol
@@ -82,6 +83,8 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
     """One plan per mirrored flow of the job's edges, in edge, channel and turn order."""
     first = [BucketLayout(job.reduced, bucket) for bucket in job.first_buckets]
     later = [BucketLayout(job.reduced, bucket) for bucket in job.buckets]
+    places = accumulate((held.nbytes for held in job.held), initial=job.gradient_bytes)
+    held = [Behind(place, one.nbytes) for place, one in zip(places, job.held, strict=False)]
     plans: list[FlowPlan] = []
     connections = 0
     for edge in job.edges:
@@ -95,8 +98,8 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
                 continue
             codes = PROTOCOL_CODE | ({Protocol.LL128: LINEAR_CODE} if job.linear else {})
             tables = (
-                _table(before[channel], first, codes),
-                _table(repeated[channel], later, codes),
+                _table(before[channel], first, held, codes),
+                _table(repeated[channel], later, held, codes),
             )
             for phase, flow in enumerate(turns):
                 plans.append(
@@ -118,14 +121,18 @@ def compile_flow_plans(job: Job) -> tuple[FlowPlan, ...]:
 
 
 def _table(
-    messages: Sequence[EdgeMessage], layouts: Sequence[BucketLayout], codes: Mapping[Protocol, int]
+    messages: Sequence[EdgeMessage],
+    layouts: Sequence[BucketLayout],
+    held: Sequence[Behind],
+    codes: Mapping[Protocol, int],
 ) -> Table:
     sends: list[tuple[int, int, int, int, int, int, int]] = []
     segments: list[tuple[int, int, int]] = []
     for message in messages:
         first = len(segments)
         if message.kind is SendKind.FINAL and message.data_bytes:
-            for piece in layouts[message.bucket].pieces(message.start_byte, message.data_bytes):
+            behind = layouts[message.bucket] if message.held is None else held[message.held]
+            for piece in behind.pieces(message.start_byte, message.data_bytes):
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
         code = codes[message.protocol]

@@ -1,13 +1,15 @@
 """What a module holds beside the parameters that take steps: frozen ones, buffers, and the keys of
 its state_dict, under several of which a tied weight stands.
 
-They do not change with steps, so they lie once, in a file beside the replica's versions.
+Most do not change with steps, and lie once, in a file beside the replica's versions. Buffers that a
+forward sends lie in one more for each of the last steps.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from flowcheck.errors import StateError
 from flowcheck.replica.files.tensorfile import read_tensors, writing
 from flowcheck.whole import growing
 from flowcheck.wire.stated import Tensor
@@ -40,6 +43,10 @@ class Beside:
     """Of these by name, as far as they are known."""
     step: int = 0
     """After which the tensors were so: buffers may have changed since, frozen parameters do not."""
+    sent: int | None = None
+    """The step of `followed`, a later one; None: these are no later than all others."""
+    followed: tuple[str, ...] = ()
+    """Buffers that a forward sent."""
 
     def state_dict(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The module's, as far as it is known. parameters: those that take steps, by name."""
@@ -65,7 +72,11 @@ class Beside:
         """{buffer: the step it is of}, where that is another one than `step`."""
         moving = (name for name in self.kept if name not in self.still)
         known = (name for name in moving if name in self.tensors)
-        return {name: self.step for name in known if self.step != step}
+        return {name: of for name in known if (of := self.step_of(name)) != step}
+
+    def step_of(self, name: str) -> int:
+        """That a buffer is of."""
+        return self.step if self.sent is None or name not in self.followed else self.sent
 
 
 NOTHING = Beside()
@@ -110,14 +121,45 @@ def write_beside(replica: Path, beside: Beside) -> None:
         save_file({n: t.contiguous() for n, t in beside.tensors.items()}, place, metadata=told)
 
 
-def read_beside(replica: Path) -> Beside:
-    """Of the replica at that path; NOTHING where no model was stated."""
+def read_beside(replica: Path, step: int | None = None) -> Beside:
+    """Of the replica at that path; NOTHING where no model was stated. step: with the newest buffers
+    that were sent of it, or of a step before."""
     path = _path(replica)
     if not path.exists():
         return NOTHING
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()[""])
-    return replace(from_plain(told), tensors=read_tensors(path))
+    beside = replace(from_plain(told), tensors=read_tensors(path))
+    for of, own in _sent(replica) if step is not None else ():
+        if beside.step < of <= (step or 0):
+            with suppress(StateError):  # gone meanwhile
+                later = read_tensors(own)
+                tensors = {**beside.tensors, **later}
+                return replace(beside, tensors=tensors, sent=of, followed=tuple(later))
+    return beside
+
+
+def write_sent(replica: Path, step: int, tensors: Mapping[str, torch.Tensor], first: int) -> None:
+    """Buffers as they were after `step`; those of steps before `first` go."""
+    path = _path(replica, step)
+    with writing(path), growing(path, durable=False) as place:
+        save_file(dict(tensors), place)
+    for of, own in _sent(replica):
+        if of < first:
+            own.unlink(missing_ok=True)
+
+
+def forget_sent(replica: Path, step: int) -> None:
+    """What was written of `step` and later ones is of another past."""
+    for of, own in _sent(replica):
+        if of >= step:
+            own.unlink(missing_ok=True)
+
+
+def _sent(replica: Path) -> Iterator[tuple[int, Path]]:
+    """(step, file), the newest first."""
+    found = ((own.suffix[1:], own) for own in replica.parent.glob(f"{_path(replica).name}.*"))
+    yield from sorted(((int(of), own) for of, own in found if of.isdecimal()), reverse=True)
 
 
 def to_plain(beside: Beside) -> dict[str, object]:
@@ -129,6 +171,8 @@ def to_plain(beside: Beside) -> dict[str, object]:
         "buffers": list(beside.buffers),
         "still": list(beside.still),
         "step": beside.step,
+        "sent": beside.sent,
+        "followed": list(beside.followed),
     }
 
 
@@ -139,7 +183,11 @@ def from_plain(told: Mapping[str, object]) -> Beside:
     pairs = tuple((str(key), str(name)) for key, name in keys)
     kinds = ("registered", "frozen", "buffers", "still")
     registered, frozen, buffers, still = (_names(told[kind]) for kind in kinds)
-    return Beside(pairs, registered, frozen, buffers, still, step=step)
+    sent, followed = told.get("sent"), _names(told.get("followed", []))
+    assert sent is None or isinstance(sent, int)
+    return Beside(
+        pairs, registered, frozen, buffers, still, step=step, sent=sent, followed=followed
+    )
 
 
 def _names(told: object) -> tuple[str, ...]:
@@ -147,5 +195,7 @@ def _names(told: object) -> tuple[str, ...]:
     return tuple(map(str, told))
 
 
-def _path(replica: Path) -> Path:
-    return replica.with_name(replica.name + SUFFIX)
+def _path(replica: Path, step: int | None = None) -> Path:
+    """The file; step: that of the buffers which were sent of it."""
+    name = replica.name + SUFFIX
+    return replica.with_name(name if step is None else f"{name}.{step}")

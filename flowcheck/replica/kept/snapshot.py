@@ -84,7 +84,8 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
         commit, description, sections = read_copy(path, step)
         _check_made_with(path, commit, optimizer)
         if _has_its_digest(commit, description, sections):
-            return _assembled(commit, description, optimizer, sections, read_beside(path))
+            beside = read_beside(path, commit.step)
+            return _assembled(commit, description, optimizer, sections, beside)
     raise StateError(
         f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest; "
         "where replica.keep_bytes has room for one more version, a step stays while it is read"
@@ -107,7 +108,7 @@ def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Ite
                 raise StateError(
                     f"{path}: the bytes of step {found.commit.step} do not have their digest"
                 )
-            beside = read_beside(path)
+            beside = read_beside(path, found.commit.step)
             yield in_place(found.commit, found.description, optimizer, found.sections, beside)
             if not found.still:
                 raise StateError(

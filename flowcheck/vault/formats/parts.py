@@ -156,7 +156,8 @@ def _other(given: Given, name: str, value: torch.Tensor, step: int) -> tuple[tor
         return value, step
     if own in beside.frozen:
         return known, given.step
-    return (known, beside.step) if beside.step >= step else (value, step)
+    of = beside.step_of(dict(beside.keys).get(own, own))
+    return (known, of) if of >= step else (value, step)
 
 
 def _untold(beside: Beside, older: Mapping[str, int]) -> tuple[str, ...]:

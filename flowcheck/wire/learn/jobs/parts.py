@@ -11,6 +11,7 @@ from flowcheck.wire.job import Job
 from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.causes import FROZEN
+from flowcheck.wire.learn.jobs.held import with_held
 from flowcheck.wire.learn.jobs.job import NO_START, learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
@@ -125,6 +126,9 @@ def settled(
         job = msgspec.structs.replace(job, still=weights.still, assumed=(*job.assumed, rests_on))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
+    if job is not None:
+        every = [c.habits for c in communicators]
+        job = with_held(job, next((h for h in every if h.types is not None), every[0]))
     if job is not None and asked.release is not None:
         sentence = (STATED if asked.rules == (asked.release,) else CONTRADICTED).format(
             asked.release

@@ -1,0 +1,84 @@
+"""Which broadcasts of an iteration are the stated model's buffers, by their sizes.
+
+torch/nn/parallel/distributed.py (_sync_buffers, broadcast_buffers=True): each forward behind a
+synchronised backward broadcasts all buffers of rank 0, as the iteration before left them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.wire import ddp
+from flowcheck.wire.edge_messages import edge_messages, op_sizes
+from flowcheck.wire.job import Held, Job, Op, Role
+from flowcheck.wire.learn.jobs.basis import BUFFERS_STAY
+from flowcheck.wire.learn.trainer.habits import Habits
+from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind
+
+FOLLOWED = (
+    "what every forward broadcasts are the stated model's buffers, like BatchNorm's running "
+    "statistics, by their sizes: those of a step come with the forward behind it"
+)
+
+
+def with_held(job: Job, habits: Habits) -> Job:
+    """The job with the buffers that its iterations send behind the gradients; as it is where they
+    are not stated, or another place fits their broadcasts as well. Of elements smaller than any
+    gradient's, those whose bytes do not fill such elements are left out."""
+    job = without_held(job)
+    sent = habits.types.sent if habits.types is not None else ()
+    wires = [tensor.wire for tensor in sent if tensor.buffer]
+    pieces = ddp.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
+    begins = _begins(job.each, [size for _, size in pieces])
+    if not wires or len(begins) != 1:
+        return job
+    each, held = list(job.each), list[Held]()
+    for place, (numbers, size) in enumerate(pieces, begins[0]):
+        own = msgspec.structs.replace(each[place], work_bytes=size, held=len(held))
+        if _fits(job, each[place], own):
+            each[place] = own
+            held.append(Held(numbers=numbers, nbytes=size))
+    if len(held) < len(pieces):
+        return job if not held else _of(job, each, held, job.assumed)
+    assumed = (FOLLOWED if one == BUFFERS_STAY else one for one in job.assumed)
+    return _of(job, each, held, tuple(assumed))
+
+
+def without_held(job: Job) -> Job:
+    """The same with nothing behind its gradients."""
+    each = tuple(msgspec.structs.replace(op, held=None) for op in job.each)
+    return msgspec.structs.replace(job, each=each, held=())
+
+
+def _of(job: Job, each: Sequence[Op], held: Sequence[Held], assumed: tuple[str, ...]) -> Job:
+    return msgspec.structs.replace(job, each=tuple(each), held=tuple(held), assumed=assumed)
+
+
+def _begins(each: Sequence[Op], sizes: Sequence[int]) -> list[int]:
+    """Where broadcasts of these sizes, line slack aside, follow each other before the gradients."""
+    buckets = (place for place, op in enumerate(each) if op.role is Role.BUCKET)
+    stop = next(buckets, 0) - len(sizes)
+    return [
+        start
+        for start in range(stop + 1)
+        if all(_as_large(op, size) for op, size in zip(each[start:], sizes, strict=False))
+    ]
+
+
+def _as_large(op: Op, size: int) -> bool:
+    slack = max(GRAIN_BYTES[op.protocol], LL_LINE_DATA_BYTES)
+    return op.kind is Kind.BROADCAST and not op.communicator and 0 <= op.work_bytes - size < slack
+
+
+def _fits(job: Job, seen: Op, own: Op) -> bool:
+    """Sends of just its size were seen, which begin and end with elements of a gradient."""
+    unit = min(parameter.element_bytes for parameter in job.reduced)
+    for edge in (edge for edge in job.edges if edge.communicator == own.communicator):
+        if op_sizes(job, edge, seen) != op_sizes(job, edge, own):
+            return False
+        sent = (one for channel in edge_messages(job, edge, (own,)) for one in channel)
+        if any(one.start_byte % unit for one in sent):
+            return False
+    return own.work_bytes % unit == 0
