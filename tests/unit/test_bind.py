@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.kernel import PCI, Kernel, put
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.node import refusal, verbs, vfio
+from flowcheck.ops.node.sysfs import Sysfs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NIC, OTHER = "0000:3b:00.0", "0000:3b:00.1"
@@ -197,3 +198,10 @@ def test_the_scripts_say_that_a_root_is_made_up(kernel: Kernel) -> None:
     )  # fmt: skip
     assert "made-up root" in done.stdout
     assert f"{NIC}  ice, cap0, IOMMU group 7 of 1" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes there")
+def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
+    """The kernel looks for such a device and says that there is none: nothing changes."""
+    with pytest.raises(StateError, match=r"drivers_probe does not take .*(No such|Read-only)"):
+        Sysfs(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")

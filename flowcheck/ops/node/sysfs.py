@@ -67,9 +67,13 @@ class Sysfs:
 
     def _write(self, name: str, value: str) -> None:
         try:
-            # One write(2): the kernel takes each as a whole. A line end stands for nothing.
-            with self.path(name).open("r+b", buffering=0) as file:
-                file.write((value or "\n").encode())
+            # To write alone: bind and its like refuse to be opened for reading, also by root. One
+            # write(2), for the kernel takes each as a whole; a line end stands for nothing.
+            file = os.open(self.path(name), os.O_WRONLY | os.O_TRUNC)
+            try:
+                os.write(file, (value or "\n").encode())
+            finally:
+                os.close(file)
         except OSError as error:
             raise StateError(f"/{name} does not take {value!r}: {error.strerror}") from error
 
