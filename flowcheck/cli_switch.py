@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -21,6 +22,8 @@ sends. Mirror `rx` of two neighbours of the ring.
 * `flowcheck switch list` - which switches, how a port is written, what is known of each
 
 * `flowcheck switch render --os eos --source Ethernet1/1 --monitor Ethernet32/1` - what to paste
+* `flowcheck switch check --os eos --source Ethernet1/1 --monitor Ethernet32/1 --source-gbps 100
+  --monitor-gbps 100` - whether its copies fit
 """,
 )
 
@@ -105,3 +108,58 @@ def render(
         print(json.dumps(told | {"lines": msgspec.to_builtins(lines)}, indent=2))
         return
     show.printed(platform, request, lines, wanted, bare=bare)
+
+
+@app.command()
+def check(
+    os: Os,
+    source: Sources,
+    source_gbps: Annotated[float, typer.Option(help="Line rate of a watched port, Gb/s.")],
+    monitor_gbps: Annotated[
+        float, typer.Option(help="Line rate of the monitor port, or of the tunnel's route, Gb/s.")
+    ],
+    monitor: Monitor = None,
+    erspan: Erspan = None,
+    session: SessionId = None,
+    bridge: Bridge = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="TOML: a [[session]] with session, sources, monitor for each there is."),
+    ] = None,
+    measured_gbps: Annotated[
+        float | None, typer.Option(help="The job's mean, one direction of one port, Gb/s.")
+    ] = None,
+    gradient_bytes: Annotated[
+        int | None, typer.Option(help="Or its gradient, with --members and --step-s.")
+    ] = None,
+    members: Annotated[int | None, typer.Option(help="Of the ring.")] = None,
+    step_s: Annotated[float | None, typer.Option(help="Seconds a step.")] = None,
+    protocol: Annotated[str, typer.Option(help="NCCL's: simple, ll or ll128.")] = "simple",
+    roce_mtu: Annotated[int, typer.Option(help="Payload of a RoCE frame, bytes.")] = 4096,
+    path_mtu: Annotated[
+        int | None, typer.Option(help="Smallest IP MTU on a tunnel's route, bytes.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell whether a mirror session can work before it is made: a line for each rule.
+
+    Line rates decide, because an all-reduce runs in bursts at line rate; figures of the job turn a
+    refusal into a warning at most. Exit code 0: nothing is refused; 1: something is, and why.
+    """
+    from flowcheck.ops.switch import asked, platforms, show
+    from flowcheck.ops.switch import check as held
+
+    platform = platforms.named(os)
+    request = asked.asked(
+        platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
+    )
+    figures = held.figures(measured_gbps, gradient_bytes, members, step_s, protocol)
+    speeds = held.speeds(source_gbps, monitor_gbps)
+    sizes = held.sizes(roce_mtu, path_mtu)
+    findings = held.check(platform, request, speeds, figures, sizes, state)
+    code = held.exit_code(findings)
+    if as_json:
+        print(json.dumps({"exit_code": code, "findings": msgspec.to_builtins(findings)}, indent=2))
+    else:
+        show.reported(findings)
+    raise typer.Exit(code)

@@ -265,3 +265,17 @@ def test_each_line_has_its_evidence_beside_it_and_never_inside() -> None:
     assert out == bare("onyx", "--source", "ethernet 1/1")
     assert "ever tried on a device" in err
     assert "from memory" in err
+
+
+def test_the_two_hooks_of_a_device_share_the_tables_of_u32() -> None:
+    """Linux counts u32's tables by qdisc, and both hooks are on clsact: the second has 801."""
+    code, out, _ = flowcheck(
+        *("switch", "render", "--bare", "--os", "tc", "--form", "u32", "--monitor", "eth32"),
+        *("--source", "eth1:both", "--source", "eth2:tx", "--part", "remove"),
+    )
+    assert code == 0
+    assert out.splitlines() == [
+        "tc filter del dev eth1 ingress protocol all pref 1 handle 800::1 u32",
+        "tc filter del dev eth1 egress protocol all pref 1 handle 801::1 u32",
+        "tc filter del dev eth2 egress protocol all pref 1 handle 800::1 u32",
+    ]

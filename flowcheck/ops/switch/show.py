@@ -12,7 +12,7 @@ from flowcheck.ops.switch.render import Line, Part
 from flowcheck.ops.switch.rules import Finding
 from flowcheck.ops.switch.session import Session
 
-UNTRIED = "None was ever tried on a device by us."
+UNTRIED = "None was ever tried on a switch by us."
 EVERY = (
     "Nothing else on the monitor port: no STP, LLDP, address or VLAN, and flow control and PFC "
     "off at both ends of it (a capture card that pauses the switch harms the training).",
@@ -29,25 +29,15 @@ NOTHING = "Nothing to do: what is configured is saved already, or cannot be."
 
 def listed() -> None:
     """A table of the platforms, on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("--os", "switches", "session", "a port", "SPAN", "ERSPAN", box=None)
-    for column in table.columns:
-        column.no_wrap = True
-    for name, platform in all_platforms().items():
-        numbers = "{}-{}".format(*platform.numbers) if platform.numbers else platform.identity
-        table.add_row(
-            name,
-            platform.title,
-            numbers,
-            platform.example,
-            platform.span,
-            platform.erspan or "-",
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print("; ".join(f"{key} = {what}" for key, what in EVIDENCE.items()), UNTRIED)
+    rows = [("--os", "system", "session", "a port", "SPAN", "ERSPAN")]
+    for name, one in all_platforms().items():
+        called = "{}-{}".format(*one.numbers) if one.numbers else one.identity
+        rows.append((name, one.title, called, one.example, one.span, one.erspan or "-"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(" ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip())
+    print("; ".join(f"{key} = {what}" for key, what in EVIDENCE.items()))
+    print(UNTRIED)
 
 
 def heading(platform: Platform, session: Session) -> list[str]:

@@ -1,0 +1,95 @@
+"""Every rule on a session that is asked for, before it is made."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch import rates, rules, state
+from flowcheck.ops.switch.platforms import Platform
+from flowcheck.ops.switch.rules import Finding, Verdict
+from flowcheck.ops.switch.session import Session
+
+ROCE_MTUS = (256, 512, 1024, 2048, 4096)
+"""Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes: payload of a RoCE frame, smallest IP MTU on a tunnel's route where it is known."""
+
+    roce_mtu: int
+    path_bytes: int | None
+
+
+def check(
+    platform: Platform,
+    session: Session,
+    speeds: rates.Speeds,
+    figures: rates.Figures | None,
+    sizes: Sizes,
+    held: Path | None,
+) -> list[Finding]:
+    """A finding for each rule. Raises ConfigError for a state file that is none."""
+    there = None if held is None else state.read(held)
+    found = rules.by_ports(platform, session)
+    if exit_code(found) == 0:
+        found += state.overlaps(platform, rules.planned(platform, session), there)
+    found += rates.speed(platform, session, speeds, figures, sizes.roce_mtu)
+    found.append(rates.truncation(platform))
+    fits = rates.path_mtu(platform, session, sizes.roce_mtu, sizes.path_bytes)
+    return [*found, fits] if fits else found
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """1 where something is refused."""
+    return int(any(found.verdict is Verdict.REFUSE for found in findings))
+
+
+def speeds(source_gbps: float, monitor_gbps: float) -> rates.Speeds:
+    """Raises ConfigError for a speed that is none."""
+    _above("--source-gbps", source_gbps)
+    _above("--monitor-gbps", monitor_gbps)
+    return rates.Speeds(source_gbps=source_gbps, monitor_gbps=monitor_gbps)
+
+
+def sizes(roce_mtu: int, path_bytes: int | None) -> Sizes:
+    """Raises ConfigError for a payload RoCE does not have."""
+    if roce_mtu not in ROCE_MTUS:
+        raise ConfigError("--roce-mtu", roce_mtu, f"is one of {', '.join(map(str, ROCE_MTUS))}")
+    return Sizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
+
+
+def figures(
+    measured_gbps: float | None,
+    gradient_bytes: int | None,
+    members: int | None,
+    step_s: float | None,
+    protocol: str,
+) -> rates.Figures | None:
+    """The job's figures, measured or by its ring's formula; None where none are stated.
+
+    Raises ConfigError where they are half stated.
+    """
+    if protocol not in rates.PADDING:
+        raise ConfigError("--protocol", protocol, f"is one of {', '.join(rates.PADDING)}")
+    if measured_gbps is not None:
+        _above("--measured-gbps", measured_gbps)
+        return rates.Figures(direction_gbps=measured_gbps, formula=f"{measured_gbps:g} measured")
+    if gradient_bytes is None and members is None and step_s is None:
+        return None
+    if gradient_bytes is None or members is None or step_s is None:
+        right = "--gradient-bytes, --members and --step-s belong together"
+        raise ConfigError("--gradient-bytes", gradient_bytes, right)
+    _above("--gradient-bytes", gradient_bytes)
+    _above("--step-s", step_s)
+    if members < 2:
+        raise ConfigError("--members", members, "a ring has 2 or more")
+    return rates.of_ring(gradient_bytes, members, step_s, protocol)
+
+
+def _above(key: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(key, value, "must be above 0")
