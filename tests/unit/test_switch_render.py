@@ -4,11 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from flowcheck.errors import ConfigError
 from flowcheck.ops.switch import asked, platforms
 from flowcheck.ops.switch.render import MARKED, Part, _environment, render
 from tests.unit.test_cli import flowcheck, refused
@@ -207,37 +204,6 @@ def test_the_nearest_system_is_named() -> None:
     assert "did you mean cumulus?" in refused(
         "switch", "render", "--os", "cumulos", "--source", "a"
     )
-
-
-@settings(max_examples=60, deadline=None)
-@given(os=st.sampled_from(EVERY), name=st.text(max_size=24))
-def test_no_port_name_ends_a_line_or_a_word(os: str, name: str) -> None:
-    """Whatever passes is made of letters, digits and the few marks ports have."""
-    _passes_only_as_one_port(os, name)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data(), st.sampled_from(EVERY))
-def test_a_port_with_something_behind_it_is_no_port(data: st.DataObject, os: str) -> None:
-    tail = data.draw(st.text(alphabet="\n\r\t\v;|&$`'\"\\<>(){}#! \x00\x85\u2028,", min_size=1))
-    with pytest.raises(ConfigError):
-        platforms.named(os).spelled(port(os, 1) + tail)
-
-
-@settings(max_examples=60, deadline=None)
-@given(os=st.sampled_from(EVERY), data=st.data())
-def test_what_a_platforms_own_pattern_makes_is_one_port(os: str, data: st.DataObject) -> None:
-    platform = platforms.named(os)
-    name = data.draw(st.from_regex(re.compile(platform.port, re.ASCII), fullmatch=True))
-    _passes_only_as_one_port(os, name)
-
-
-def _passes_only_as_one_port(os: str, name: str) -> None:
-    try:
-        spelled = platforms.named(os).spelled(name)
-    except ConfigError:
-        return
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_./:-]*( [0-9/:]+)?", spelled, re.ASCII)
 
 
 def test_what_a_template_forgets_is_an_error_and_so_is_a_line_without_evidence() -> None:
