@@ -59,34 +59,36 @@ def averages_in(template: Template) -> tuple[list[torch.Tensor], int] | None:
     return [by_name[name] for name in plain], int(node[AVERAGED])
 
 
-def fill_beside(template: Template, snapshot: Snapshot) -> list[str]:
+def fill_beside(template: Template, snapshot: Snapshot) -> list[tuple[str, Any]]:
     """Puts the snapshot's into the template's own, as far as that has any; what is of the new step
-    now, one phrase each."""
-    more, replaced = snapshot.more, []
+    now: (a phrase, its node of the tree) each."""
+    more = snapshot.more
+    replaced: list[tuple[str, Any]] = []
     scaler = scaler_in(template.tree) if more.scaler else None
     if scaler is not None:
         scaler["scale"] = more.scaler["scale"]
         scaler["_growth_tracker"] = int(more.scaler["growth_tracker"])
-        replaced.append("the loss scale")
+        replaced.append(("the loss scale", scaler))
     if more.masters is not None:
         masters = masters_in(template, stepped_layout(snapshot.optimizer, snapshot.layout))
         for own, new in zip(masters or (), more.masters.values(), strict=masters is not None):
             own.detach().copy_(new)
-        replaced += ["masters"] if masters is not None else []
+        replaced += [("masters", None)] if masters is not None else []
     averages = averages_in(template) if more.averages is not None else None
     if averages is not None and more.averages is not None:
         for own, new in zip(averages[0], more.averages.values(), strict=True):
             own.detach().copy_(new)
-        _count(template, more.averaged)
-        replaced.append("moving averages")
+        replaced.append(("moving averages", _count(template, more.averaged)))
     return replaced
 
 
-def _count(template: Template, averaged: int) -> None:
-    for node in _nodes(template.tree):
-        if isinstance(node, dict) and AVERAGED in node:
-            own = node[AVERAGED]
-            node[AVERAGED] = own.fill_(averaged) if isinstance(own, torch.Tensor) else averaged
+def _count(template: Template, averaged: int) -> dict[str, Any]:
+    """Sets how often they were updated; the node they are in, which `averages_in` found."""
+    held = (n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n)
+    node: dict[str, Any] = next(held)
+    own = node[AVERAGED]
+    node[AVERAGED] = own.fill_(averaged) if isinstance(own, torch.Tensor) else averaged
+    return node
 
 
 def _nodes(node: Any) -> Iterator[Any]:

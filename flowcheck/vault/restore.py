@@ -63,7 +63,9 @@ def fill(
     if template.optimizer is not None:
         replaced.append(_fill_optimizer(template, snapshot))
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
-    replaced += fill_beside(template, snapshot)
+    beside = fill_beside(template, snapshot)
+    replaced += [phrase for phrase, _ in beside]
+    filled = {id(node) for _, node in beside}
     sent = _fill_buffers(template, snapshot)
     replaced += [f"{sent} buffers of the model"] if sent else []
     buffers = _buffers(template, snapshot) - sent
@@ -81,7 +83,8 @@ def fill(
             assumed.append(f"{name} counts optimizer steps: it is 0 in the template, as all counts")
         node[key] = snapshot.step
         replaced.append(f"{name} = {snapshot.step}")
-    kept += [f"{key}" for key in template.untouched]
+    of = template.tree if isinstance(template.tree, dict) else {}
+    kept += [key for key in template.untouched if id(of.get(key)) not in filled]
     return Filled(snapshot.step, template.step, tuple(replaced), tuple(kept), tuple(assumed))
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from support.formatted import AFTER, ALONE, BEFORE, WHOLE, run, step_before
 from support.steps import Net, given_of, layout_of, made, trained
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+from torch.optim.swa_utils import AveragedModel
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
@@ -174,7 +175,14 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     steps_of(resumed, its, 3, 5)
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
     assert tree["scheduler"] == scheduler and tree["scaler"] == scaler
-    assert all(torch.equal(tree["averages"][name], value) for name, value in averages.items())
+    average = AveragedModel(resumed)
+    average.load_state_dict(tree["averages"], strict=True)
+    assert int(average.n_averaged) == 2
+    names = tuple(whole.model)
+    file = {part: held for part, held in read(tmp_path / "out").tree.items() if part != "masters"}
+    again = read_template(file, layout_of(net), names, form, 2, order)
+    assert again.model.keys() == whole.model.keys(), "not the averages"
+    assert all(map(torch.equal, average.module.state_dict().values(), averages.values()))
     assert tree["masters"].keys() == averages.keys()
     if form == "flowcheck":
         more_of = checkpoint.snapshot_of(tmp_path / "out").more

@@ -7,6 +7,7 @@ import msgspec
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.groups import REST
 
 _KNOWN = ("none", "sgd", "adam", "adamw")
 
@@ -47,8 +48,28 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
         check_hidden(config, stepped_layout(config, layout))
         Settings(config, layout)
     elif config.factory is None:
-        any_layout = Layout.of_shapes([(2, 2)])
         for part in parts:
             alone = msgspec.structs.replace(part, groups=(), master_dtype=None, scaler=None)
-            states_of(alone, any_layout)
-            Settings(alone, any_layout)
+            states_of(alone, Layout.of_shapes([(2, 2)]))
+            _check_schedule(part)
+
+
+def _check_schedule(part: OptimizerConfig) -> None:
+    """Held against stand-ins, a parameter of each group that is stated: schedules may have a value
+    for each. Whether parameters are left for one more group shows with the model alone."""
+    from flowcheck.replica.rules.settings import Settings
+
+    stated = [
+        msgspec.structs.replace(group, parameters=(str(number),))
+        for number, group in enumerate(part.groups)
+    ]
+    alone = msgspec.structs.replace(part, groups=tuple(stated), master_dtype=None, scaler=None)
+    rest = not stated or any(group.parameters == REST for group in part.groups)
+    refused: list[ConfigError] = []
+    for others in (1,) if not stated else (0,) if rest else (0, 1):
+        try:
+            Settings(alone, Layout.of_shapes([(2, 2)] * (len(stated) + others)))
+            return
+        except ConfigError as error:
+            refused.append(error)
+    raise refused[0]

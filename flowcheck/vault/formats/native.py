@@ -9,6 +9,7 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import FULL
 from flowcheck.replica.files.plain import from_plain
 from flowcheck.replica.files.sums import Sums
+from flowcheck.vault.formats.averaged import averaged_state
 from flowcheck.vault.formats.parts import Options, Parts
 
 
@@ -28,6 +29,7 @@ def read(folder: Path) -> dict[str, Any]:
     for part in ("scheduler", "scaler"):
         if plain.get(part) is not None:
             found[part] = from_plain(plain[part])
-    more = {"averages": kept.more.averages, "masters": kept.more.masters}
+    averages = averaged_state(kept.model, kept.parameters, kept.more.averages, kept.more.averaged)
+    more = {"averages": averages, "masters": kept.more.masters}
     found.update({part: held for part, held in more.items() if held is not None})
     return {**found, "step": kept.manifest.step}

@@ -18,6 +18,7 @@ from flowcheck.replica.files.sums import Known
 from flowcheck.replica.given import Given
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.layout import Layout
+from flowcheck.vault.formats.averaged import averaged_state
 from flowcheck.vault.template import Template
 
 PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
@@ -209,7 +210,7 @@ def tree_of(parts: Parts, keys: Mapping[str, str], *, named: bool) -> dict[str, 
         "optimizer": optimizer,
         "scheduler": given.scheduler,
         "scaler": given.scaler,
-        "averages": given.averages,
+        "averages": averaged_state(parts.model, given.model, given.averages, given.averaged),
         "masters": given.masters,
         "step": given.step,
     }

@@ -181,6 +181,7 @@ def test_an_earlier_file_filled_with_a_later_step_is_the_trainers_own(
     template = template_of(first, layout, config)
     filled = restore.fill(template, taken, settings.rate, settings)
     assert {"the loss scale", "masters", "moving averages"} <= set(filled.replaced)
+    assert not {"scaler", "ema", "averages"} & set(filled.kept)
     same_tree(template.tree, trainer.file())
 
 

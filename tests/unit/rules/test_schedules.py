@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from support.scripted import Script, replica_of, same
@@ -224,3 +225,27 @@ def test_a_rule_that_cannot_be_is_refused_before_anything_starts(
     assert str(refused.value).startswith(f"{key} = ")
     if stated["name"] == "lion":
         assert "optimizer.factory" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rates"),
+    [
+        ([["*.weight"], "rest"], [6e-3, 2e-3]),
+        ([["*.weight"], ["*.bias"]], [6e-3, 2e-3]),
+        ([["*.weight"], ["*.bias"]], [6e-3, 2e-3, 1e-3]),  # and one of those that are left
+    ],
+)
+def test_a_schedule_may_have_a_value_for_each_group_before_the_model_is_known(
+    groups: list[Any], rates: list[float]
+) -> None:
+    config = OptimizerConfig(
+        name="adamw",
+        learning_rate=1e-3,
+        groups=tuple(GroupConfig(parameters=own) for own in groups),
+        schedule="OneCycleLR",
+        schedule_arguments={"max_lr": rates, "total_steps": 60},
+    )
+    check_rule(config)
+    wrong = {"max_lr": [*rates, 1e-3, 1e-3], "total_steps": 60}
+    with pytest.raises(ConfigError, match="param_groups has 2"):
+        check_rule(msgspec.structs.replace(config, schedule_arguments=wrong))
