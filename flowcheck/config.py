@@ -55,6 +55,11 @@ __all__ = [
     "load_job",
 ]
 
+NO_SOURCE = (
+    'state where frames come from: a [[source]] table with pci = "0000:3b:00.0", '
+    'interface = "eth1", vdev = "..." or file = "job.pcap"'
+)
+
 
 class JobConfig(Section, frozen=True, kw_only=True):
     """A whole job file."""
@@ -178,6 +183,8 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
         tree = tree | {"optimizer": own[0]["optimizer"]}
     if "optimizer" not in tree and "sharded" in tree:
         tree = tree | {"optimizer": {"name": "none", "learning_rate": 0.0}}
+    if not tree.get("source"):
+        raise ConfigError("source", None, NO_SOURCE)
     return convert(tree, JobConfig)
 
 

@@ -91,7 +91,10 @@ def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
     run, StateError where it does not fit."""
     where.settings()
     if not where.replica.exists():
-        raise StateError(f"{where.root}: there is no replica yet")
+        raise StateError(
+            f"{where.root}: no replica is in memory: none was made yet, or the chain has ended and "
+            "its last step is a checkpoint in the folder that checkpoint, or replay --out, named"
+        )
     layout, _ = peek_versions(where.replica)
     order = numbering(optimizer_in(where), layout)
     return load_template(file, layout, stated_names(layout), step, order)

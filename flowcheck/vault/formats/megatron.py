@@ -42,7 +42,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     """Writes the folder. Raises ConfigError without an earlier checkpoint, StateError where that is
     of another model or optimizer."""
     if options.like is None:
-        raise ConfigError("--like", "none", LIKE)
+        raise ConfigError("--like", None, LIKE)
     tree, kinds = _loaded(_file_of(options.like))
     told = filled(tree, parts, str(options.like))
     name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
