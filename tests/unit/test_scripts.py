@@ -78,7 +78,8 @@ def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: st
         assert os.access(REPOSITORY / words[0], os.X_OK)
         told = help_of(sys.executable, "-m", "bench") if words[0] == "scripts/bench" else ""
     elif words[0] == "flowcheck":
-        told = help_of(sys.executable, "-m", "flowcheck", words[1])
+        verb = words[1:3] if words[1] == "switch" else words[1:2]
+        told = help_of(sys.executable, "-m", "flowcheck", *verb)
     elif words[:2] == ["python", "-m"]:
         told = help_of(sys.executable, "-m", words[2])
     else:
