@@ -34,6 +34,7 @@ CORE_HEADERS = (
     "fc_pcap.h",
     "fc_icrc.h",
     "fc_sha256.h",
+    "fc_flush.h",
     "fc_parse.h",
     "fc_flow_api.h",
     "fc_plan.h",

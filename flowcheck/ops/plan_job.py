@@ -9,14 +9,17 @@ import msgspec
 from rich.console import Console
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.chain import job_to_run, memory_need, ordinary_bytes_free
 from flowcheck.ops.plan_memory import Held, Memory, Part, held_by
 from flowcheck.ops.plan_model import load_model
 from flowcheck.ops.plan_report import memory_table
 from flowcheck.ops.several import own_settings
 from flowcheck.ops.stated import KEY
+from flowcheck.plane.memory import huge_bytes_free
+from flowcheck.replica.kept.gradients import room_for
 from flowcheck.stages.jobs import count, folder_of
+from flowcheck.stages.retaken import LOGS
 
 COPY = (
     "no earlier step has room (replica.keep_bytes): each step is copied before it is {}; "
@@ -43,6 +46,30 @@ def run(path: Path, *, as_json: bool) -> int:
     return TOO_MUCH if short else 0
 
 
+def check_fits(config: JobConfig) -> None:
+    """Raises ConfigError, with the sum, where a job file asks for more memory than is free, huge
+    pages included. One that does not state each of its models tells nothing beforehand: there the
+    updater finds it out, once the job is learned (stages/needed.py)."""
+    each = [own_settings(config, number) for number in range(1, count(config) + 1)]
+    stated = all(own.model.factory is not None and own.optimizer is not None for own in each)
+    if not stated or config.sharded is not None:
+        return
+    try:
+        memory = memory_of_job(config)
+    except StateError:  # of a type that no replica keeps: what is learned decides
+        return
+    free_bytes = ordinary_bytes_free() + huge_bytes_free()
+    if memory.bytes <= free_bytes:
+        return
+    account = " + ".join(f"{part.what} {part.bytes:,}" for part in memory.parts if part.bytes)
+    right = (
+        f"does not fit: {account} = {memory.bytes:,} bytes, and {free_bytes:,} are free: state "
+        "less ([replica] keep_bytes, [gradient_log], [ring] slots, [staging] size_bytes), or take "
+        "a machine with more memory; flowcheck plan shows the sum of a job file"
+    )
+    raise ConfigError("the job's memory", f"{memory.bytes:,} bytes", right)
+
+
 def memory_of_job(config: JobConfig) -> Memory:
     """Of all jobs of the file. Raises ConfigError where one states no factory of its model."""
     several = count(config) > 1
@@ -52,7 +79,7 @@ def memory_of_job(config: JobConfig) -> Memory:
         own = own_settings(config, number)
         held = _held_of(own)
         name = f" of {folder_of(config, number)}" if several else ""
-        more = [*held.parts, *_readers(own, config, held), *_log(own)]
+        more = [*held.parts, *_readers(own, config, held), *_log(own), *_taken(own, held)]
         parts += [msgspec.structs.replace(part, what=part.what + name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
     rings = f"{config.ring.slots:,} slots for each of {len(config.rings)} queues, flow tables"
@@ -88,8 +115,17 @@ def _readers(own: JobConfig, config: JobConfig, held: Held) -> list[Part]:
 
 
 def _log(own: JobConfig) -> list[Part]:
-    log = own.gradient_log
-    if not (own.joins or own.replica.awaits_base or log.taken_steps):
+    if not (own.joins or own.replica.awaits_base):
         return []
     why = "at most (gradient_log.memory_bytes), once gradients have to wait for a base"
-    return [Part(what="gradient log", bytes=log.memory_bytes, why=why)]
+    return [Part(what="gradient log", bytes=own.gradient_log.memory_bytes, why=why)]
+
+
+def _taken(own: JobConfig, held: Held) -> list[Part]:
+    """As stages/retaken.py keeps them: two logs by turns, each reserved in full."""
+    steps = own.gradient_log.taken_steps
+    if not steps:
+        return []
+    each = room_for(Path(), steps, held.gradient_bytes).size_bytes
+    why = f"two logs of {steps:,} steps (gradient_log.taken_steps)"
+    return [Part(what="gradients of taken steps", bytes=LOGS * each, why=why)]

@@ -86,6 +86,8 @@ class Held:
     """Of one whole step."""
     spare: int
     """Whole steps beside the newest and the one being made."""
+    gradient_bytes: int
+    """Of all parameters, as they are staged for one step."""
 
 
 def held_by(model: Model, optimizer: OptimizerConfig, keep_bytes: int) -> Held:
@@ -115,7 +117,7 @@ def held_by(model: Model, optimizer: OptimizerConfig, keep_bytes: int) -> Held:
         Part(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
     )
     numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
-    return Held(parts, numbers, copy, kept)
+    return Held(parts, numbers, copy, kept, trained)
 
 
 def _layout(model: Model) -> Layout:

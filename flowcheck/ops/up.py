@@ -12,6 +12,7 @@ from flowcheck.ops.chain import create, job_to_run, supervise
 from flowcheck.ops.ending import Ending, ending
 from flowcheck.ops.expected import expected_of_each
 from flowcheck.ops.leftovers import clear
+from flowcheck.ops.plan_job import check_fits
 from flowcheck.ops.progress import Aloud, say
 from flowcheck.ops.remains import keep_all, rescue
 from flowcheck.ops.sources import check_sources
@@ -45,6 +46,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             say(f"{rescued}; this one begins anew")
         for sentence in clear(apart_from=where, replicas=False).sentences:
             say(sentence)
+        check_fits(config)
         run, memory = create(config, where, expected)
         say(memory)
         known = [own for own in every(run) if (own.learned_folder / KNOWN_JOB).exists()]

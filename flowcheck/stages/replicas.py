@@ -14,6 +14,7 @@ from flowcheck.stages.assumed import assume
 from flowcheck.stages.beside import keep_sent
 from flowcheck.stages.gathered import placing_of
 from flowcheck.stages.model import layout_of, names_fit, optimizer_of, unlike_stated
+from flowcheck.stages.needed import check_needed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows, Job
 from flowcheck.wire.logged import of_another_job
@@ -62,6 +63,7 @@ def open_replica(
         known = not job.joined  # else they are nobody's, and the base takes their place
         raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
         weights = layout.memory_order(raw.view(layout.stored_as))
+    check_needed(run, config, job, layout, optimizer, leaves_out=leaves_out)
     made = Replica.create(
         run.replica,
         layout,

@@ -12,13 +12,15 @@ from flowcheck.config import JobConfig
 from flowcheck.replica.kept.gradients import GradientLog, room_for
 from flowcheck.stages.rundir import RunDir
 
+LOGS = 2
+
 
 class Retaken:
     """For the updater, its only writer. Nothing is kept where `taken_steps` is 0."""
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         steps = config.gradient_log.taken_steps
-        files = [run.memory / f"taken-{number}" for number in range(2 if steps else 0)]
+        files = [run.memory / f"taken-{number}" for number in range(LOGS if steps else 0)]
         rooms = [room_for(file, steps, gradient_bytes) for file in files]
         self._logs = [GradientLog([room], gradient_bytes) for room in rooms]
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops import plan_job
+from flowcheck.ops import plan_job, up
 
 NET = """
 import torch
@@ -70,3 +70,24 @@ def test_a_job_file_is_planned_with_its_copies_readers_and_what_is_free(
     assert (code, json.loads(said)["fits"]) == (1, False)
     with pytest.raises(ConfigError, match="sizes come from the model"):
         planned(tmp_path, 0, model="")
+
+
+def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "[gradient_log]\ntaken_steps = 3\n"
+    told = json.loads(planned(tmp_path, 0, model=MODEL + log)[1])
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
+    weights = sum(p.nbytes for p in net.parameters())
+    parts = {part["what"]: part["bytes"] for part in told["parts"]}
+    assert parts["gradients of taken steps"] >= 2 * 3 * weights
+    assert "gradient log" not in parts
+    monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
+    monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
+    monkeypatch.setattr(up, "check_sources", lambda sources: None)
+    with pytest.raises(
+        ConfigError, match=r"gradients of taken steps [0-9,]+ .*are free"
+    ) as refused:
+        up.up(tmp_path / "job.toml", None, as_json=True)
+    assert f"= {told['bytes']:,} bytes, and {told['bytes'] - 1:,} are free" in str(refused.value)
+    assert not (tmp_path / "run").exists()

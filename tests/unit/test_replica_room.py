@@ -3,14 +3,17 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from flowcheck.config import GradientLogConfig, OptimizerConfig, ReplicaConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.kept.header import Commit, Description, Section
 from flowcheck.replica.kept.space import Space, check_space, space_of
 from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
+from flowcheck.stages import needed
 
 
 def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_sum(tmp_path):
@@ -33,3 +36,35 @@ def test_what_lies_in_memory_must_fit_into_the_machines_own():
         check_space(Path("/dev/shm"), 10, "two steps", Space(1000, 5))
     check_space(Path("/srv"), 10, "two steps", Space(1000, None))
     assert space_of(Path("/proc")).memory is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "keep_bytes", "taken_steps", "why"),
+    [
+        (2600, 0, 0, r"a copy of a step that is saved, 1,\d+ bytes, and a copy .* served"),
+        (10**6, 0, 0, None),
+        (10**5, 0, 50, "of gradients of taken steps"),
+        (5200, 2600, 0, None),  # a step to spare is read in place
+    ],
+)
+def test_a_learned_job_must_fit_with_its_readers_and_logs(
+    tmp_path, monkeypatch, memory, keep_bytes, taken_steps, why
+):
+    monkeypatch.setattr(needed, "space_of", lambda folder: Space(10**7, memory))
+    settings = SimpleNamespace(
+        replica=ReplicaConfig(keep_bytes=keep_bytes),
+        gradient_log=GradientLogConfig(taken_steps=taken_steps),
+        persist=object(),
+        serve=object(),
+    )
+    run, job = SimpleNamespace(replica=tmp_path / "replica"), SimpleNamespace(gradient_bytes=400)
+    layout = Layout.of_shapes([(100,)])  # 400 bytes, of AdamW's states twice as many
+    rule = OptimizerConfig(name="adamw", learning_rate=0.1)
+
+    def check() -> None:
+        needed.check_needed(run, settings, job, layout, rule, leaves_out=False)
+
+    if why is None:
+        return check()
+    with pytest.raises(StateError, match=why):
+        check()

@@ -12,8 +12,9 @@ import io
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,8 +29,6 @@ DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
 ENTRY = struct.Struct("<4s6H3I3H")
 """Of the directory up to the lengths of name, extra field and comment."""
 ENTRY_BYTES, ENTRY_CRC = 46, 16
-LARGE_BYTES = 1 << 16
-"""Summed by threads."""
 
 
 class Recorder(io.RawIOBase):
@@ -70,35 +69,49 @@ def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> 
 
 
 def put_sums(pieces: list[Piece]) -> bool:
-    """Puts the sums into the archives in `pieces`; False: they are none that is known here."""
-    large = [number for number, piece in enumerate(pieces) if piece.nbytes >= LARGE_BYTES]
-    with ThreadPoolExecutor(2, "crc") as pool:
-        sums = dict(zip(large, pool.map(_crc32, (pieces[n] for n in large)), strict=True))
-    entries: list[int] = []
-    for number, piece in enumerate(pieces):
-        if piece.label:
-            continue
-        raw = bytes(piece.raw[:4])
-        if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
-            fields = struct.unpack(DESCRIPTORS[piece.nbytes], piece.raw)
-            before, found = pieces[number - 1], sums.get(number - 1)
-            own_sum = _crc32(before) if found is None else found
-            if fields[1] not in (0, own_sum) or fields[2:] != (before.nbytes, before.nbytes):
-                return False
-            entries.append(own_sum)
-            own = struct.pack(DESCRIPTORS[piece.nbytes], DESCRIPTOR, entries[-1], *fields[2:])
-            pieces[number] = Piece(own)
-        elif raw == HEADER and piece.nbytes > HEADER_BYTES:
-            pieces[number] = Piece(_whole(bytes(piece.raw)))
-        elif raw == DIRECTORY:
-            filled = _filled(piece, entries)
-            if filled is None:
-                return False
-            pieces[number], entries = filled, []
-    return not entries
+    """Puts the sums into the archives in `pieces`, large ones later, while they are written; False:
+    they are none that is known here."""
+    pool = ThreadPoolExecutor(1, "crc")
+    try:
+        entries: list[Future[int]] = []
+        for number, piece in enumerate(pieces):
+            if piece.label:
+                continue
+            raw = bytes(piece.raw[:4])
+            if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
+                before = pieces[number - 1]
+                own = pool.submit(_crc32, before)
+                form = DESCRIPTORS[piece.nbytes]
+                fields = struct.unpack(form, piece.raw)
+                if fields[2:] != (before.nbytes, before.nbytes):
+                    return False
+                if fields[1] and fields[1] != own.result():
+                    return False
+                entries.append(own)
+                pieces[number] = Piece(piece.raw, late=partial(_descriptor, form, fields[2:], own))
+            elif raw == HEADER and piece.nbytes > HEADER_BYTES:
+                pieces[number] = Piece(_whole(bytes(piece.raw)))
+            elif raw == DIRECTORY:
+                if _filled(piece, [0] * len(entries)) is None:
+                    return False
+                pieces[number] = Piece(piece.raw, late=partial(_directory, piece, entries))
+                entries = []
+        return not entries
+    finally:
+        pool.shutdown(wait=False)
 
 
-def _filled(directory: Piece, entries: list[int]) -> Piece | None:
+def _descriptor(form: str, sizes: tuple[int, ...], own: Future[int]) -> bytes:
+    return struct.pack(form, DESCRIPTOR, own.result(), *sizes)
+
+
+def _directory(piece: Piece, entries: list[Future[int]]) -> bytes:
+    filled = _filled(piece, [own.result() for own in entries])
+    assert filled is not None, "it was tried before"
+    return filled
+
+
+def _filled(directory: Piece, entries: list[int]) -> bytes | None:
     """The directory with the sums of its entries; None where there are not as many."""
     raw, at, taken = bytearray(directory.raw), 0, 0
     while at + ENTRY_BYTES <= len(raw) and taken < len(entries):
@@ -108,7 +121,7 @@ def _filled(directory: Piece, entries: list[int]) -> Piece | None:
         struct.pack_into("<I", raw, at + ENTRY_CRC, entries[taken])
         at += ENTRY_BYTES + sum(fields[10:13])
         taken += 1
-    return Piece(bytes(raw)) if at == len(raw) and taken == len(entries) else None
+    return bytes(raw) if at == len(raw) and taken == len(entries) else None
 
 
 def _whole(raw: bytes) -> bytes:

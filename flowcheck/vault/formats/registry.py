@@ -85,9 +85,9 @@ def write(
         raise ConfigError("--out", str(path), "is there already: name another, or --force")
     leftovers = f".{glob.escape(path.name)}.*.tmp"
     with (
-        Sums(parts.known, reads_back=True) as sums,
         naming(path),
         growing_apart(path, leftovers=leftovers, folder=chosen.folder) as place,
+        Sums(parts.known, reads_back=True) as sums,  # nothing is written where place is taken away
     ):
         sums.names[place.name] = path.name
         lacks = chosen.write(parts, place, options or Options(), sums)
