@@ -196,7 +196,7 @@ def _print(state: dict[str, Any]) -> None:
     if state["served"]:
         console.print(f"steps are served at {state['served']}", highlight=False)
     for reason in state["why_not"]:
-        console.print(f"  last seen: {reason}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {reason}", highlight=False, markup=False, soft_wrap=True)
     if not state["stages"][0]["alive"]:
         console.print(_killed(state), highlight=False, soft_wrap=True)
     for sentence in state["leftovers"]:
