@@ -39,7 +39,7 @@ struct fc_send {
 	uint32_t segments;
 	uint8_t protocol, kind;
 	uint8_t skip_lines; /* LL128: lines of its first group that another queue pair carries */
-	uint8_t reserved;
+	uint8_t held;       /* 1: its segments lie behind the gradient */
 };
 
 /* A plan whose messages get homes in any order. */

@@ -240,6 +240,8 @@ class LaneView:
         planned = self._planned(lane, number)
         if planned is None or planned["kind"] != SendKind.FINAL or not planned["segments"]:
             return None
+        if planned["held"]:
+            return None  # no step is the worse for what lies behind its gradient
         return self._place(lane, number)
 
     def stream(self) -> Stream:

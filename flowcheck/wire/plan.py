@@ -26,7 +26,7 @@ SEND = np.dtype(
         ("protocol", "u1"),
         ("kind", "u1"),
         ("skip_lines", "u1"),
-        ("reserved", "u1"),
+        ("held", "u1"),
     ]
 )
 SEGMENT = np.dtype([("data_byte", "<u4"), ("data_bytes", "<u4"), ("dst_byte", "<u8")])
@@ -137,5 +137,6 @@ def _table(
                 segments.append((offset, piece.size_bytes, piece.state_byte))
         code = codes[message.protocol]
         own = message.wire_bytes, first, len(segments) - first
-        sends.append((*own, code, message.kind, message.skip_lines, 0))
+        last = message.skip_lines, message.held is not None
+        sends.append((*own, code, message.kind, *last))
     return Table(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))
