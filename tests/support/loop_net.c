@@ -67,6 +67,11 @@ const char *fcl_error(void)
 	return sentence;
 }
 
+uint32_t loop_senders(void)
+{
+	return senders;
+}
+
 uint32_t loop_messages(struct loop_message *out, uint32_t room)
 {
 	uint32_t count;

@@ -13,3 +13,5 @@ struct loop_message {
 
 /* Copies the oldest messages not yet read, at most `room`; how many. */
 uint32_t loop_messages(struct loop_message *out, uint32_t room);
+/* How many sending ends were opened so far. */
+uint32_t loop_senders(void);

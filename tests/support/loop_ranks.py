@@ -85,8 +85,7 @@ class Ranks:
         self.ranks, self.channels = ranks, channels
         self.nodes: list[Any] = []
         self.comms: list[Any] = []
-        self.first_sender = getattr(loop, "opened", 0)
-        loop.opened = self.first_sender + (ranks * channels if ranks > 1 else 0)
+        self.first_sender = self.lib.loop_senders()
         for rank in range(ranks):
             node = self.ffi.new("struct fcl_node **")
             wanted = self.ffi.new("struct fcl_net_settings *", {"nccl_version": version})
@@ -121,7 +120,6 @@ class Ranks:
 
     def pair(self, one: int, other: int) -> None:
         """Connect two ranks for send and receive."""
-        self.loop.opened += 2 * self.channels
         size = 2 * self.lib.fcl_comm_handles_bytes(self.comms[0])
         handles = {rank: self.ffi.new("uint8_t[]", size) for rank in (one, other)}
         for rank, peer in ((one, other), (other, one)):
