@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from rich.markup import escape
 
-from flowcheck.stages.anchors import AnchorLine
+from flowcheck.stages.anchors import anchor_lines
 from flowcheck.stages.rundir import RunDir
 
 SHOWN = 3
@@ -16,10 +15,9 @@ SHOWN = 3
 def read(where: RunDir) -> list[dict[str, Any]]:
     """Every file that was given to take a step's place, the oldest first; `refused` is empty of
     those that did."""
-    lines = where.anchors.read_bytes().splitlines() if where.anchors.exists() else []
-    told = (msgspec.json.decode(line, type=AnchorLine) for line in lines if line.endswith(b"}"))
     return [
-        {"step": one.step, "file": one.file, "at": one.at, "refused": one.refused} for one in told
+        {"step": one.step, "file": one.file, "at": one.at, "refused": one.refused}
+        for one in anchor_lines(where)
     ]
 
 

@@ -17,9 +17,8 @@ from flowcheck.ops.plan_report import memory_table
 from flowcheck.ops.several import own_settings
 from flowcheck.ops.stated import KEY
 from flowcheck.plane.memory import huge_bytes_free
-from flowcheck.replica.kept.gradients import room_for
 from flowcheck.stages.jobs import count, folder_of
-from flowcheck.stages.retaken import LOGS
+from flowcheck.stages.retaken import logs_bytes
 
 COPY = (
     "no earlier step has room (replica.keep_bytes): each step is copied before it is {}; "
@@ -126,6 +125,11 @@ def _taken(own: JobConfig, held: Held) -> list[Part]:
     steps = own.gradient_log.taken_steps
     if not steps:
         return []
-    each = room_for(Path(), steps, held.gradient_bytes).size_bytes
     why = f"two logs of {steps:,} steps (gradient_log.taken_steps)"
-    return [Part(what="gradients of taken steps", bytes=LOGS * each, why=why)]
+    return [
+        Part(
+            what="gradients of taken steps",
+            bytes=logs_bytes(steps, held.gradient_bytes),
+            why=why,
+        )
+    ]

@@ -11,7 +11,8 @@ from threading import Event
 from flowcheck.errors import StateError
 from flowcheck.ops import audit as audits
 from flowcheck.replica.kept.header import peek_versions
-from flowcheck.stages.anchoring import anchor_line, write_anchor
+from flowcheck.stages.anchoring import write_anchor
+from flowcheck.stages.anchors import anchor_line
 from flowcheck.stages.beside import keep_given
 from flowcheck.stages.model import optimizer_in
 from flowcheck.stages.rundir import RunDir

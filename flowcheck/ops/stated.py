@@ -14,6 +14,7 @@ from flowcheck.replica.parting.parted import Laying
 from flowcheck.replica.parting.units import Wrapped
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.replica.rules.tried import try_factory
+from flowcheck.stages.jobs import count
 from flowcheck.wire.logged import Logged, read_log
 from flowcheck.wire.parted import Style
 
@@ -47,7 +48,7 @@ def with_factory(model: ModelConfig) -> ModelConfig:
 
 def check_rules(config: JobConfig) -> None:
     """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
-    for number in range(1, max(config.jobs, len(config.job)) + 1):
+    for number in range(1, count(config) + 1):
         own = config.job[number - 1] if config.job else None
         optimizer = (own.optimizer if own is not None else None) or config.optimizer
         model = (own.model if own is not None else None) or config.model

@@ -20,7 +20,7 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.files.tensorfile import writing
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.anchors import AnchorLine
+from flowcheck.stages.anchors import AnchorLine, anchor_line
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.incarnation import Incarnation, incarnation_of
@@ -58,13 +58,6 @@ def write_anchor(
     told = {"step": str(step), "source": source, "request": request}
     with writing(run.anchor), growing(run.anchor, durable=False) as place:
         save_file(sections, place, metadata=told)
-
-
-def anchor_line(run: RunDir, request: str) -> AnchorLine | None:
-    """What came of a request; None: nothing yet."""
-    lines = run.anchors.read_bytes().splitlines() if run.anchors.exists() else []
-    told = (msgspec.json.decode(line, type=AnchorLine) for line in lines if line.endswith(b"}"))
-    return next((line for line in told if line.request == request), None)
 
 
 class Anchors:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from flowcheck.stages.rundir import RunDir
+
 
 class AnchorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of anchors.jsonl."""
@@ -15,3 +17,14 @@ class AnchorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: int
     """The replica's step then."""
     refused: str = ""
+
+
+def anchor_lines(run: RunDir) -> list[AnchorLine]:
+    """All of a run, the oldest first; a line that a kill tore is none."""
+    lines = run.anchors.read_bytes().splitlines() if run.anchors.exists() else []
+    return [msgspec.json.decode(line, type=AnchorLine) for line in lines if line.endswith(b"}")]
+
+
+def anchor_line(run: RunDir, request: str) -> AnchorLine | None:
+    """What came of a request; None: nothing yet."""
+    return next((line for line in anchor_lines(run) if line.request == request), None)

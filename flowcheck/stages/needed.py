@@ -4,13 +4,12 @@ taken. Its gradients in the making lie in the extractor's shard already."""
 from __future__ import annotations
 
 from flowcheck.config import JobConfig, OptimizerConfig
-from flowcheck.replica.kept.gradients import room_for
 from flowcheck.replica.kept.header import COPIES_MAX
 from flowcheck.replica.kept.peek import SPARE_COPIES
 from flowcheck.replica.kept.sections import describe
 from flowcheck.replica.kept.space import Space, check_space, space_of
 from flowcheck.replica.layout import Layout
-from flowcheck.stages.retaken import LOGS
+from flowcheck.stages.retaken import logs_bytes
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job
 
@@ -30,8 +29,7 @@ def check_needed(
     """Raises StateError, with the sum. leaves_out: as Replica.create takes it."""
     step = max(1, sum(s.size_bytes for s in describe(layout, optimizer, leaves_out)))
     copies = min(COPIES_MAX, COPIES_LEAST + config.replica.keep_bytes // step)
-    taken = config.gradient_log.taken_steps
-    logged = LOGS * room_for(run.replica, taken, job.gradient_bytes).size_bytes if taken else 0
+    logged = logs_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
     needed, account = copies * step + logged, [f"{copies} steps of {step:,} bytes"]
     if logged:
         account.append(f"{logged:,} of gradients of taken steps")

@@ -6,6 +6,8 @@ the older one, whose steps are forgotten.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from flowcheck.config import JobConfig
@@ -13,6 +15,11 @@ from flowcheck.replica.kept.gradients import GradientLog, room_for
 from flowcheck.stages.rundir import RunDir
 
 LOGS = 2
+
+
+def logs_bytes(steps: int, gradient_bytes: int) -> int:
+    """What the logs of so many taken steps take, each reserved in full."""
+    return LOGS * room_for(Path(), steps, gradient_bytes).size_bytes if steps else 0
 
 
 class Retaken:

@@ -25,6 +25,7 @@ from flowcheck.replica.rules.clipping import clipped, square, summed, told_by_al
 from flowcheck.replica.rules.optimizers import Used
 from flowcheck.stages.assumed import assume
 from flowcheck.stages.incarnation import incarnation_of
+from flowcheck.stages.jobs import count
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import UNSHOWN
@@ -69,8 +70,7 @@ class Squares:
         self._run, self._optimizer = run, config.optimizer
         self._say, self._clock = say, clock
         self._own = run.reader + 1
-        count = max(config.jobs, len(config.job))
-        self._others = tuple(n for n in range(1, count + 1) if n != self._own)
+        self._others = tuple(n for n in range(1, count(config) + 1) if n != self._own)
         self._told: dict[str, str] = _read(_file(run))
         self._since: tuple[str, float, bool] = ("", 0.0, False)
         self._over = ""

@@ -19,6 +19,7 @@ from flowcheck.plane.flows import flow_key
 from flowcheck.plane.owners import Name
 from flowcheck.plane.plans import PLAN_UNKNOWN
 from flowcheck.stages.fitting import fits, misfit, same
+from flowcheck.stages.jobs import count
 from flowcheck.stages.past import Past, past_of, was_at
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole
@@ -142,8 +143,8 @@ class Claims:
     def others(self, extractors: Sequence[Extractor]) -> tuple[Past, ...]:
         """The jobs beside this one that were learned."""
         reader, port = self._run.reader, self._run.port
-        jobs = max(self._config.jobs, len(self._config.job))
-        beside = [port.beside(number + 1) for number in range(jobs) if number != reader]
+        numbers = (n for n in range(count(self._config)) if n != reader)
+        beside = [port.beside(number + 1) for number in numbers]
         known = [(run, rings) for run in beside if (rings := claimed(run)) is not None]
         return tuple(past_of(run, rings, extractors) for run, rings in known)
 

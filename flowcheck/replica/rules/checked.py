@@ -64,11 +64,13 @@ def _check_schedule(part: OptimizerConfig) -> None:
         for number, group in enumerate(part.groups)
     ]
     alone = msgspec.structs.replace(part, groups=tuple(stated), master_dtype=None, scaler=None)
-    rest = not stated or any(group.parameters == REST for group in part.groups)
+    counts = [len(stated)] if stated else []
+    if not any(group.parameters == REST for group in part.groups):
+        counts.append(len(stated) + 1)
     refused: list[ConfigError] = []
-    for others in (1,) if not stated else (0,) if rest else (0, 1):
+    for count in counts:
         try:
-            Settings(alone, Layout.of_shapes([(2, 2)] * (len(stated) + others)))
+            Settings(alone, Layout.of_shapes([(2, 2)] * count))
             return
         except ConfigError as error:
             refused.append(error)
