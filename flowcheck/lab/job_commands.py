@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flowcheck.config.strict import at_least
 from flowcheck.errors import ConfigError
 from flowcheck.lab.options import (
     Algo,
@@ -25,7 +26,6 @@ from flowcheck.lab.options import (
     cluster_of,
     end_on_sigterm,
 )
-from flowcheck.strict import at_least
 
 LEAST_IN_TREES = 3
 """Ranks: of two the tree is a ring's link both ways (README, "Which jobs are followed")."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, naming
-from flowcheck.stages.learned_files import LearnedFiles
-from flowcheck.stages.living import PREFIX, identity, lead_to, living, locked
+from flowcheck.stages.chain.living import PREFIX, identity, lead_to, living, locked
+from flowcheck.stages.learning.learned_files import LearnedFiles
 
 _RUNS = itertools.count()
 _LOCKS: dict[Path, int] = {}

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
 from flowcheck.messages import Fault, Hello, Message, Stop
+from flowcheck.stages.chain.living import die_with_parent
 from flowcheck.stages.links import Links
-from flowcheck.stages.living import die_with_parent
 
 IDLE_MAX_MS = 20
 """Longest wait of an idle stage: what a lost nudge costs."""

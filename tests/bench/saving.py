@@ -15,7 +15,7 @@ import torch
 
 from bench.measure import Figure, Scale
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops import restore_as
+from flowcheck.ops.giving import restore_as
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.check import check
 from flowcheck.replica.files.manifest import load_manifest

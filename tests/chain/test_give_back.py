@@ -15,7 +15,7 @@ from support.chain import Command, flowcheck, wait_until
 
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.ops import audit
+from flowcheck.ops.giving import audit
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.rundir import RunDir
 

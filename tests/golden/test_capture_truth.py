@@ -11,7 +11,7 @@ from support.captured import (
     Truth,
 )
 
-from flowcheck.ops.analyze import as_dict, run
+from flowcheck.ops.analysis.analyze import as_dict, run
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT

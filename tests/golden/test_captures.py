@@ -19,7 +19,7 @@ from support.captured import (
     write_pcap,
 )
 
-from flowcheck.ops.analyze import as_dict
+from flowcheck.ops.analysis.analyze import as_dict
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Collective, Reading, read_stream
 

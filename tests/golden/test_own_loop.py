@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flowcheck.config import ModelConfig
-from flowcheck.ops import analyze
-from flowcheck.ops.stated import with_factory
+from flowcheck.ops.analysis import analyze
+from flowcheck.ops.running.stated import with_factory
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Reading, read_stream
 

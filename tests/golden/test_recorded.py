@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowcheck.ops.analyze import run
+from flowcheck.ops.analysis.analyze import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"

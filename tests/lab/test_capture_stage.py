@@ -20,10 +20,10 @@ from support.veth import veth
 from flowcheck.config import JobConfig, job_from
 from flowcheck.errors import CaptureError
 from flowcheck.messages import FramesReady, SourceEnded
-from flowcheck.ops.machine import real_time
+from flowcheck.ops.node.machine import real_time
 from flowcheck.plane.ring import Ring
-from flowcheck.stages.capture import capture_service
-from flowcheck.stages.capture_file import FileCapture
+from flowcheck.stages.intake.capture import capture_service
+from flowcheck.stages.intake.capture_file import FileCapture
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Service
 
@@ -34,7 +34,7 @@ STAGE = """
 import json, sys
 from flowcheck.config import job_from
 from flowcheck.errors import FlowCheckError
-from flowcheck.stages.capture import capture_service
+from flowcheck.stages.intake.capture import capture_service
 from flowcheck.stages.rundir import RunDir
 from pathlib import Path
 

@@ -40,7 +40,7 @@ from flowcheck.replica.warm import load_torch
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import run as run_stage
-from flowcheck.stages.update import UpdateService
+from flowcheck.stages.updating.update import UpdateService
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule

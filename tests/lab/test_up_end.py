@@ -28,7 +28,7 @@ from pathlib import Path
 from flowcheck import cli
 from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint
-from flowcheck.stages.supervisor import Supervisor
+from flowcheck.stages.chain.supervisor import Supervisor
 
 marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
 write, work = checkpoint.write, Supervisor.work

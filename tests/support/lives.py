@@ -15,10 +15,10 @@ from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.kept.gradients import GradientLog
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.records import Records
-from flowcheck.stages.succession import Succession
-from flowcheck.stages.update import UpdateService
+from flowcheck.stages.following.extract import ExtractService
+from flowcheck.stages.following.succession import Succession
+from flowcheck.stages.updating.records import Records
+from flowcheck.stages.updating.update import UpdateService
 
 
 class Killed(BaseException):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from flowcheck.ops import doctor
-from flowcheck.ops.machine import Check
+from flowcheck.ops.node import doctor
+from flowcheck.ops.node.machine import Check
 
 GIB = 1 << 30
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import OptimizerConfig, PersistConfig, load_job
-from flowcheck.ops.chain import create
+from flowcheck.ops.running.chain import create
 from flowcheck.replica.given import given
 from flowcheck.replica.kept.snapshot import held
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.held import Held
-from flowcheck.stages.model import optimizer_in
+from flowcheck.stages.keeping.held import Held
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.persist.places import open_place
 from flowcheck.vault.persist.saver import Saver
 from flowcheck.wire.job import Job, Parameter

@@ -23,7 +23,7 @@ from flowcheck.plane.parser import Parser
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.extract import ExtractService
+from flowcheck.stages.following.extract import ExtractService
 from flowcheck.stages.rundir import RunDir
 
 REST_S, NAP_S = 0.05, 0.0005

@@ -9,9 +9,9 @@ from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.messages import Hello, Message
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.supervisor import Supervisor
 
 CONFIG = JobConfig(
     source=(SourceConfig(file="a"), SourceConfig(vdev="net_null0", queues=2)),

@@ -14,7 +14,7 @@ from flowcheck.plane.shard import Shard
 from flowcheck.replica.kept.peek import pinned
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.ahead import Ahead
+from flowcheck.stages.updating.ahead import Ahead
 
 LAYOUT = Layout.of_shapes([(300, 7), (1,), (5000,), (64,), (3, 3)])
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)

@@ -13,7 +13,7 @@ from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
 from flowcheck.messages import Drained, StepLost
-from flowcheck.stages import passage, planned
+from flowcheck.stages.following import passage, planned
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 STEPS = 20

@@ -10,12 +10,12 @@ import pytest
 from flowcheck.config import OwnConfig
 from flowcheck.errors import ConfigError
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.ops.asked import by_job, by_options
-from flowcheck.ops.chain import job_to_run
-from flowcheck.ops.report import _lost
-from flowcheck.ops.restore_all import right_number
+from flowcheck.ops.analysis.asked import by_job, by_options
+from flowcheck.ops.analysis.report import _lost
+from flowcheck.ops.giving.restore_all import right_number
+from flowcheck.ops.running.chain import job_to_run
 from flowcheck.plane.tape import read_tape
-from flowcheck.stages.wanted import Wanted, of_wanted
+from flowcheck.stages.learning.wanted import Wanted, of_wanted
 from flowcheck.wire.learn import Reading
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops import audit as verb
+from flowcheck.ops.giving import audit as verb
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.vault import audit

@@ -27,12 +27,12 @@ from flowcheck.config import encode_config
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.ops import base as verb
-from flowcheck.ops.steps import newest
-from flowcheck.stages.assumed import EMPTY_STATE, assumed
-from flowcheck.stages.base import write_base
-from flowcheck.stages.incarnation import Incarnation, incarnation_of
+from flowcheck.ops.giving import base as verb
+from flowcheck.ops.giving.steps import newest
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import EMPTY_STATE, assumed
+from flowcheck.stages.updating.base import write_base
+from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
 
 STEPS = 5
 BASE = 37

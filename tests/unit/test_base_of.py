@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops import base as verb
-from flowcheck.ops.base import NOWHERE, Place
+from flowcheck.ops.giving import base as verb
+from flowcheck.ops.giving.base import NOWHERE, Place
 from flowcheck.stages.rundir import RunDir
 
 FILE = Path("step-4.pt")

@@ -13,11 +13,12 @@ import pytest
 
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import ConfigError
-from flowcheck.ops import chain
+from flowcheck.ops.running import chain
 from flowcheck.replica.kept import trace
 from flowcheck.replica.kept.trace import Trace, digests_at
-from flowcheck.stages import bounded, supervisor
+from flowcheck.stages import bounded
 from flowcheck.stages.bounded import append_line, last_line, shorten
+from flowcheck.stages.chain import supervisor
 from flowcheck.stages.rundir import RunDir
 
 MOST = 10_000

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 from test_node_ranks import stream_of
 
-from flowcheck.stages.heard import MOST_NOTES, Notes
+from flowcheck.stages.chain.heard import MOST_NOTES, Notes
+from flowcheck.stages.following.succession import LIVES_KEPT, Verdict, promote
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import LIVES_KEPT, Verdict, promote
 from flowcheck.wire.learn.verdict.collect import parcels_left
 from flowcheck.wire.terms import Protocol
 

@@ -68,7 +68,7 @@ def test_every_verb_says_what_it_does_and_can_speak_to_programs(verb: str) -> No
 
 def test_help_and_analyze_load_neither_torch_nor_sockets() -> None:
     script = (
-        "import sys, typer.testing, flowcheck.cli as cli, flowcheck.ops.analyze\n"
+        "import sys, typer.testing, flowcheck.cli as cli, flowcheck.ops.analysis.analyze\n"
         "typer.testing.CliRunner().invoke(cli.app, ['--help'])\n"
         "print(sorted({'torch', 'zmq'} & set(sys.modules)))"
     )
@@ -80,7 +80,7 @@ def test_help_and_analyze_load_neither_torch_nor_sockets() -> None:
 
 def test_status_loads_no_torch() -> None:
     """It is looked at again and again, by people and by programs."""
-    script = "import sys, flowcheck.ops.status\nprint('torch' in sys.modules)"
+    script = "import sys, flowcheck.ops.running.status\nprint('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )

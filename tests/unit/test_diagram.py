@@ -11,12 +11,18 @@ from xml.etree import ElementTree
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.analyze import run
-from flowcheck.ops.communicators import Communicator, Connection, Link, Share, communicators_of
-from flowcheck.ops.coverage import Shape, coverage_of
-from flowcheck.ops.diagram import MOST_NODES, nodes_of, svg_of
-from flowcheck.ops.learned import communicators_of_job
-from flowcheck.ops.status import _draw
+from flowcheck.ops.analysis.analyze import run
+from flowcheck.ops.analysis.communicators import (
+    Communicator,
+    Connection,
+    Link,
+    Share,
+    communicators_of,
+)
+from flowcheck.ops.analysis.coverage import Shape, coverage_of
+from flowcheck.ops.analysis.diagram import MOST_NODES, nodes_of, svg_of
+from flowcheck.ops.analysis.learned import communicators_of_job
+from flowcheck.ops.running.status import _draw
 from flowcheck.plane.tape import read_tape
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job_file import encode_job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.machine import GIB, by_name, driver_file, healthy_server, pci, put
 
-from flowcheck.ops import doctor, machine, pmd
+from flowcheck.ops.node import doctor, machine, pmd
 
 
 @pytest.fixture

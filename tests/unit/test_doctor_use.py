@@ -117,8 +117,8 @@ def test_whether_capture_may_run_before_other_work_is_told(
 ASKED = """
 import os, threading
 from pathlib import Path
-from flowcheck.ops import machine
-from flowcheck.stages.capture import go_first
+from flowcheck.ops.node import machine
+from flowcheck.stages.intake.capture import go_first
 got = []
 def ask():
     go_first()

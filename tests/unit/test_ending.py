@@ -11,13 +11,13 @@ import pytest
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.messages import StepLost
-from flowcheck.ops.ending import ending
+from flowcheck.ops.running.ending import ending
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.heard import Progress
-from flowcheck.stages.incarnation import Incarnation
+from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.following.succession import Verdict
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.succession import Verdict
+from flowcheck.stages.updating.incarnation import Incarnation
 
 CONFIG = JobConfig(
     source=(SourceConfig(interface="mirror0"),),

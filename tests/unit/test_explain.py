@@ -9,8 +9,8 @@ import pytest
 from support.learned import read
 
 from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
-from flowcheck.ops.communicators import Communicator, communicators_of
-from flowcheck.ops.explain import explain, ring_order
+from flowcheck.ops.analysis.communicators import Communicator, communicators_of
+from flowcheck.ops.analysis.explain import explain, ring_order
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import Collective, Reading, read_stream
 

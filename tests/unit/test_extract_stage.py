@@ -10,7 +10,7 @@ import pytest
 from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.messages import Drained, ShardReady, StepLost
-from flowcheck.stages import outcomes
+from flowcheck.stages.learning import outcomes
 from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.learn import Reading, Weights
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen

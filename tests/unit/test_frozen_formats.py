@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import flowcheck
 from flowcheck.config import ModelConfig, OptimizerConfig
-from flowcheck.ops.stated import with_factory
+from flowcheck.ops.running.stated import with_factory
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.given import given
@@ -29,8 +29,8 @@ from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.beside import beside_of, read_beside, write_beside
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.beside import keep_given
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.beside import keep_given
 from flowcheck.vault import audit
 from flowcheck.vault.formats import write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of

@@ -15,7 +15,7 @@ from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
 from flowcheck.plane.tape import read_tape
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.model import layout_of
+from flowcheck.stages.updating.model import layout_of
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream
 

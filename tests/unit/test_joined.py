@@ -19,13 +19,13 @@ from test_base import Trainer, lines, notes
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import StepLost
-from flowcheck.ops import base as verb
-from flowcheck.ops.base import Place
+from flowcheck.ops.giving import base as verb
+from flowcheck.ops.giving.base import Place
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.assumed import BASE_FITS, assumed
-from flowcheck.stages.incarnation import incarnation_of
-from flowcheck.stages.joining import KNOWN_JOB
+from flowcheck.stages.learning.joining import KNOWN_JOB
+from flowcheck.stages.updating.assumed import BASE_FITS, assumed
+from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.wire.job import UNSHOWN, Job
 from flowcheck.wire.job_file import decode_job, encode_job
 

@@ -11,7 +11,7 @@ import torch
 from support.netib import Options, Truth, generate
 
 from flowcheck.plane.tape import read_tape
-from flowcheck.stages.proof import consistent
+from flowcheck.stages.learning.proof import consistent
 from flowcheck.wire import ddp
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import decode_job, encode_job

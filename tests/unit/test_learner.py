@@ -17,12 +17,12 @@ from support.chain import wait_until
 from flowcheck._core import ffi
 from flowcheck.config import job_from
 from flowcheck.plane.merge import Joined
-from flowcheck.stages import learner, outcomes, unlearned
-from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.learner import Learner
-from flowcheck.stages.living import identity
+from flowcheck.stages.chain.living import identity
+from flowcheck.stages.following.extract import ExtractService
+from flowcheck.stages.learning import learner, outcomes, unlearned
+from flowcheck.stages.learning.learner import Learner
+from flowcheck.stages.learning.unlearned import Unlearned, reasons
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.unlearned import Unlearned, reasons
 from flowcheck.wire.learn import Reading
 from flowcheck.wire.terms import Rule
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.ops import leftovers
-from flowcheck.stages.living import identity, run_of, stale_memory
+from flowcheck.ops.running import leftovers
+from flowcheck.stages.chain.living import identity, run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
 
 MAKE = """

@@ -11,7 +11,7 @@ from support.netib.nodes import log_of
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.ops.stated import with_log
+from flowcheck.ops.running.stated import with_log
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.logged import RingOrder, of_another_job, read_log

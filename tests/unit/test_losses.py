@@ -11,7 +11,7 @@ import pytest
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
 from flowcheck.lab.run.display import figures
-from flowcheck.ops import status
+from flowcheck.ops.running import status
 from flowcheck.plane.counters import LOSSES, lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir

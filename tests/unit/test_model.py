@@ -9,12 +9,12 @@ import pytest
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.messages import Message, Note
-from flowcheck.ops.steps import newest
+from flowcheck.ops.giving.steps import newest
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.layout import Layout
-from flowcheck.stages.model import layout_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.update import UpdateService
+from flowcheck.stages.updating.model import layout_of
+from flowcheck.stages.updating.update import UpdateService
 from flowcheck.wire.job import Communicator, Job, Parameter
 from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule

@@ -11,10 +11,10 @@ import pytest
 from support.netib import Generated, Options, generate
 from support.netib.nodes import log_of, order_of
 
-from flowcheck.ops.communicators import communicators_of
-from flowcheck.ops.coverage import Shape, coverage_of
-from flowcheck.ops.explain import explain
-from flowcheck.ops.learned import communicators_of_job
+from flowcheck.ops.analysis.communicators import communicators_of
+from flowcheck.ops.analysis.coverage import Shape, coverage_of
+from flowcheck.ops.analysis.explain import explain
+from flowcheck.ops.analysis.learned import communicators_of_job
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.learn import Reading, read_stream

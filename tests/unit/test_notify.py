@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.stages import notify
-from flowcheck.stages.notify import Notifier
+from flowcheck.stages.chain import notify
+from flowcheck.stages.chain.notify import Notifier
 
 
 class Manager:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
+from flowcheck.stages.keeping.serve import catalogues_of
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.serve import catalogues_of
 from flowcheck.vault.serve.client import fetched
 
 SEVERAL = (

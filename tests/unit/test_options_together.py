@@ -14,8 +14,8 @@ from support.netib import Options, Truth, generate
 from flowcheck.config import job_from
 from flowcheck.errors import ConfigError
 from flowcheck.plane.tape import read_tape
-from flowcheck.stages.model import layout_of
-from flowcheck.stages.proof import consistent
+from flowcheck.stages.learning.proof import consistent
+from flowcheck.stages.updating.model import layout_of
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream

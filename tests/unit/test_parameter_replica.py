@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from flowcheck.config.optimizer import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.optimizer import OptimizerConfig
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.parting.units import flat_units
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.gathered import is_lost, taken
+from flowcheck.stages.following.gathered import is_lost, taken
 from flowcheck.vault import audit, restore
 from flowcheck.vault.template import Template, load_template
 

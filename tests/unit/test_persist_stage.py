@@ -15,9 +15,10 @@ from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
-from flowcheck.ops import durable, remains
-from flowcheck.stages import child, last_save
-from flowcheck.stages.child import Child, stage_arguments
+from flowcheck.ops.running import durable, remains
+from flowcheck.stages.chain import child
+from flowcheck.stages.chain.child import Child, stage_arguments
+from flowcheck.stages.keeping import last_save
 from flowcheck.stages.rundir import RunDir
 
 WAIT_S = 60.0

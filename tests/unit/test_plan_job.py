@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops import plan_job, up
+from flowcheck.ops.planning import job as plan_job
+from flowcheck.ops.running import up
 
 NET = """
 import torch

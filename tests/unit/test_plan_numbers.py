@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.plan_cost import Wire, cost_of
-from flowcheck.ops.plan_traffic import Planned
+from flowcheck.ops.planning.cost import Wire, cost_of
+from flowcheck.ops.planning.traffic import Planned
 from flowcheck.wire.terms import Kind, Protocol, Rule
 
 

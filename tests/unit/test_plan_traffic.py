@@ -16,8 +16,8 @@ with warnings.catch_warnings():
     from support.ddp_calls import RANKS, Call, calls_of
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.plan_model import load_model
-from flowcheck.ops.plan_traffic import Options, Planned, traffic_of
+from flowcheck.ops.planning.model import load_model
+from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

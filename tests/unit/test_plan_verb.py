@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowcheck.ops.plan_check import Found, check
-from flowcheck.ops.plan_cost import Wire, cost_of
-from flowcheck.ops.plan_match import Stated
-from flowcheck.ops.plan_memory import memory_of
-from flowcheck.ops.plan_model import Model
-from flowcheck.ops.plan_traffic import Options, Planned, traffic_of
-from flowcheck.optimizer import OptimizerConfig
+from flowcheck.config.optimizer import OptimizerConfig
+from flowcheck.ops.planning.check import Found, check
+from flowcheck.ops.planning.cost import Wire, cost_of
+from flowcheck.ops.planning.match import Stated
+from flowcheck.ops.planning.memory import memory_of
+from flowcheck.ops.planning.model import Model
+from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.learn import Collective
 from flowcheck.wire.stated import Tensor

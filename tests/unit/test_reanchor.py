@@ -23,11 +23,11 @@ from flowcheck.config import encode_config
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import AuditLine
-from flowcheck.ops import audit as audits
-from flowcheck.ops import reanchor
-from flowcheck.ops.reanchor import give
+from flowcheck.ops.giving import audit as audits
+from flowcheck.ops.giving import reanchor
+from flowcheck.ops.giving.reanchor import give
 from flowcheck.replica.rules.scale_seen import SCALE, Tally
-from flowcheck.stages.assumed import EMPTY_STATE, assume, assumed
+from flowcheck.stages.updating.assumed import EMPTY_STATE, assume, assumed
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import UNSHOWN
 

@@ -23,9 +23,9 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.plane import merge
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.owners import Name, name_flows
-from flowcheck.stages import outcomes
-from flowcheck.stages.assumed import assumed
-from flowcheck.stages.learner import Learner
+from flowcheck.stages.learning import outcomes
+from flowcheck.stages.learning.learner import Learner
+from flowcheck.stages.updating.assumed import assumed
 from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.seen import FlowKey
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from flowcheck.config import EachConfig, OptimizerConfig
-from flowcheck.optimizer import AverageConfig, ScalerConfig
+from flowcheck.config.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.kept.header import peek
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica

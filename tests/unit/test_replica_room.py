@@ -13,7 +13,7 @@ from flowcheck.replica.kept.header import Commit, Description, Section
 from flowcheck.replica.kept.space import Space, check_space, space_of
 from flowcheck.replica.kept.state import StateFile, place_sections
 from flowcheck.replica.layout import Layout
-from flowcheck.stages import needed
+from flowcheck.stages.updating import needed
 
 
 def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_sum(tmp_path):

@@ -12,8 +12,8 @@ from support.chain import wait_until
 
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
+from flowcheck.stages.chain.living import identity
 from flowcheck.stages.links import Links
-from flowcheck.stages.living import identity
 from flowcheck.stages.service import IDLE_MAX_MS, Idle, Signals, drive, run
 
 

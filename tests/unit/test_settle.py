@@ -11,7 +11,7 @@ import pytest
 
 from flowcheck.config import job_from
 from flowcheck.errors import StateError
-from flowcheck.ops import steps
+from flowcheck.ops.giving import steps
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
 

@@ -8,10 +8,10 @@ import pytest
 
 from flowcheck.config import JobConfig, load_job
 from flowcheck.errors import ConfigError
-from flowcheck.ops.chain import create, job_to_run
-from flowcheck.ops.several import own_settings
+from flowcheck.ops.running.chain import create, job_to_run
+from flowcheck.ops.running.several import own_settings
 from flowcheck.stages.jobs import count, folder_of
-from flowcheck.stages.joining import may_join
+from flowcheck.stages.learning.joining import may_join
 
 SOURCE = '[[source]]\ninterface = "m0"\n'
 SGD = 'name = "sgd"\nlearning_rate = 0.1\n'

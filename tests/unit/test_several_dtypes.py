@@ -16,7 +16,7 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.model import layout_of
+from flowcheck.stages.updating.model import layout_of
 from flowcheck.vault import audit, restore
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.template import load_template

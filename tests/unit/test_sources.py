@@ -9,7 +9,7 @@ from support.machine import healthy_server, interface, pci
 
 from flowcheck.config import SourceConfig
 from flowcheck.errors import ConfigError
-from flowcheck.ops.sources import check_sources, interfaces
+from flowcheck.ops.running.sources import check_sources, interfaces
 
 
 @pytest.mark.parametrize(

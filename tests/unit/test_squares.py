@@ -17,7 +17,7 @@ from flowcheck.plane.shard import Shard
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.clipping import bounds, told_by_all_orders
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.squares import Squares
+from flowcheck.stages.updating.squares import Squares
 from flowcheck.whole import write_whole
 
 LAYOUT = Layout.of_shapes([(7, 5), (5,)])

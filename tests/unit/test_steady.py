@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowcheck.stages.steady import Steady
+from flowcheck.stages.learning.steady import Steady
 from flowcheck.wire.job import Follows, Job, Parameter
 from flowcheck.wire.terms import Rule
 

@@ -18,9 +18,10 @@ from support.staged import Chain
 
 from flowcheck.lab.synthetic import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.stages import extract, learner
-from flowcheck.stages.incarnation import incarnation_of
-from flowcheck.stages.learner import Learner
+from flowcheck.stages.following import extract
+from flowcheck.stages.learning import learner
+from flowcheck.stages.learning.learner import Learner
+from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.wire.job_file import decode_job
 
 STEPS = 5

@@ -16,7 +16,7 @@ from flowcheck.messages import (
     StepLost,
 )
 from flowcheck.plane.shard import Shard
-from flowcheck.stages import child, supervisor
+from flowcheck.stages.chain import child, supervisor
 from flowcheck.stages.rundir import RunDir
 
 

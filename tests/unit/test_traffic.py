@@ -9,7 +9,7 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.messages import Drained
-from flowcheck.ops import analyze
+from flowcheck.ops.analysis import analyze
 from flowcheck.wire.foreign import foreign
 
 SHAPES = ((40, 30), (40,))

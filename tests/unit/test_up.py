@@ -17,15 +17,15 @@ import pytest
 
 from flowcheck.config import JobConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops import remains, status, up
-from flowcheck.ops.chain import create
+from flowcheck.ops.running import remains, status, up
+from flowcheck.ops.running.chain import create
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
-from flowcheck.stages.heard import Progress
+from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.learning.unlearned import Unlearned
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.unlearned import Unlearned
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule

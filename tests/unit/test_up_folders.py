@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.ops import leftovers, remains
+from flowcheck.ops.running import leftovers, remains
 from flowcheck.stages.rundir import RunDir
 
 

@@ -19,9 +19,9 @@ from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
 from flowcheck.messages import AuditLine, Drained, StepLost
 from flowcheck.plane.tape import read_tape
-from flowcheck.stages.assumed import assumed
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.used import Map, note_left_out
+from flowcheck.stages.updating.assumed import assumed
+from flowcheck.stages.updating.used import Map, note_left_out
 from flowcheck.wire.job import Job
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn import Reading, read_stream

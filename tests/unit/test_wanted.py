@@ -17,10 +17,10 @@ from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConf
 from flowcheck.messages import Drained
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.extract import ExtractService
-from flowcheck.stages.joining import EXPECTED, KNOWN_JOB
+from flowcheck.stages.following.extract import ExtractService
+from flowcheck.stages.learning.joining import EXPECTED, KNOWN_JOB
+from flowcheck.stages.learning.wanted import claimed
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.wanted import claimed
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected

@@ -19,8 +19,8 @@ from flowcheck.lab.run.display import Display
 from flowcheck.lab.run.plan import Plan
 from flowcheck.lab.run.train import LOOK_S, Outcome, Run
 from flowcheck.lab.run.trainers import Trainers
-from flowcheck.ops import base
-from flowcheck.ops.base import Place
+from flowcheck.ops.giving import base
+from flowcheck.ops.giving.base import Place
 from flowcheck.stages.rundir import RunDir
 
 GAP_S = 3.0

@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.ops import status
+from flowcheck.ops.running import status
 from flowcheck.stages.rundir import RunDir
 
 START_LIMIT_S = 60.0

@@ -18,7 +18,7 @@ from flowcheck.lab.run.compare import (
 )
 from flowcheck.lab.run.train import FOLLOW_LIMIT_S, LOOK_S, STEP_LIMIT_S, Outcome, Run
 from flowcheck.lab.run.trainers import Trainers
-from flowcheck.ops.restore_all import give_all
+from flowcheck.ops.giving.restore_all import give_all
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 

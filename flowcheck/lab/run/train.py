@@ -24,8 +24,8 @@ from flowcheck.lab.run.display import Display
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Script, Trainers
-from flowcheck.ops.restore import give_back
-from flowcheck.ops.steps import newest
+from flowcheck.ops.giving.restore import give_back
+from flowcheck.ops.giving.steps import newest
 from flowcheck.stages.rundir import RunDir
 
 LOOK_S = 0.1

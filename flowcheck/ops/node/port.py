@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from flowcheck.ops import nic
+from flowcheck.ops.node import nic
 from flowcheck.ops.node.refusal import PCI
 from flowcheck.ops.node.sysfs import Notes, Sysfs
 

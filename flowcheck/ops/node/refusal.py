@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops import nic
+from flowcheck.ops.node import nic
 from flowcheck.ops.node.sysfs import Sysfs
 
 PCI = "sys/bus/pci/devices"

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.ops import nic, pmd
-from flowcheck.ops.node import port, queues, vfio
+from flowcheck.ops.node import nic, pmd, port, queues, vfio
 from flowcheck.ops.node.refusal import checked_address, needed_for, refuse_needed
 from flowcheck.ops.node.sysfs import Sysfs, sysfs_of_environment
 

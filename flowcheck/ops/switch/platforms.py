@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from flowcheck.config.strict import Section, convert
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.switch.session import Direction
-from flowcheck.strict import Section, convert
 
 PACKAGE = Path(__file__).resolve().parents[2]
 FOLDERS = (PACKAGE / "_switch_configs", PACKAGE.parent / "switch_configs")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from flowcheck.config.strict import Section, convert
 from flowcheck.errors import ConfigError, naming
 from flowcheck.ops.switch.asked import parse_source
 from flowcheck.ops.switch.platforms import Platform
 from flowcheck.ops.switch.rules import Finding, Verdict, finding
 from flowcheck.ops.switch.session import Direction, Session, Source
-from flowcheck.strict import Section, convert
 
 
 class Held(Section, frozen=True):

@@ -22,7 +22,7 @@ from flowcheck.messages import Fault, Hello, Stop
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
-from flowcheck.stages.child import Child, stage_arguments
+from flowcheck.stages.chain.child import Child, stage_arguments
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 

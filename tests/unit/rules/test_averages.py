@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.optimizer import AverageConfig
+from flowcheck.config.optimizer import AverageConfig
 from flowcheck.replica.given import given
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.replica import Replica

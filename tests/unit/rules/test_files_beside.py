@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.config.optimizer import AverageConfig, ScalerConfig
 from flowcheck.errors import StateError
-from flowcheck.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica

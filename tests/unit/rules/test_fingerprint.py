@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from flowcheck.config import EachConfig, GroupConfig, OptimizerConfig
-from flowcheck.optimizer import AverageConfig, ScalerConfig
+from flowcheck.config.optimizer import AverageConfig, ScalerConfig
 from flowcheck.replica.rules.optimizers import fingerprint
 
 

@@ -12,8 +12,8 @@ from support.scripted import Script, flat, replica_of, same
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.config.optimizer import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.optimizer import ScalerConfig
 from flowcheck.replica.given import given
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.replica import Replica

@@ -13,10 +13,10 @@ import torch
 from support.scripted import Script, flat, replica_of
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.optimizer import ScalerConfig
+from flowcheck.config.optimizer import ScalerConfig
 from flowcheck.replica.rules.scale_seen import Seen, Tally
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.scales import CONTRADICTED, Scales
+from flowcheck.stages.updating.scales import CONTRADICTED, Scales
 
 STEPS, LIMIT = 700, 2.0**20
 """Where scaled gradients overflow, as those of float16 do."""

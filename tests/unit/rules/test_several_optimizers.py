@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 
 from flowcheck.config import EachConfig, GroupConfig, OptimizerConfig
+from flowcheck.config.optimizer import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.optimizer import ScalerConfig
 from flowcheck.replica import checkpoint
 from flowcheck.replica.given import Given, given
 from flowcheck.replica.kept import snapshot

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.config.optimizer_checks import check_optimizer
 from flowcheck.errors import ConfigError
-from flowcheck.ops.chain import job_to_run
-from flowcheck.optimizer_checks import check_optimizer
+from flowcheck.ops.running.chain import job_to_run
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import tried
 from flowcheck.replica.rules.checked import check_rule

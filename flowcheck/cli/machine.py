@@ -1,0 +1,38 @@
+"""Verbs about this machine alone: whether it is ready, and one stage of a chain by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flowcheck.cli.options import DEFAULT_RUN, Json, Run
+
+
+def stage(
+    name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
+    run: Run = DEFAULT_RUN,
+    number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
+    parent: Annotated[
+        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
+    from flowcheck.stages.chain import launch
+
+    code = launch.run_stage(name, run, number, parent)
+    if as_json:
+        print(json.dumps({"stage": name, "number": number, "exit_code": code}))
+    raise typer.Exit(code)
+
+
+def doctor(
+    need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
+    from flowcheck.ops.node import doctor as verb
+
+    raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))

@@ -1,0 +1,229 @@
+"""The verbs. Each does its work elsewhere; here are only words, defaults and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck import __version__
+from flowcheck.cli import machine as cli_machine
+from flowcheck.cli import plan as cli_plan
+from flowcheck.cli import serve as cli_serve
+from flowcheck.cli import steps as cli_steps
+from flowcheck.cli import switch as cli_switch
+from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Run, Svg
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab import cli as lab_cli
+
+OPERATOR_ERROR = 2
+
+app = typer.Typer(
+    name="flowcheck",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="""A checkpoint of every training step, taken from mirrored all-reduce traffic.
+
+A switch mirrors a training host's port to this machine; frames go through a ring, are parsed,
+their gradients reassembled, and applied to a replica of the model on the CPU. Training is
+launched unchanged and never waits.
+
+First steps:
+
+* `flowcheck doctor` - is this machine ready?
+
+* `flowcheck switch render` - the commands that make a switch mirror its ports
+
+* `flowcheck analyze capture.pcapng` - what is in a capture, with no job file
+
+* `flowcheck plan model.py:make --world 8` - what a model will put on the wire, before it runs
+
+* `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - the whole chain on a file
+
+* `flowcheck up job.toml` - the chain on a live mirror port
+
+* `flowcheck restore --template step-0.pt --out resume.pt` - the newest step, for the trainer
+
+* `flowcheck lab train` - all of it on this machine: a cluster, a mirror, a killed job that goes on
+""",
+)
+app.add_typer(lab_cli.app, name="lab")
+app.add_typer(cli_switch.app, name="switch")
+
+
+@app.command()
+def analyze(
+    files: Files,
+    model: Annotated[
+        str | None,
+        typer.Option(help="file.py:function that makes the module, where no DDP tells it."),
+    ] = None,
+    nccl_log: Annotated[
+        Path | None,
+        typer.Option(help="Rank 0's output with NCCL_DEBUG=INFO: it tells the order of rings."),
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="A job file: what it states is taken in place of these.")
+    ] = None,
+    svg: Svg = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what captures hold: frames, flows, collectives in order, initial weights.
+
+    Each communicator is explained: its ring, protocols, what the mirrors cover of it and what
+    another mirrored port or direction would add; --svg draws that. No job file is needed; what
+    could not be contradicted by any frame is marked `assumed`.
+    """
+    from flowcheck.ops.analysis import analyze as verb
+
+    raise typer.Exit(
+        verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
+    )
+
+
+@app.command()
+def replay(
+    files: Files,
+    optimizer: Annotated[
+        str | None, typer.Option(help="A class of torch.optim, the trainer's: adamw.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(help="Job file with [optimizer], [ring], ...; its sources are replaced."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a safetensors checkpoint below this folder.")
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Pace by the time stamps: 1 as recorded, 10 ten times faster."),
+    ] = None,
+    source: Annotated[
+        str, typer.Option(help="dpdk: through net_pcap and a real EAL; file: our own reader; auto.")
+    ] = "auto",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Data-parallel jobs to follow, a replica for each (by default 1).", min=1
+        ),
+    ] = None,
+    digests: Annotated[
+        bool, typer.Option("--digests", help="sha256 of every gradient and parameters after it.")
+    ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--run", help="Keep the run directory here instead of a temporary one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send captures through the whole multi-process chain, to a replica and a checkpoint.
+
+    Exit code 0: every step of the captures was taken; 1: none, or not all, and a sentence says why.
+
+    Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
+    """
+    from flowcheck.ops.running import replay as verb
+
+    request = verb.Request(
+        files=tuple(files),
+        optimizer=optimizer,
+        learning_rate=lr,
+        job=job,
+        out=out,
+        speed=speed,
+        source=source,
+        digests=digests,
+        run=keep,
+        as_json=as_json,
+        jobs=jobs,
+    )
+    raise typer.Exit(verb.run(request))
+
+
+@app.command()
+def up(
+    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Run directory instead of the job file's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C.
+
+    Exit code 0: the replica followed to the end; 1: it took no step, or stopped before the end, and
+    a sentence says why; 2: the chain could not run, or failed.
+    """
+    from flowcheck.ops.running import up as verb
+
+    raise typer.Exit(verb.up(job, run, as_json=as_json))
+
+
+@app.command()
+def status(run: Run = DEFAULT_RUN, svg: Svg = None, as_json: Json = False) -> None:
+    """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss.
+
+    --svg draws the job that was learned: its rings, the mirrored links, what they cover.
+
+    Exit code 0: every stage runs; 1: one is gone; 2: there is no chain.
+    """
+    from flowcheck.ops.running import status as verb
+
+    raise typer.Exit(verb.run(run, svg=svg, as_json=as_json))
+
+
+@app.command()
+def down(
+    run: Run = DEFAULT_RUN,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Give up the replica of a killed chain.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets.
+
+    The replica of a killed chain is written as a checkpoint first.
+    """
+    from flowcheck.ops.running import remains
+
+    raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
+
+
+app.command()(cli_plan.plan)
+app.command()(cli_serve.serve)
+for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
+    app.command()(step_verb)
+app.command()(cli_machine.stage)
+app.command()(cli_machine.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"flowcheck {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script: our own errors are one sentence and exit code 2."""
+    try:
+        app()
+    except FlowCheckError as error:
+        print(f"flowcheck: {error}", file=sys.stderr)
+        sys.exit(OPERATOR_ERROR)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"flowcheck: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(OPERATOR_ERROR)

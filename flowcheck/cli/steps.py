@@ -1,0 +1,182 @@
+"""The verbs of one step: given back, held against the trainer's own, begun from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck.cli.options import DEFAULT_RUN, Json, Run
+from flowcheck.errors import ConfigError
+
+
+def restore(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file or folder to write; the trainer's resume flag takes it. Of several jobs "
+            "a folder."
+        ),
+    ],
+    template: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Any checkpoint the trainer wrote in this job: the form to fill. Of several jobs "
+            "one of each."
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="Instead of a template: flowcheck, torch, dcp, safetensors, huggingface, "
+            "deepspeed, or megatron (with --like).",
+        ),
+    ] = None,
+    run: Run = DEFAULT_RUN,
+    step: Annotated[
+        str, typer.Option(help="A step that is kept, or latest.", metavar="N|latest")
+    ] = "latest",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A step-N folder, or a folder of them, instead of a run's step."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A step from elsewhere: http://host:port of flowcheck serve, or the target of "
+            "[persist], s3://...",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Of --from http://...: the file with its word.")
+    ] = None,
+    keys: Annotated[
+        str,
+        typer.Option(
+            help="Of torch and dcp: model=state_dict,optimizer=app.optim,step=global_step,..."
+        ),
+    ] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="An earlier checkpoint of the job, or a model's folder: names, buffers and "
+            "configuration come from it."
+        ),
+    ] = None,
+    shard_mb: Annotated[
+        int, typer.Option(help="Of huggingface: megabytes of a file at most.", min=1)
+    ] = 5000,
+    ranks: Annotated[
+        int, typer.Option(help="Of deepspeed: data-parallel ranks that will load it.", min=1)
+    ] = 1,
+    zero: Annotated[int, typer.Option(help="Of deepspeed: ZeRO's stage, 0 to 2.")] = 0,
+    job: Annotated[
+        str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a step as a checkpoint the trainer resumes from: in the form of its own, or by format.
+
+    Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
+
+    Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
+    """
+    from flowcheck.ops.giving import restoring
+    from flowcheck.vault.formats.parts import Options, keys_in
+
+    asked = restoring.Asked(
+        out=out,
+        templates=tuple(template or ()),
+        form=form,
+        options=Options(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero),
+        run=run,
+        job=job,
+        step=_step(step),
+        checkpoint=checkpoint,
+        source=source,
+        token_file=token_file,
+        force=force,
+        as_json=as_json,
+    )
+    raise typer.Exit(restoring.run(asked))
+
+
+def _step(stated: str) -> int | None:
+    """None for the newest. Raises ConfigError."""
+    if stated == "latest":
+        return None
+    if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
+        raise ConfigError("--step", stated, "is a number of steps taken, or latest")
+    return int(stated)
+
+
+def audit(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="The trainer's file, or a folder of DCP's, Hugging Face's, DeepSpeed's ...",
+        ),
+    ],
+    run: Run = DEFAULT_RUN,
+    step: Annotated[
+        int | None, typer.Option(help="Where nothing in it tells of which step it is.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold the replica against a checkpoint the trainer wrote itself, bit for bit.
+
+    Exit code 0: equal; 1: something differs, and what differs first is named.
+    """
+    from flowcheck.ops.giving import audit as verb
+
+    raise typer.Exit(verb.run(run, checkpoint, step, as_json=as_json))
+
+
+def base(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The trainer's own file: of the step its job began with, or any.")
+    ],
+    run: Run = DEFAULT_RUN,
+    then: Annotated[
+        Path | None, typer.Option(help="Of a job joined amid its run: a later file of it.")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option(help="Or how many of the logged steps it had taken by then.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Give a job that resumed from a step the replica does not hold its optimizer's state.
+
+    The file's parameters must be those of the job's start-up broadcast, bit for bit. Of a job that
+    was joined amid its run any step will do whose next ones are logged; the steps between two files
+    tell which these are. Of a replica that is followed, the file of a step it took takes that
+    step's place where the two differ, and the steps since are taken again.
+    """
+    from flowcheck.ops.giving import base as verb
+
+    place = verb.Place(then=then, after=after)
+    raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))
+
+
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A file or folder that restore wrote, a step-N folder, or a folder of these."
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check an output against its manifest: sha256 of every file and of every tensor.
+
+    Exit code 0: all as it was written; 1: something is not, and what is named; 2: nothing tells.
+    """
+    from flowcheck.ops.giving import verify as verb
+
+    raise typer.Exit(verb.run(path, as_json=as_json))

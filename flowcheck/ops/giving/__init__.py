@@ -1,0 +1,1 @@
+"""Steps given back, checked and held against the trainer's own."""

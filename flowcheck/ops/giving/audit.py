@@ -1,0 +1,157 @@
+"""`flowcheck audit`: a step of the replica against the trainer's own checkpoint of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import StateError, naming
+from flowcheck.messages import AuditLine
+from flowcheck.ops.giving.steps import stated_names
+from flowcheck.ops.say import say
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.beside import read_beside
+from flowcheck.replica.kept.header import peek_versions
+from flowcheck.replica.kept.trace import digests_at
+from flowcheck.replica.rules.settings import numbering
+from flowcheck.stages.jobs import every
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.vault import audit
+from flowcheck.vault.template import Template, load_template
+
+DIFFERENT = 1
+SHOWN = 8
+
+
+def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> int:
+    """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
+    the step is not known or the file does not fit."""
+    where = RunDir(root)
+    if len(runs := every(where)) > 1:
+        where = _one_of(runs, file, step)
+    found = _audited(where, file, step)
+    line = noted(where, found, file)
+    if as_json:
+        differences = [asdict(d) for d in found.differences]
+        result = msgspec.to_builtins(line) | {"differences": differences, "others": found.others}
+        print(json.dumps(result))
+    else:
+        _print(found, file)
+    return 0 if found.passed else DIFFERENT
+
+
+def noted(where: RunDir, found: audit.Audit, file: Path) -> AuditLine:
+    """Writes down what came of an audit."""
+    line = AuditLine(
+        step=found.step,
+        passed=found.passed,
+        file=str(file),
+        tensors=found.tensors,
+        first_difference=found.differences[0].name if found.differences else None,
+    )
+    with naming(where.audits), where.audits.open("ab") as log:
+        log.write(msgspec.json.encode(line) + b"\n")
+    return line
+
+
+def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
+    """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
+    is equal to none, as then nothing tells, or to several."""
+    passed, why = [], []
+    for number, own in enumerate(runs, 1):
+        try:
+            found = _audited(own, file, step)
+        except StateError as error:
+            why.append(f"job {number}: {error}")
+            continue
+        if found.passed:
+            passed.append(own)
+        else:
+            why.append(f"job {number}: {found.differences[0].name} differs first")
+    if len(passed) == 1:
+        return passed[0]
+    told = "; ".join(why) or "it is equal to several of them"
+    raise StateError(
+        f"{file}: which of the jobs it is of is not told ({told}); "
+        f"--run {runs[0].root}/jobs/N holds it against job N"
+    )
+
+
+def _audited(where: RunDir, file: Path, step: int | None) -> audit.Audit:
+    return held_against(where, template_of(where, file, step), file)
+
+
+def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
+    """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
+    run, StateError where it does not fit."""
+    where.settings()
+    if not where.replica.exists():
+        raise StateError(
+            f"{where.root}: no replica is in memory: none was made yet, or the chain has ended and "
+            "its last step is a checkpoint in the folder that checkpoint, or replay --out, named"
+        )
+    layout, _ = peek_versions(where.replica)
+    order = numbering(optimizer_in(where), layout)
+    return load_template(file, layout, stated_names(layout), step, order)
+
+
+def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
+    """The replica's step of it. Raises StateError where that is not known."""
+    found = _stepped_against(where, template, file)
+    return audit.and_rest(found, template, read_beside(where.replica, template.step))
+
+
+def _stepped_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
+    if template.step in peek_versions(where.replica)[1]:
+        try:
+            taken = snapshot.of_state(where.replica, optimizer_in(where), template.step)
+            return audit.compare(template, taken)
+        except StateError:
+            if template.step in peek_versions(where.replica)[1]:
+                raise  # otherwise it was overwritten meanwhile: its digests are still there
+    return _by_digests(where, template, file)
+
+
+def _by_digests(where: RunDir, template: Template, file: Path) -> audit.Audit:
+    layout, kept = peek_versions(where.replica)
+    digests = digests_at(where.trace, template.step)
+    if digests is None:
+        raise StateError(
+            f"{file}: is of step {template.step}; the replica of {where.root} is at "
+            f"{max(kept, default=0)} and has no record of that step"
+        )
+    return audit.compare_digests(template, layout, optimizer_in(where), digests)
+
+
+def _print(found: audit.Audit, file: Path) -> None:
+    compared = found.optimizer and not found.parameters_only
+    kinds = "parameters and optimizer tensors" if compared else "parameters"
+    left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
+    left_out = left if found.others else ""
+    if found.parameters_only:
+        left_out += "; the replica has no optimizer state, only parameters as they are sent"
+    elif not found.optimizer:
+        left_out += "; the file holds no optimizer state, so that of the replica was not compared"
+    if found.passed:
+        say(
+            f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"
+        )
+        return
+    say(f"step {found.step}: {len(found.differences)} of {found.tensors} {kinds} differ{left_out}")
+    for difference in found.differences[:SHOWN]:
+        say(f"  {difference.name}: {_how_far(difference)}")
+    if len(found.differences) > SHOWN:
+        say(f"  and {len(found.differences) - SHOWN} more")
+    say(f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}")
+
+
+def _how_far(difference: audit.Difference) -> str:
+    if difference.elements is None:
+        return "differs (that step's bytes are no longer kept, only what they were)"
+    far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
+    return f"{difference.elements:,} elements differ, by up to {far}"

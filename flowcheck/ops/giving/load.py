@@ -1,0 +1,47 @@
+"""`flowcheck.load`: a step in memory, from wherever it lies."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from flowcheck.errors import StateError
+from flowcheck.ops.giving import steps
+from flowcheck.ops.giving.fetch import checkpoint_of, is_url
+from flowcheck.replica.given import given
+from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.formats import read
+from flowcheck.vault.formats.parts import parts_of, tree_of
+from flowcheck.vault.formats.told import output_in
+
+
+def load(
+    where: str | PathLike[str],
+    step: int | None = None,
+    form: str | None = None,
+    token_file: str | PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """As the package's `load`."""
+    if isinstance(where, str) and is_url(where):
+        own = None if token_file is None else fspath(token_file)
+        with checkpoint_of(where, step, own) as folder:
+            return load(folder, step, form)
+    path = Path(where)
+    run = RunDir(path)
+    if run.config.is_file():
+        return in_memory(steps.newest(run, settle=False, step=step).snapshot)
+    if step is not None and (path / f"step-{step}").exists():
+        path /= f"step-{step}"
+    found = read(output_in(path), form)
+    if not isinstance(found.tree, dict):
+        raise StateError(f"{path}: holds a {type(found.tree).__name__}, not a dictionary")
+    if step is not None and found.tree.get("step") != step:
+        raise StateError(f"{path}: is of step {found.tree.get('step')}, not {step}")
+    return found.tree
+
+
+def in_memory(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as torch.load would give it."""
+    return tree_of(parts_of(given(snapshot), snapshot.layout), {}, named=False)

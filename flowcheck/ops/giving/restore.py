@@ -1,0 +1,90 @@
+"""`flowcheck restore --template`: a step in the form of the trainer's own checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.giving import steps
+from flowcheck.ops.running.chain import last_audit
+from flowcheck.ops.say import say
+from flowcheck.replica.rules.settings import Settings, numbering
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault import restore
+from flowcheck.vault.template import load_template
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The step that is asked for."""
+
+    checkpoint: Path | None = None
+    """A checkpoint's folder, or one of them; None: of the run."""
+    step: int | None = None
+    """None: the newest."""
+    where: str | None = None
+    """What the checkpoint's folder is called to the user."""
+
+
+def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
+    """Writes `out`. Raises ConfigError, StateError where there is no step or it does not fit."""
+    if out.exists() and not force:
+        raise ConfigError("--out", str(out), "is there already: name another file, or --force")
+    if not out.parent.is_dir():
+        raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
+    checkpoint = which.checkpoint
+    if template.is_dir():
+        right = "is a folder: --format NAME --like FOLDER writes one in its place"
+        raise ConfigError("--template", str(template), right)
+    if checkpoint is not None:
+        found = steps.from_checkpoint(checkpoint, which.step, which.where)
+    else:
+        found = steps.newest(RunDir(root), settle=True, step=which.step)
+    filled = give_back(found, template, out)
+    audit = last_audit(RunDir(root)) if checkpoint is None else None
+    audited = audit.step if audit is not None and audit.passed else None
+    if as_json:
+        result = {
+            "step": filled.step,
+            "out": str(out),
+            "from": found.where,
+            "template": {"file": str(template), "step": filled.template_step},
+            "replaced": filled.replaced,
+            "kept": filled.kept,
+            "assumed": (*found.assumed, *filled.assumed),
+            "not_full": filled.not_full,
+            "older": found.snapshot.older,
+            "audited": audited,
+        }
+        print(json.dumps(result))
+        return 0
+    say(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
+    if filled.not_full:
+        say(f"  NOT a full resume: {filled.not_full}")
+    for name, of in found.snapshot.older.items():
+        say(f"  of step {of}: {name}")
+    for part in filled.replaced:
+        say(f"  now of step {filled.step}: {part}")
+    for part in filled.kept:
+        say(f"  as the template has it: {part}")
+    for sentence in (*found.assumed, *filled.assumed):
+        say(f"  assumed: {sentence}")
+    if checkpoint is None and audited is None:
+        say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
+    return 0
+
+
+def give_back(found: steps.Found, template: Path, out: Path) -> restore.Filled:
+    """Writes a step to `out` in the form of the trainer's checkpoint `template`. Raises StateError
+    where it does not fit."""
+    taken = found.snapshot
+    order = numbering(taken.optimizer, taken.layout)
+    pattern = load_template(template, taken.layout, found.names, order=order)
+    settings = Settings(taken.optimizer, taken.layout) if not taken.parameters_only else None
+    rate = settings.rate if settings is not None else lambda step: 0.0
+    filled = restore.fill(pattern, taken, rate, settings)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    restore.write(pattern.tree, out)
+    return filled

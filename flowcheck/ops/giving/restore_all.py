@@ -1,0 +1,173 @@
+"""`flowcheck restore` of several jobs: each in the form of a checkpoint of its own, at one step.
+
+Which job a trainer's checkpoint is of no name tells, and shapes may be alike: it is the one whose
+replica had, at the checkpoint's step, the very same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.giving import steps
+from flowcheck.ops.giving.restore import give_back
+from flowcheck.ops.giving.together import INDEX, NO_COMMON, common_step, versions, write_index
+from flowcheck.ops.say import say
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.trace import digests_at
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules import optimizers
+from flowcheck.replica.rules.settings import numbering
+from flowcheck.stages.jobs import every
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.vault.audit import compare_digests
+from flowcheck.vault.flat import flat_state
+from flowcheck.vault.restore import Filled
+from flowcheck.vault.template import load_template
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One job that was given back."""
+
+    job: int
+    template: Path
+    file: Path
+    filled: Filled
+    assumed: tuple[str, ...]
+
+
+def asked(root: Path, checkpoint: Path | None) -> bool:
+    """What is asked for is of a chain that follows several jobs."""
+    return checkpoint is None and len(every(RunDir(root))) > 1
+
+
+def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_json: bool) -> int:
+    """Writes a file for each job below `out`. Raises ConfigError, StateError where there is no step
+    that all have, or a template is not of one job alone."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not force)):
+        raise ConfigError("--out", str(out), "must be a new or empty folder, or --force")
+    given = give_all(root, templates, out)
+    _print(given, out, as_json=as_json)
+    return 0
+
+
+def give_all(root: Path, templates: Sequence[Path], out: Path) -> list[Given]:
+    """As `run`, into a folder that is there or not."""
+    runs = every(RunDir(root))
+    if len(templates) != len(runs):
+        named = ", ".join(map(str, templates))
+        raise ConfigError("--template", named, right_number(len(templates), len(runs)))
+    found = _found(runs)
+    layouts = [one.snapshot.layout for one in found]
+    of = _told_apart(runs, layouts, templates)
+    out.mkdir(parents=True, exist_ok=True)
+    given = []
+    for number, template in sorted(zip(of, templates, strict=True)):
+        own = found[number]
+        file = out / f"job-{number + 1}-{template.name}"
+        filled = give_back(own, template, file)
+        given.append(Given(number + 1, template, file, filled, (*own.assumed, *filled.assumed)))
+    same = {one.filled.step for one in given}
+    write_index(out, runs[0], [one.file for one in given], same.pop() if len(same) == 1 else None)
+    return given
+
+
+def right_number(given: int, jobs: int) -> str:
+    """What to give where there are `jobs` replicas and as many templates as `given`."""
+    checkpoints = f"{given} checkpoint{'s' * (given > 1)}"
+    if jobs == 1:
+        return f"{checkpoints}, and one job was followed: give one of it"
+    return f"{checkpoints}, and {jobs} jobs were followed: give one of each (--template, each once)"
+
+
+def _found(runs: Sequence[RunDir]) -> list[steps.Found]:
+    """A step of every job: the newest that all rings of one training job have."""
+    newest = [steps.newest(own, settle=True) for own in runs]
+    if not runs[0].settings().together:
+        return newest
+    if len({one.snapshot.step for one in newest}) == 1:
+        return newest
+    step = common_step(runs)
+    if step is None:
+        told = ", ".join(
+            f"job {n}: {', '.join(map(str, versions(own))) or one.snapshot.step}"
+            for n, (own, one) in enumerate(zip(runs, newest, strict=True), 1)
+        )
+        raise StateError(NO_COMMON.format(told))
+    return [
+        replace(one, snapshot=snapshot.of_state(own.replica, optimizer_in(own), step))
+        for own, one in zip(runs, newest, strict=True)
+    ]
+
+
+def _told_apart(
+    runs: Sequence[RunDir], layouts: Sequence[Layout], templates: Sequence[Path]
+) -> list[int]:
+    """[template] the job it is of, from 0. Raises StateError where that is not told."""
+    of = []
+    for file in templates:
+        fits = [n for n, own in enumerate(runs) if _is_of(own, layouts[n], file)]
+        if len(fits) > 1:
+            told = " and ".join(f"job {n + 1}" for n in fits)
+            raise StateError(
+                f"{file}: {told} had the same parameters at its step: give a checkpoint of a later "
+                "one, at which they differ"
+            )
+        if not fits:
+            raise StateError(
+                f"{file}: no job's replica had its parameters at its step: it is of another job, "
+                "or of a step that was not followed"
+            )
+        of += fits
+    twice = [file for file, n in zip(templates, of, strict=True) if of.count(n) > 1]
+    if twice:
+        raise StateError(f"{' and '.join(map(str, twice))} are of one job: give one of each")
+    return of
+
+
+def _is_of(own: RunDir, layout: Layout, file: Path) -> bool:
+    """Whether the job's replica was, bit for bit, what the file holds."""
+    try:
+        order = numbering(optimizer_in(own), layout)
+        template = load_template(file, layout, steps.stated_names(layout), order=order)
+        if not template.step:
+            parameters = flat_state(template, layout, optimizer_in(own))[optimizers.PARAMETERS]
+            began = layout.memory_order(np.fromfile(own.weights, layout.stored_as))
+            return parameters.tobytes() == began.tobytes()
+        digests = digests_at(own.trace, template.step)
+        if digests is None:
+            return False
+        return compare_digests(template, layout, optimizer_in(own), digests).passed
+    except StateError:
+        return False
+
+
+def _print(given: Sequence[Given], out: Path, *, as_json: bool) -> None:
+    if as_json:
+        told = [
+            {
+                "job": one.job,
+                "step": one.filled.step,
+                "out": str(one.file),
+                "template": str(one.template),
+                "assumed": one.assumed,
+                "not_full": one.filled.not_full,
+            }
+            for one in given
+        ]
+        print(json.dumps({"out": str(out), "jobs": told}))
+        return
+    for one in given:
+        say(f"{one.file}: step {one.filled.step} of job {one.job}, in the form of {one.template}")
+        if one.filled.not_full:
+            say(f"  NOT a full resume: {one.filled.not_full}")
+        for sentence in one.assumed:
+            say(f"  assumed: {sentence}")
+    say(f"{out / INDEX}: which addresses and queue pairs each of them is of")

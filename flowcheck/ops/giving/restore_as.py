@@ -1,0 +1,160 @@
+"""`flowcheck restore --format`: a step in a format by name, without a checkpoint to fill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.giving import steps
+from flowcheck.ops.giving.bar import growing_bar
+from flowcheck.ops.running.chain import last_audit
+from flowcheck.ops.say import say
+from flowcheck.replica.files.manifest import Manifest
+from flowcheck.replica.given import given
+from flowcheck.replica.rules.settings import numbering
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.formats import FORMATS, read, write
+from flowcheck.vault.formats.parts import Options, Parts, parts_of
+from flowcheck.vault.formats.told import form_of
+from flowcheck.vault.template import Template, read_template
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be written, and where."""
+
+    form: str
+    out: Path
+    options: Options = field(default_factory=Options)
+    step: int | None = None
+    """None: the newest."""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written, and how fast."""
+
+    manifest: Manifest
+    size_bytes: int
+    took_s: float
+
+    @property
+    def rate(self) -> str:
+        unit, size = ("GB", 1e9) if self.size_bytes >= 1e8 else ("MB", 1e6)
+        many = self.size_bytes / size
+        return f"{many:.2f} {unit} in {self.took_s:.1f} s, {many / self.took_s:.2f} {unit}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the step is."""
+
+    run: Path
+    checkpoint: Path | None = None
+    """A folder, instead of the run."""
+    where: str | None = None
+    """What the folder is called to the user."""
+
+
+def run(source: Source, asked: Asked, *, as_json: bool) -> int:
+    """Writes `asked.out`. Raises ConfigError, StateError where there is no such step or it does not
+    fit."""
+    check_asked(asked)
+    with step_of(source, asked.step) as found:
+        written = restore_from(found, asked)
+        audit = last_audit(RunDir(source.run)) if source.checkpoint is None else None
+    audited = audit.step if audit is not None and audit.passed else None
+    manifest = written.manifest
+    if as_json:
+        result = {
+            "step": manifest.step,
+            "format": manifest.form,
+            "out": str(asked.out),
+            "from": found.where,
+            "bytes": written.size_bytes,
+            "seconds": round(written.took_s, 3),
+            "assumed": manifest.assumed,
+            "not_full": manifest.lacks,
+            "older": manifest.older,
+            "audited": audited,
+        }
+        print(json.dumps(result))
+        return 0
+    say(f"{asked.out}: step {manifest.step} of {found.where}, as {manifest.form}: {written.rate}")
+    say(
+        f"  read back: {len(manifest.files)} files, {len(manifest.tensors)} tensors, all as written"
+    )
+    if manifest.lacks:
+        say(f"  NOT a full resume: {manifest.lacks}")
+    for name, of in manifest.older.items():
+        say(f"  of step {of}: {name}")
+    for sentence in manifest.assumed:
+        say(f"  assumed: {sentence}")
+    if source.checkpoint is None and audited is None:
+        say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
+    return 0
+
+
+def check_asked(asked: Asked) -> None:
+    """Raises ConfigError for what cannot be written, before anything is read."""
+    if asked.form not in FORMATS:
+        raise ConfigError("--format", asked.form, f"is one of {', '.join(FORMATS)}")
+    if asked.out.exists() and not asked.force:
+        raise ConfigError("--out", str(asked.out), "is there already: name another, or --force")
+    if not asked.out.parent.is_dir():
+        right = f"there is no folder {asked.out.parent}: make it first"
+        raise ConfigError("--out", str(asked.out), right)
+
+
+@contextmanager
+def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
+    """The step that is asked for: of a checkpoint folder, else of a run, in place."""
+    if source.checkpoint is not None:
+        yield steps.from_checkpoint(source.checkpoint, step, source.where)
+        return
+    with steps.holding(RunDir(source.run), settle=True, step=step) as found:
+        yield found
+
+
+def restore_from(found: steps.Found, asked: Asked) -> Written:
+    """Writes a step that was found and holds what was written against it. Raises StateError where
+    it does not fit or does not read back, OSError where there is no room."""
+    parts = parts_in(found, asked.form, asked.options)
+    begun_s = time.monotonic()
+    with growing_bar(asked.out, _bytes(parts)):
+        manifest = write(parts, asked.out, asked.form, asked.options, force=asked.force)
+    size_bytes = sum(file.bytes for file in manifest.files.values())
+    return Written(manifest, size_bytes, time.monotonic() - begun_s)
+
+
+def parts_in(found: steps.Found, form: str, options: Options) -> Parts:
+    """The step with what an earlier checkpoint tells beside it."""
+    whole = given(found.snapshot, assumed=found.assumed)
+    like = _template(options.like, found, form) if options.like is not None else None
+    return replace(parts_of(whole, found.snapshot.layout, like), known=found.known)
+
+
+def _template(like: Path, found: steps.Found, form: str) -> Template | None:
+    """An earlier checkpoint; None for a model's folder that holds its configuration alone."""
+    if form == "huggingface" and (like / "config.json").is_file():
+        try:
+            form_of(like)
+        except StateError:
+            return None
+    tree = read(like).tree
+    layout = found.snapshot.layout
+    order = numbering(found.snapshot.optimizer, layout)
+    return read_template(tree, layout, found.names, str(like), step=0, order=order)
+
+
+def _bytes(parts: Parts) -> int:
+    """Of all tensors of a step, as far as they are its own."""
+    states = parts.named_states.values()
+    held = [value for state in states for value in state.values() if hasattr(value, "nbytes")]
+    return sum(tensor.nbytes for tensor in (*parts.own.values(), *held))

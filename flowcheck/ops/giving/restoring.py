@@ -1,0 +1,105 @@
+"""`flowcheck restore`: which of the ways to give a step back is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.giving import restore, restore_all, restore_as
+from flowcheck.ops.giving.fetch import checkpoint_of
+from flowcheck.stages.jobs import names, run_of
+from flowcheck.vault.formats.parts import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options, as they were given."""
+
+    out: Path
+    templates: tuple[Path, ...]
+    form: str | None
+    options: Options
+    run: Path
+    job: str | None
+    """Of several: its number, or its name."""
+    step: int | None
+    """None: the newest."""
+    checkpoint: Path | None
+    source: str | None
+    """A URL."""
+    token_file: Path | None
+    where: str | None = None
+    """What the checkpoint's folder is called to the user."""
+    force: bool
+    as_json: bool
+
+
+def run(asked: Asked) -> int:
+    """Writes what is asked for; an exit code. Raises ConfigError, StateError where there is no such
+    step, or it does not fit."""
+    if asked.source is not None:
+        return _fetched(asked, asked.source)
+    if asked.job is not None:
+        if asked.checkpoint is not None:
+            raise ConfigError("--job", asked.job, "is of a run, not of --checkpoint or --from")
+        root = run_of(asked.run, asked.job)
+        return _of_one(replace(asked, run=root))
+    if restore_all.asked(asked.run, asked.checkpoint) or len(asked.templates) > 1:
+        return _of_all(asked)
+    return _of_one(asked)
+
+
+def _fetched(asked: Asked, source: str) -> int:
+    if asked.checkpoint is not None:
+        raise ConfigError("--from", source, "does not go with --checkpoint: give one of them")
+    if asked.job is not None:
+        right = "is of --run: the URL names a job, http://host:port/jobs/K or the target's folder"
+        raise ConfigError("--job", asked.job, right)
+    out = asked.out.absolute()
+    if not out.parent.is_dir():
+        right = f"there is no folder {asked.out.parent}: make it first"
+        raise ConfigError("--out", str(asked.out), right)
+    with checkpoint_of(source, asked.step, asked.token_file, beside=out) as folder:
+        where = f"{source.rstrip('/')}/{folder.name}"
+        return run(replace(asked, source=None, checkpoint=folder, where=where))
+
+
+def _of_one(asked: Asked) -> int:
+    if asked.form is not None:
+        if asked.templates:
+            right = "does not go with --template: give one of them"
+            raise ConfigError("--format", asked.form, right)
+        one = restore_as.Asked(asked.form, asked.out, asked.options, asked.step, asked.force)
+        source = restore_as.Source(asked.run, asked.checkpoint, asked.where)
+        return restore_as.run(source, one, as_json=asked.as_json)
+    if not asked.templates:
+        right = "or --format NAME says in what form the step is to be written"
+        raise ConfigError("--template", "none", right)
+    if len(asked.templates) > 1:
+        raise ConfigError("--template", len(asked.templates), "one goes with --job")
+    which = restore.Which(asked.checkpoint, asked.step, asked.where)
+    return restore.run(
+        asked.run,
+        asked.templates[0],
+        asked.out,
+        which=which,
+        force=asked.force,
+        as_json=asked.as_json,
+    )
+
+
+def _of_all(asked: Asked) -> int:
+    if asked.checkpoint is not None:
+        raise ConfigError("--checkpoint", str(asked.checkpoint), "is of one job: give its template")
+    held = " or ".join(names(asked.run))
+    if asked.form is not None:
+        right = f"is of one of several jobs: --job {held} (or 1, 2 ...) says of which"
+        raise ConfigError("--format", asked.form, right)
+    if not asked.templates:
+        right = f"of each job one, or --format NAME with --job {held}"
+        raise ConfigError("--template", "none", right)
+    if asked.step is not None:
+        raise ConfigError("--step", asked.step, f"is of one job: --job {held} says of which")
+    own = (asked.run, asked.templates, asked.out)
+    return restore_all.run(*own, force=asked.force, as_json=asked.as_json)

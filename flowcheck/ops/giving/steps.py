@@ -1,0 +1,202 @@
+"""The step a verb speaks of: of a chain that runs, or of a checkpoint a chain left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.plane.staging import Staging
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files.manifest import load_manifest
+from flowcheck.replica.files.sums import Known
+from flowcheck.replica.kept import snapshot
+from flowcheck.replica.kept.header import peek_versions
+from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.layout import Layout
+from flowcheck.stages.following.generations import Generations
+from flowcheck.stages.learning.unlearned import reasons
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assumed
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.vault.formats.told import output_in
+
+CALM_S = 1.0
+"""Nothing moves for so long: what was captured has become steps, as far as it can."""
+READING_S = 60.0
+"""The same while staged messages wait to be read: a reading moves nothing that can be seen."""
+UPDATE_S = 60.0
+"""A whole step the updater has begun may take so long without a sign of life."""
+ARRIVING_S = 5.0
+"""Frames that come for so long without a pause: the job runs, and will not settle."""
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole step and what it rests on."""
+
+    snapshot: Snapshot
+    names: tuple[str, ...]
+    """The trainer's parameter names, where the job file states them."""
+    assumed: tuple[str, ...]
+    where: str
+    known: Known = field(default_factory=dict)
+    """Sums of its tensors, of one whose files were checked."""
+
+
+def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
+    """The newest step of a run: of its replica, else of the checkpoint its job names.
+
+    settle: first let frames that were captured already become steps, as long as anything moves;
+    of a job that goes on sending, the newest step there is. step: that one instead.
+    Raises ConfigError without a run, StateError without the step.
+    """
+    config = run.settings()
+    if settle and step is None and run.stage_pids():
+        _settle(run, config)
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        return _of_replica(run, snapshot.of_state(run.replica, optimizer_in(run), step))
+    return _of_files(run, config, step)
+
+
+@contextmanager
+def holding(run: RunDir, *, settle: bool, step: int | None = None) -> Iterator[Found]:
+    """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
+    nothing is copied where the replica has a version to spare (replica/kept/snapshot.py)."""
+    config = run.settings()
+    if settle and step is None and run.stage_pids():
+        _settle(run, config)
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        with snapshot.held(run.replica, optimizer_in(run), step) as taken:
+            yield _of_replica(run, taken)
+        return
+    yield _of_files(run, config, step)
+
+
+def _of_replica(run: RunDir, taken: Snapshot) -> Found:
+    if taken.step == 0 and incarnation_of(run).step is None:
+        raise StateError(
+            f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
+        )
+    return Found(taken, stated_names(taken.layout), assumed(run), f"the replica of {run.root}")
+
+
+def _of_files(run: RunDir, config: JobConfig, step: int | None) -> Found:
+    """A step that the run's replica does not hold."""
+    kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
+    if step is not None:
+        named = [path for path in kept if path.name == f"step-{step}"]
+        if not named:
+            held = sorted({*_steps_of(kept), *_versions(run)})
+            there = ", ".join(map(str, held)) or "none"
+            raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
+        kept = named
+    if not kept:
+        why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
+        raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
+    return from_checkpoint(kept[-1])
+
+
+def _versions(run: RunDir) -> list[int]:
+    return list(peek_versions(run.replica)[1]) if run.replica.exists() else []
+
+
+def _steps_of(kept: list[Path]) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in kept]
+
+
+def from_checkpoint(folder: Path, step: int | None = None, where: str | None = None) -> Found:
+    """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
+    that one instead; where: what it is called to the user. Raises StateError where there is none,
+    or it is not whole."""
+    if step is not None and (folder / f"step-{step}").is_dir():
+        folder /= f"step-{step}"
+    folder = output_in(folder)
+    manifest = load_manifest(folder)
+    if step not in (None, manifest.step):
+        raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
+    kept = checkpoint.load(folder)
+    taken = checkpoint.snapshot_in(folder, kept)
+    names = stated_names(taken.layout)
+    return Found(taken, names, manifest.assumed, where or str(folder), kept.known)
+
+
+def stated_names(layout: Layout) -> tuple[str, ...]:
+    """The trainer's parameter names, registration order; empty where nobody stated them."""
+    own = tuple(p.name for p in layout.parameters)
+    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, the newest step last."""
+    found = [p for p in folder.glob("step-*") if p.name.removeprefix("step-").isdigit()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Whatever moves while frames become steps."""
+
+    heads: int
+    tails: int
+    staged: int
+    covered_bytes: int
+    applied: int
+    whole: bool
+    """A whole step waits for the updater."""
+    unread: bool
+    """Staged messages wait for a reading."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long all this may stand still before nothing more is to be expected."""
+        if self.whole or self.heads != self.tails:
+            return UPDATE_S
+        return READING_S if self.unread else CALM_S
+
+
+def _settle(run: RunDir, config: JobConfig) -> None:
+    """Raises StateError where whole steps wait and the updater does not take them."""
+    last = _positions(run, config)
+    moved_s = arrived_s = since_s = time.monotonic()
+    while time.monotonic() - moved_s < last.patience_s:
+        Event().wait(LOOK_S)
+        now, now_s = _positions(run, config), time.monotonic()
+        if now.heads != last.heads:
+            since_s = now_s if now_s - arrived_s > CALM_S else since_s
+            arrived_s = now_s
+            if now_s - since_s > ARRIVING_S:
+                return
+        if now != last:
+            last, moved_s = now, now_s
+    if last.whole or last.heads != last.tails:
+        raise StateError(
+            f"{run.root}: frames or whole steps have waited {UPDATE_S:.0f} s and nobody takes "
+            "them: see flowcheck status, and the logs there"
+        )
+
+
+def _positions(run: RunDir, config: JobConfig) -> _Positions:
+    heads = tails = staged = covered = applied = 0
+    for number in range(len(config.rings)):
+        with Ring.open(run.ring(number), reader=run.reader) as ring:
+            heads, tails = heads + ring.head, tails + ring.tail
+        if run.staging(number).exists():
+            with Staging.open(run.staging(number)) as staging:
+                staged += int(staging.handle.header.records_held)
+    whole = False
+    if run.shard.exists():
+        with Shard.open(run.shard) as shard:
+            whole = Generations(shard).waiting
+            applied = shard.applied_step
+            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
+    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

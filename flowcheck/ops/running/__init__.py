@@ -1,0 +1,1 @@
+"""A chain in the foreground: started, watched, taken down."""

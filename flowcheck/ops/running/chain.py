@@ -1,0 +1,226 @@
+"""A whole chain: its memory and run directory made, run in the foreground, taken down again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobConfig, SourceConfig, check_clip, encode_config, load_job
+from flowcheck.errors import ConfigError, RingError, naming
+from flowcheck.messages import AuditLine
+from flowcheck.ops.running.foreknown import Foreknown, foreknown, put
+from flowcheck.ops.running.several import create_beside, own_settings, with_factories
+from flowcheck.ops.running.stated import check_rules, with_factory, with_log
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.memory import SHM, Place, choose
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.staging import Staging
+from flowcheck.replica.rules.checked import check_rule
+from flowcheck.stages.bounded import last_line
+from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.chain.notify import Notifier
+from flowcheck.stages.chain.supervisor import Supervisor
+from flowcheck.stages.jobs import count, every
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Signals, drive
+from flowcheck.vault.persist.places import check_target
+from flowcheck.wire.job_file import decode_job
+from flowcheck.wire.learn.jobs.late.amid import Expected
+
+RING_HEADER_BYTES = 2 << 20
+FLOW_TABLE_BYTES = 16 << 20
+STAGING_TABLES_BYTES = 48 << 20
+"""Roughly, beside message pool and payload; they only decide where memory is taken."""
+Learned = tuple[bytes, bytes, bytes | None]
+"""A job that was learned before, its weights, and what was broadcast beside them."""
+
+
+def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+    """`load_job`, and the Python functions and the log it names are looked for: before training
+    begins is when somebody can still mend them. Raises ConfigError."""
+    config = load_job(path, sources=sources)
+    assert config.optimizer is not None, "checked when the file was read"
+    for own in (config.optimizer, *(own.optimizer for own in config.job)):
+        if own is not None and own.factory is None:
+            check_rule(own)
+    config = with_log(with_factories(config))
+    if config.persist is not None:
+        from flowcheck.vault.persist.forms import check_form
+
+        check_target(config.persist)
+        check_form(config.persist)
+    if config.model.factory is not None:
+        config = msgspec.structs.replace(config, model=with_factory(config.model))
+    check_rules(config)
+    return config
+
+
+def memory_need(config: JobConfig) -> int:
+    """Bytes of shared memory before the model is known: rings, flow tables, staging."""
+    ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
+    pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
+    staging = config.staging.size_bytes + STAGING_TABLES_BYTES
+    return len(config.rings) * (ring + pool + count(config) * staging)
+
+
+def ordinary_bytes_free() -> int:
+    """Bytes /dev/shm can take without driving the machine out of memory."""
+    shm = os.statvfs(SHM)
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return min(shm.f_bavail * shm.f_frsize, available * 1024)
+
+
+def create(
+    config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
+) -> tuple[RunDir, str]:
+    """The run directory with its shared memory, and a sentence about where that lies. expected:
+    [job] what its model reduces, as `foreknown` takes it."""
+    learned = _learned(Path(config.learned)) if config.learned is not None else None
+    own = [own_settings(config, number) for number in range(1, count(config) + 1)]
+    for each in own:
+        check_clip(each.optimizer, len(own), config.job)
+    known = foreknown(own, root, expected)
+    need = memory_need(config)
+    place = choose(need)
+    if place.huge_pages:
+        try:
+            return _create_in(place, config, root, learned, known)
+        except RingError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        # Somebody took the pages between the look and the making.
+        place = Place(SHM, False, f"the 2 MiB pages ran out meanwhile: using {SHM}")
+    if need > ordinary_bytes_free():
+        raise ConfigError(
+            "ring.slots",
+            config.ring.slots,
+            f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
+            "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
+        )
+    return _create_in(place, config, root, learned, known)
+
+
+def _create_in(
+    place: Place,
+    config: JobConfig,
+    root: Path,
+    learned: Learned | None,
+    known: Sequence[Foreknown],
+) -> tuple[RunDir, str]:
+    run = RunDir.create(root, place.folder)
+    try:
+        with naming(run.root):
+            run.config.write_bytes(encode_config(own_settings(config, 1)))
+            put(run, own_settings(config, 1), known[0])
+            if learned is not None:
+                run.weights.write_bytes(learned[1])
+                if learned[2] is not None:
+                    run.beside_weights.write_bytes(learned[2])
+                run.learned_job.write_bytes(learned[0])
+        for number, (source, _) in enumerate(config.rings):
+            ring = Ring.create(
+                run.ring(number),
+                slots=config.ring.slots,
+                slot_bytes=config.ring.slot_bytes,
+                live_source=config.source[source].live,
+                readers=count(config),
+            )
+            messages = 2 * config.ring.slots
+            flows = FlowTable.create(run.flows(number), messages=messages)
+            Staging.create(
+                run.staging(number), messages=messages, data_bytes=config.staging.size_bytes
+            ).close()
+            flows.close()
+            ring.close()
+        create_beside(config, run, place.folder, known)
+    except BaseException:
+        run.remove()
+        raise
+    return run, place.why
+
+
+def _learned(job: Path) -> Learned:
+    """Read before anything is made, for it may lie in the very run directory that is made anew."""
+    weights = job.with_name(RunDir(job.parent).weights.name)
+    for path in (job, weights):
+        if not path.exists():
+            raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
+    decode_job(job.read_bytes())
+    others = job.with_name(RunDir(job.parent).beside_weights.name)
+    rest = others.read_bytes() if others.exists() else None
+    return job.read_bytes(), weights.read_bytes(), rest
+
+
+def supervise(
+    config: JobConfig,
+    run: RunDir,
+    *,
+    until_drained: bool,
+    will_save: bool,
+    signals: Signals,
+    watch: Callable[[Progress], None] | None = None,
+    manager: Notifier | None = None,
+) -> Supervisor:
+    """Runs the chain to its end. Raises what ended it, if something did.
+
+    will_save: load meanwhile what `save_checkpoint` needs: torch takes seconds, and a chain that
+    was told to stop has few. signals: end it; they stay noted there. manager: told of every turn.
+    """
+
+    def turned(progress: Progress) -> None:
+        if watch is not None:
+            watch(progress)
+        if manager is not None:
+            manager.turn(up=supervisor.all_up())
+
+    loading = threading.Thread(target=_load_checkpoint)
+    if will_save:
+        loading.start()
+    beside = every(run)[1:]
+    supervisor = Supervisor(run, config, watch=turned, hurried=lambda: signals.hard, beside=beside)
+    links = Links(run.sockets, Links.EVENTS)
+    try:
+        drive(supervisor, links, until_drained=until_drained, signals=signals)
+    finally:
+        if will_save:
+            loading.join()
+    return supervisor
+
+
+def _load_checkpoint() -> None:
+    from flowcheck.replica import checkpoint  # noqa: F401
+    from flowcheck.replica.warm import load_torch
+
+    load_torch()
+
+
+@contextmanager
+def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
+    """Takes the run away afterwards; its records stay if asked for, and after a failure, for the
+    sentence that tells of it names a log."""
+    try:
+        yield
+    except BaseException:
+        run.remove(keep_records=True)
+        raise
+    run.remove(keep_records=keep_records)
+
+
+def last_step(run: RunDir) -> dict[str, object] | None:
+    """The last whole line of steps.jsonl."""
+    line = last_line(run.steps)
+    return None if line is None else msgspec.json.decode(line)
+
+
+def last_audit(run: RunDir) -> AuditLine | None:
+    """The last audit of a run; None if there was none."""
+    line = last_line(run.audits)
+    return None if line is None else msgspec.json.decode(line, type=AuditLine)

@@ -1,0 +1,114 @@
+"""How far a chain came until it was told to end, and why it came no further."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import LearnError
+from flowcheck.ops.running.chain import last_step
+from flowcheck.ops.running.progress import lost_sentence
+from flowcheck.plane.counters import lost_frames
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.following.succession import verdict_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What there is to say when a live chain is over."""
+
+    step: int
+    """Of the replica; 0: none was taken."""
+    digest: str
+    why: str | None
+    """What kept the replica from following, in one sentence; None: it followed to the end."""
+    in_flight: int | None
+    """A step that was not whole yet when the chain was told to end."""
+    frames: int
+    lost_frames: int
+    """That reached this machine and no ring."""
+
+
+def ending(config: JobConfig, run: RunDir, progress: Progress) -> Ending:
+    """Reads it from the shared memory and the records of a chain whose stages have ended."""
+    frames = lost = 0
+    for number in range(len(config.rings)):
+        with Ring.open(run.ring(number)) as ring:
+            capture = ring.counters()["capture"]
+            frames, lost = frames + capture["rx_frames"], lost + lost_frames(capture)
+    last = last_step(run) or {"step": 0, "digest": ""}
+    step = int(str(last["step"]))
+    why = _stopped(run, progress)
+    if why is None and not step:
+        why = _nothing(run, progress, frames)
+    return Ending(
+        step=step,
+        digest=str(last["digest"]),
+        why=why,
+        in_flight=progress.in_flight.step if progress.in_flight is not None else None,
+        frames=frames,
+        lost_frames=lost,
+    )
+
+
+def _stopped(run: RunDir, progress: Progress) -> str | None:
+    """Why the replica takes no more steps; None if it would have.
+
+    The files tell, not the first loss heard of: a job that came back may be followed since.
+    """
+    verdict = verdict_of(run)
+    if verdict is not None and not verdict.followed:
+        return verdict.why
+    if incarnation_of(run).step is None and _joined(run):
+        return (
+            "the job was joined amid its run, and nobody gave a base (flowcheck base FILE --then "
+            "LATER): none of its steps since was taken"
+        )
+    if incarnation_of(run).step is None:
+        return (
+            "the job began with a state that is not known, and nobody gave it with flowcheck base: "
+            "none of its steps was taken"
+        )
+    step = _lost_step(run)
+    if step is None or (progress.in_flight is not None and step == progress.in_flight.step):
+        return None
+    if progress.lost is not None and progress.lost.step == step:
+        return lost_sentence(progress.lost)
+    return f"step {step} was lost, and the replica stays at step {step - 1}"
+
+
+def _goes_on(run: RunDir) -> bool:
+    """A lost step keeps nothing that follows from being taken."""
+    if not run.learned_job.exists():
+        return False
+    return decode_job(run.learned_job.read_bytes()).kind is Follows.PARAMETERS
+
+
+def _joined(run: RunDir) -> bool:
+    with suppress(OSError, LearnError):
+        return decode_job(run.learned_job.read_bytes()).joined
+    return False
+
+
+def _lost_step(run: RunDir) -> int | None:
+    if not run.shard.exists() or _goes_on(run):
+        return None
+    with Shard.open(run.shard) as shard:
+        lost = [shard.step(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
+    return min(lost, default=None)
+
+
+def _nothing(run: RunDir, progress: Progress, frames: int) -> str:
+    """Why there is not one step."""
+    if not frames:
+        return "no frame came from any source: see whether the mirror is switched on and leads here"
+    if run.learned_job.exists():
+        return "the job was learned, but no step of it came whole before the end"
+    return progress.why or f"no job was learned from {frames:,} frames"

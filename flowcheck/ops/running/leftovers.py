@@ -1,0 +1,104 @@
+"""Shared memory and folders of chains that were killed: found, told, and removed where nobody can
+use them any more."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowcheck.plane.memory import SHM, huge_mounts
+from flowcheck.stages.chain.living import run_of, stale_memory
+from flowcheck.stages.rundir import RunDir
+
+REPLAY_PREFIX = "flowcheck-replay-"
+"""Of run directories nobody asked for; what is in them can be replayed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Shared memory whose owner is dead."""
+
+    memory: Path
+    run: Path | None
+    """The run directory that still leads to it; without one nobody can tell what is in it."""
+    size_bytes: int
+    has_replica: bool
+
+    @property
+    def sentence(self) -> str:
+        """What lies there, and how it goes away."""
+        left = f"{self.size_bytes >> 20} MiB of shared memory"
+        if not self.wanted:
+            return f"a killed chain left {left} in {self.memory}: flowcheck down removes it"
+        if self.has_replica:
+            left += " with its replica"
+        return (
+            f"the chain in {self.run} was killed and left {left}: flowcheck down --run {self.run}"
+        )
+
+    @property
+    def wanted(self) -> bool:
+        """Somebody may come back for it."""
+        return self.run is not None and not _is_temporary(self.run)
+
+
+@dataclass(slots=True)
+class Cleared:
+    """What `clear` did."""
+
+    removed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Sentences about memory that belongs to a run directory."""
+
+    @property
+    def sentences(self) -> list[str]:
+        return [
+            *(f"removed {path}: its supervisor was killed" for path in self.removed),
+            *self.left,
+        ]
+
+
+def find() -> list[Leftover]:
+    """Shared memory of killed chains, wherever shared memory may lie."""
+    found = []
+    for memory in stale_memory([SHM, *huge_mounts()]):
+        with suppress(FileNotFoundError):  # somebody else removes it just now
+            found.append(_leftover(memory))
+    return found
+
+
+def _leftover(memory: Path) -> Leftover:
+    size_bytes = sum(path.lstat().st_blocks * 512 for path in memory.iterdir())
+    return Leftover(memory, run_of(memory), size_bytes, (memory / "replica").exists())
+
+
+def clear(*, apart_from: Path, replicas: bool) -> Cleared:
+    """Removes what nobody can use: memory no run directory leads to, and killed replays that were
+    given no run directory. What belongs to a run directory is left and told.
+
+    apart_from: a run directory that is looked after already; replicas: remove also memory that
+    holds one, though no run directory leads there.
+    """
+    done = Cleared()
+    for leftover in find():
+        if leftover.run == apart_from.resolve():
+            continue
+        if leftover.wanted or (leftover.run is None and leftover.has_replica and not replicas):
+            done.left.append(leftover.sentence)
+            continue
+        if leftover.run is not None:
+            if RunDir(leftover.run).stage_pids():
+                continue  # its stages end after what they have in hand
+            shutil.rmtree(leftover.run, ignore_errors=True)
+        shutil.rmtree(leftover.memory, ignore_errors=True)
+        done.removed.append(str(leftover.memory))
+    return done
+
+
+def _is_temporary(run: Path) -> bool:
+    folder = Path(tempfile.gettempdir()).resolve()
+    chain = run.parent.parent if run.parent.name == "jobs" else run
+    return chain.parent == folder and chain.name.startswith(REPLAY_PREFIX)

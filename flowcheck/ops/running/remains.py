@@ -1,0 +1,243 @@
+"""What a chain leaves behind: its replica as a checkpoint, its processes, its shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import msgspec
+
+from flowcheck.config import JobConfig, PersistConfig
+from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.ops.giving.together import steps_to_keep, write_index
+from flowcheck.ops.running.leftovers import clear
+from flowcheck.ops.running.progress import say
+from flowcheck.replica.kept.header import peek_versions
+from flowcheck.stages.jobs import every
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assumed
+from flowcheck.wire.job_file import decode_job
+
+DOWN_LIMIT_S = 10.0
+LOOK_S = 0.05
+FOLDERS_MAX = 100
+"""Of killed chains that left other states of the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that was written."""
+
+    folder: Path | str
+    """Or the URL of one."""
+    why: str
+    """Why it is not where the job file wants it; empty if it is."""
+
+
+def save_checkpoint(
+    config: JobConfig, run: RunDir, directory: Path, step: int | None = None
+) -> Path | None:
+    """Writes the replica's last committed step; None if there is no replica yet. step: an older one
+    that it holds instead, to which it goes back."""
+    if not run.replica.exists():
+        return None
+    from flowcheck.replica import checkpoint
+    from flowcheck.replica.replica import Replica
+    from flowcheck.stages.updating.model import optimizer_in
+
+    evidence = decode_job(run.learned_job.read_bytes()).evidence
+    replica = Replica.open(run.replica, optimizer_in(run))
+    try:
+        if step is not None:
+            replica.go_back(step)
+        return checkpoint.save(replica, directory, evidence=evidence, assumed=assumed(run))
+    finally:
+        replica.close()
+
+
+def keep_all(config: JobConfig, run: RunDir) -> tuple[list[Kept | None], str]:
+    """As `keep`, of every job that the chain in `run` follows: of rings of one training job at a
+    step that all of them have. Beside them why there is none; empty: there is, or need not be."""
+    runs = every(run)
+    if len(runs) == 1:
+        return [keep(config, run)], ""
+    step, why = steps_to_keep(runs[0].settings(), runs)
+    kept = [keep(own.settings(), own, step) for own in runs]
+    if config.checkpoint is not None and any(kept):
+        folders = [one.folder if one is not None else None for one in kept]
+        own = [folder if isinstance(folder, Path) else None for folder in folders]
+        write_index(Path(config.checkpoint), run, own, step)
+    return kept, why
+
+
+def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None:
+    """A checkpoint where the job wants it, else in a folder of the run that holds no other state
+    of the same step; None without a step. Raises StateError or OSError where neither goes. step:
+    an older one than the last."""
+    if not _stepped(run):
+        return None
+    why, kept = "", None
+    if config.persist is not None:
+        try:
+            kept = _persisted(config, config.persist, run, step)
+        except (FlowCheckError, OSError) as error:
+            why = str(error)
+    if config.checkpoint is not None:
+        try:
+            saved = save_checkpoint(config, run, Path(config.checkpoint), step)
+            return Kept(saved, why) if saved is not None else None
+        except (StateError, OSError) as error:
+            why = f"no checkpoint in {config.checkpoint}: {error}"
+    if kept is not None:
+        return Kept(kept, why)
+    for number in range(FOLDERS_MAX):
+        try:
+            saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}", step)
+            return Kept(saved, why) if saved is not None else None
+        except StateError as error:
+            refused = error
+    raise refused
+
+
+def _persisted(
+    config: JobConfig, persist: PersistConfig, run: RunDir, step: int | None
+) -> Path | str | None:
+    from flowcheck.stages.keeping.last_save import save_last
+
+    entry = save_last(run, config, step, say)
+    if entry is None:
+        return None
+    if persist.is_local:
+        from flowcheck.vault.persist.places import local_path
+
+        return local_path(persist.target) / entry.name
+    return f"{persist.target.rstrip('/')}/{entry.name}"
+
+
+def _stepped(run: RunDir) -> bool:
+    """Whether a step was taken; without one the replica is what the trainer itself began with."""
+    return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
+
+
+def rescue(run: RunDir) -> str | None:
+    """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
+    done, as a sentence. None where no killed chain is.
+
+    Raises ConfigError where stages of it do not end with their supervisor, StateError where its
+    replica can be written nowhere; all is left as it is then.
+    """
+    if not run.holds_memory or "supervisor" in run.stage_pids():
+        return None
+    _wait_for_stages(run)
+    killed = f"the chain that ran in {run.root} was killed"
+    if not run.memory.exists():
+        return f"{killed}, and its shared memory is gone, as after a restart of this machine"
+    if not any(own.replica.exists() for own in every(run)):
+        return f"{killed} before it had a replica: nothing of it is to be kept"
+    try:
+        kept, why = keep_all(_whole_settings(run), run)
+    except (FlowCheckError, OSError) as error:
+        raise StateError(
+            f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
+            f"with flowcheck down --run {run.root} --discard"
+        ) from error
+    folders = [str(one.folder) for one in kept if one is not None]
+    if not folders:
+        return f"{killed}; no step was taken: nothing to keep"
+    return f"{killed}; its replica is kept in {' and '.join(folders)}" + (f"; {why}" * bool(why))
+
+
+def _whole_settings(run: RunDir) -> JobConfig:
+    """Of all jobs of a chain: checkpoints' folder is that above each one's own."""
+    config = run.settings()
+    if not config.several or config.checkpoint is None:
+        return config
+    return msgspec.structs.replace(config, checkpoint=str(Path(config.checkpoint).parent))
+
+
+def _wait_for_stages(run: RunDir) -> None:
+    """Stages end with their supervisor, after what is in hand."""
+    deadline_s = time.monotonic() + DOWN_LIMIT_S
+    while left := [name for own in every(run) for name in own.stage_pids()]:
+        if time.monotonic() > deadline_s:
+            raise ConfigError(
+                "run",
+                str(run.root),
+                f"{', '.join(left)} still run: flowcheck down --run {run.root}",
+            )
+        Event().wait(LOOK_S)
+
+
+def down(root: Path, *, discard: bool, as_json: bool) -> int:
+    """`flowcheck down`: ends what runs there and removes what it left, but for the replica of a
+    killed chain, which becomes a checkpoint first; then shared memory nobody can use any more.
+
+    discard: give that replica up. Raises StateError where it can be written nowhere.
+    """
+    run = RunDir(root)
+    pids = run.stage_pids()
+    if "supervisor" in pids:
+        _end_supervisor(run, pids["supervisor"])
+    _end([pid for own in every(run) for pid in own.stage_pids().values()], signal.SIGKILL)
+    there = run.holds_memory
+    rescued = None if discard else rescue(run)
+    run.remove()
+    cleared = clear(apart_from=root, replicas=True)
+    if as_json:
+        result = {
+            "ended": sorted(pids),
+            "removed": there,
+            "rescued": rescued,
+            "stale": cleared.removed,
+            "left": cleared.left,
+        }
+        print(json.dumps(result))
+        return 0
+    if rescued is not None:
+        print(rescued)
+    if pids or there:
+        print(f"ended {', '.join(sorted(pids)) or 'no process'}; removed its shared memory")
+    else:
+        print(f"nothing ran in {root}")
+    for sentence in cleared.sentences:
+        print(sentence)
+    return 0
+
+
+def _end_supervisor(run: RunDir, pid: int) -> None:
+    """Asks it to end; a chain of which only the supervisor is left writes its checkpoint, and that
+    may take as long as it takes."""
+    if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {"supervisor"}:
+        return
+    say("its stages have ended and its checkpoint is being written: waiting for that")
+    _ended(pid, None)
+
+
+def _end(pids: Iterable[int], number: int) -> bool:
+    """Signals processes that are not our children; whether all end within DOWN_LIMIT_S each."""
+    signalled = list(pids)
+    for pid in signalled:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    ended = [_ended(pid, DOWN_LIMIT_S) for pid in signalled]
+    return all(ended)
+
+
+def _ended(pid: int, limit_s: float | None) -> bool:
+    """Waits for the end of a process; None: however long that takes."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], limit_s)[0])
+    finally:
+        os.close(watched)

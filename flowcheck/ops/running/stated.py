@@ -1,0 +1,113 @@
+"""What a job file names elsewhere: the models its factories make, and NCCL's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobConfig, ModelConfig
+from flowcheck.errors import ConfigError, LearnError, StateError
+from flowcheck.ops.planning.model import load_model
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.parting.parted import Laying
+from flowcheck.replica.parting.units import Wrapped
+from flowcheck.replica.rules.checked import check_rule
+from flowcheck.replica.rules.tried import try_factory
+from flowcheck.stages.jobs import count
+from flowcheck.wire.logged import Logged, read_log
+from flowcheck.wire.parted import Style
+
+KEY = "model.factory"
+
+
+def with_factory(model: ModelConfig) -> ModelConfig:
+    """`model` with the names, sizes and types its factory gives. Raises ConfigError where the
+    user's code does not work out, or gives something else than what is stated beside it."""
+    assert model.factory is not None
+    settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
+    made = load_model(model.factory, settings, dtype=None, loss=None, key=KEY)
+    names = tuple(tensor.name for tensor in made.trained)
+    parameters = tuple(tensor.wire for tensor in made.trained)
+    if model.names and model.names != names:
+        raise ConfigError("model.names", model.names[0], f"are not those of {model.factory}")
+    if model.parameters and model.parameters != parameters:
+        raise ConfigError("model.parameters", "", f"are not those of {model.factory}")
+    if not isinstance(model.order, str) and model.order and sorted(model.order) != sorted(names):
+        wrong = next((name for name in model.order if name not in names), model.order[0])
+        right = f"the order must have each name of {model.factory} once"
+        raise ConfigError("model.order", wrong, right)
+    return msgspec.structs.replace(
+        model,
+        names=names,
+        parameters=parameters,
+        everything=(*made.tensors, *made.buffers),
+        keys=made.keys,
+    )
+
+
+def check_rules(config: JobConfig) -> None:
+    """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
+    for number in range(1, count(config) + 1):
+        own = config.job[number - 1] if config.job else None
+        optimizer = (own.optimizer if own is not None else None) or config.optimizer
+        model = (own.model if own is not None else None) or config.model
+        assert optimizer is not None, "checked when the file was read"
+        layout = _layout(model)
+        if optimizer.factory is not None:
+            try_factory(optimizer, layout)
+        elif layout is not None and optimizer.name != "none":
+            check_rule(optimizer, layout)
+
+
+def _layout(model: ModelConfig) -> Layout | None:
+    """Of the parameters that are stated; None where some of them is not known."""
+    own = model.parameters
+    if not own or any(p.dtype is None for p in own) or len(model.names) != len(own):
+        return None
+    shapes = [(p.sizes, p.strides) for p in own]
+    try:
+        return Layout.of(shapes, names=model.names, dtype=[p.dtype or "" for p in own])
+    except StateError:
+        return None  # no type of a replica's, which is refused where it is learned
+
+
+def with_log(config: JobConfig) -> JobConfig:
+    """`config` with what its NCCL log tells. Raises ConfigError where that tells no ring."""
+    if config.nccl_log is None:
+        return config
+    logged = log_at("nccl_log", Path(config.nccl_log))
+    version = config.nccl or logged.version
+    return msgspec.structs.replace(config, ring_orders=logged.orders, nccl=version)
+
+
+def log_at(key: str, file: Path) -> Logged:
+    """NCCL's log in a file that was named as `key`. Raises ConfigError."""
+    try:
+        return read_log(file.read_text(errors="replace"))
+    except OSError as error:
+        raise ConfigError(key, str(file), f"cannot be read: {error.strerror}") from error
+    except LearnError as error:
+        raise ConfigError(key, str(file), str(error)) from error
+
+
+def sharded_model(config: JobConfig) -> Wrapped | None:
+    """The model of [sharded], as torch and the trainer that is stated cut it; None: none is named.
+    Raises ConfigError where its factory does not work out."""
+    sharded = config.sharded
+    if sharded is None:
+        return None
+    from flowcheck.replica.parting.wrapped import wrapped
+
+    if sharded.style is Style.FSDP:
+        return wrapped(sharded.factory, sharded.ranks)
+    how = Laying(
+        style=sharded.style,
+        gradient_dtype=sharded.gradient_dtype,
+        bucket_elements=sharded.bucket_elements,
+        overlap_param_gather=sharded.overlap_param_gather,
+        sums_per_step=sharded.sums_per_step,
+        round_robin_gradients=sharded.round_robin_gradients,
+        pad_buckets_for_high_nccl_busbw=sharded.pad_buckets_for_high_nccl_busbw,
+    )
+    return wrapped(sharded.factory, sharded.ranks, how)

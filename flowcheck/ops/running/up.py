@@ -1,0 +1,140 @@
+"""`flowcheck up`: a chain in the foreground until a signal, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.ops.planning.job import check_fits
+from flowcheck.ops.running.chain import create, job_to_run, supervise
+from flowcheck.ops.running.ending import Ending, ending
+from flowcheck.ops.running.expected import expected_of_each
+from flowcheck.ops.running.leftovers import clear
+from flowcheck.ops.running.progress import Aloud, say
+from flowcheck.ops.running.remains import keep_all, rescue
+from flowcheck.ops.running.sources import check_sources
+from flowcheck.stages.chain.notify import Notifier
+from flowcheck.stages.chain.supervisor import Supervisor
+from flowcheck.stages.jobs import every
+from flowcheck.stages.learning.joining import KNOWN_JOB
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Signals
+
+STOPPED_SHORT = 1
+KNOWN = "the job that was followed last is known: if it still runs, it is joined amid its run"
+
+
+def up(job: Path, root: Path | None, *, as_json: bool) -> int:
+    """Runs until a signal; then a checkpoint, if the job names a place. The exit code: 0 if the
+    replica followed to the end, 1 if it took no step or stopped before.
+
+    Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
+    """
+    config = job_to_run(job)
+    check_sources(config.source)
+    expected = expected_of_each(config)
+    where = root or Path(config.run)
+    manager = Notifier()
+    # To the end: a signal while a checkpoint is being written must not be the end of both.
+    with Signals() as signals:
+        with manager.busy("looking for what a killed run left"):
+            rescued = rescue(RunDir(where))
+        if rescued is not None:
+            say(f"{rescued}; this one begins anew")
+        for sentence in clear(apart_from=where, replicas=False).sentences:
+            say(sentence)
+        check_fits(config)
+        run, memory = create(config, where, expected)
+        say(memory)
+        known = [own for own in every(run) if (own.learned_folder / KNOWN_JOB).exists()]
+        if known:
+            say(KNOWN)
+        say(f"starting in {run.root}; flowcheck status --run {run.root}")
+        supervisor = _supervised(config, run, signals, manager)
+        runs = every(run)
+        manager.stopping()
+        saved = _kept(config, run, manager) if config.keeps else [None] * len(runs)
+        watched = (supervisor, *supervisor.beside)
+        ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
+        run.remove(keep_records=True)
+    told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
+    for number, one in enumerate(ended, 1):
+        if one.why is not None:
+            say(f"job {number}: {one.why}" if len(runs) > 1 else one.why)
+    if as_json:
+        print(json.dumps(told[0] | ({"beside": told[1:]} if told[1:] else {})))
+    for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
+        if not as_json:
+            named = f"job {number} " if len(runs) > 1 else ""
+            print(named + _summary(config, own, one, folder))
+    return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
+
+
+def _told(run: RunDir, ended: Ending, saved: Path | str | None, of: Supervisor) -> dict[str, Any]:
+    return {
+        "steps": ended.step,
+        "digest": ended.digest,
+        "why": ended.why,
+        "in_flight": ended.in_flight,
+        "frames": ended.frames,
+        "lost_frames": ended.lost_frames,
+        "restarts": of.progress.restarts,
+        "checkpoint": str(saved) if saved else None,
+        "records": str(run.root),
+    }
+
+
+def _supervised(config: JobConfig, run: RunDir, signals: Signals, manager: Notifier) -> Supervisor:
+    """The chain's life. One that fails leaves its replica as a checkpoint, asked for or not."""
+    try:
+        return supervise(
+            config,
+            run,
+            until_drained=False,
+            will_save=config.keeps,
+            signals=signals,
+            watch=Aloud(len(config.source)),
+            manager=manager,
+        )
+    except BaseException as error:
+        manager.stopping()
+        for saved in filter(None, _kept(config, run, manager, after=error)):
+            say(f"the chain failed; its replica is kept in {saved}")
+        run.remove(keep_records=True)
+        raise
+
+
+def _kept(
+    config: JobConfig, run: RunDir, manager: Notifier, after: BaseException | None = None
+) -> list[Path | str | None]:
+    """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
+    their memory being left where it is, if there is no room for one."""
+    try:
+        with manager.busy("writing the replica as a checkpoint"):
+            kept, why = keep_all(config, run)
+    except (FlowCheckError, OSError) as error:
+        first = f"{after}; and " if after is not None else ""
+        raise StateError(
+            f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
+            f"room, then flowcheck down --run {run.root} keeps it"
+        ) from error
+    for sentence in (why, *(one.why for one in kept if one is not None)):
+        if sentence:
+            say(sentence)
+    return [one.folder if one is not None else None for one in kept]
+
+
+def _summary(config: JobConfig, run: RunDir, ended: Ending, saved: Path | str | None) -> str:
+    parts = [f"stopped at step {ended.step}" if ended.step else "stopped without a step"]
+    if ended.in_flight is not None:
+        parts.append(f"step {ended.in_flight} was under way and is not in it")
+    if saved is not None:
+        parts.append(f"checkpoint {saved}")
+    elif ended.step and not config.keeps:
+        parts.append("no checkpoint, for the job file names no folder for one")
+    if ended.lost_frames:
+        parts.append(f"{ended.lost_frames:,} frames were lost in capture")
+    return "; ".join([*parts, f"logs and records in {run.root}"])

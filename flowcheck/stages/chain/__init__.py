@@ -1,0 +1,1 @@
+"""The stages as processes: started, watched, restarted, stopped in order."""

@@ -1,0 +1,59 @@
+"""One stage as a process: `flowcheck stage NAME --run DIR`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import ConfigError
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.service import Service, run
+
+NAMES = ("capture", "parse", "extract", "update", "persist", "serve")
+
+
+def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
+    """Runs one stage to its end; its exit code. Raises ConfigError for a wrong name or run."""
+    where = RunDir(root)
+    config = where.settings()
+    service = _service(name, where, config, number)
+    code = run(service, Links(where.sockets, service.name), parent=parent)
+    sys.stdout.flush()
+    return code
+
+
+def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Service:
+    """Imports only what the stage needs: torch stays out of the packet path."""
+    if name == "capture":
+        from flowcheck.stages.intake.capture import capture_service
+
+        return capture_service(where, config, _checked(number, len(config.source), "source"))
+    if name == "parse":
+        from flowcheck.stages.intake.parse import ParseService
+
+        return ParseService(where, config, _checked(number, len(config.rings), "ring"))
+    if name == "extract":
+        from flowcheck.stages.following.extract import ExtractService
+
+        return ExtractService(where, config)
+    if name == "update":
+        from flowcheck.stages.updating.update import UpdateService
+
+        return UpdateService(where, config)
+    if name == "persist" and config.persist is not None:
+        from flowcheck.stages.keeping.persist import PersistService
+
+        return PersistService(where, config)
+    if name == "serve" and config.serve is not None:
+        from flowcheck.stages.keeping.serve import ServeService
+
+        return ServeService(where, config)
+    raise ConfigError("stage", name, f"is one of {', '.join(NAMES)}")
+
+
+def _checked(number: int, count: int, what: str) -> int:
+    if not 0 <= number < count:
+        raise ConfigError("number", number, f"there are {count} {what}s, counted from 0")
+    return number

@@ -1,0 +1,250 @@
+"""Starts the stages, consumers first; restarts what dies; stops in the order data flows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from flowcheck._core import lib
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.messages import Fault, Hello, Message
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.shard import applied_step
+from flowcheck.stages.bounded import EVENTS_BYTES, Logs, append_line
+from flowcheck.stages.chain.child import Child, stage_arguments
+from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+
+HELLO_LIMIT_S = 60.0
+"""Loading torch on a busy machine takes seconds."""
+GRACE_S = 4.0
+"""Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
+OPERATOR_ERROR = 2
+"""Exit code of a stage whose Fault the operator can mend; restarting would not."""
+
+
+class Supervisor:
+    """A service like the others: its inbox is where every stage reports."""
+
+    name = Links.EVENTS
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: JobConfig,
+        *,
+        watch: Callable[[Progress], None] | None = None,
+        hurried: Callable[[], bool] = lambda: False,
+        beside: Sequence[RunDir] = (),
+    ) -> None:
+        """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
+        run directories of further jobs on the same ports."""
+        self.run, self.config = run, config
+        self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
+        self.progress = Progress()
+        self.fault: Fault | None = None
+        self._watch, self._hurried = watch, hurried
+        self._children = [
+            Child(name, arguments)
+            for name, arguments in stage_arguments(config, run.reader).items()
+        ]
+        self._rings: list[Ring] = []
+        self._healthy = True
+        self._logs = Logs([run.log(child.stage) for child in self._children])
+        self._ending = False
+        self._passed_on, self._lost_told = 0, False
+
+    def start(self, links: Links) -> None:
+        self._links = links
+        self._rings = [self._ring(n) for n in range(len(self.config.rings))]
+        for child in self._consumers():
+            child.spawn(self.run)
+        for own in self.beside:
+            own.start(Links(own.run.sockets, Links.EVENTS))
+
+    def _ring(self, number: int) -> Ring:
+        return Ring.open(self.run.ring(number), reader=self.run.reader)
+
+    def all_up(self, *, captures: bool = True) -> bool:
+        """Whether every stage has greeted. captures: also those that are started last."""
+        children = self._consumers() + [c for c in self._children if captures and c.is_capture]
+        own = all(child.greeted for child in children)
+        return own and all(other.all_up(captures=captures) for other in self.beside)
+
+    def _consumers(self) -> list[Child]:
+        return [c for c in self._children if not (c.is_capture or c.is_beside)]
+
+    def work(self) -> int:
+        try:
+            if self.beside:
+                self._hear()
+            for child in self._children:
+                self._look_after(child)
+            self._logs.look()
+            for own in self.beside:
+                own.work()
+                self._pass_on(own)
+            if self._watch is not None:
+                self._watch(self.progress)
+        except StateError:
+            self._healthy = False
+            raise
+        if self.all_up(captures=False):
+            for child in self._children:
+                if child.process is None:
+                    child.spawn(self.run)
+        return 0
+
+    def _pass_on(self, own: Supervisor) -> None:
+        """What a further job's stages said, for whoever watches this chain."""
+        notes, own._passed_on = own.progress.notes.since(own._passed_on), own.progress.notes.count
+        if own.progress.lost is not None and not own._lost_told:
+            own._lost_told = True
+            notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
+        for note in notes:
+            self.progress.notes.append(f"job {own.run.root.name}: {note}")
+
+    def _look_after(self, child: Child) -> None:
+        if child.process is None:
+            return
+        if child.is_beside:
+            if (sentence := child.nurse(self.run)) is not None:
+                self.progress.notes.append(sentence)
+                self._record({"event": "restart", "stage": child.stage})
+            return
+        code, until_s = child.process.poll(), child.started_s + HELLO_LIMIT_S
+        if code is None and not child.greeted and time.monotonic() > until_s:
+            raise StateError(
+                f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
+                f"{child.last_words(self.run)}"
+            )
+        finished = child.is_capture and child.stage in self.progress.ended
+        if code is None or (code == 0 and finished):
+            return
+        if code == OPERATOR_ERROR:
+            raise StateError(self._sentence_of(child))
+        self._restart(child, code)
+
+    def _sentence_of(self, child: Child) -> str:
+        for message in self._links.inbox.drain(limit=64, wait_ms=200):
+            self.on_message(message)
+        if self.fault is not None and self.fault.stage == child.stage:
+            return f"{child.stage}: {self.fault.sentence}"
+        return f"stage {child.stage} gave up{child.last_words(self.run)}"
+
+    def _restart(self, child: Child, code: int) -> None:
+        self.progress.notes.append(child.note_death(self.run, code, self._reached(child)))
+        self.progress.restarts += 1
+        self._record({"event": "restart", "stage": child.stage, "exit_code": code})
+        child.spawn(self.run)
+
+    def _reached(self, child: Child) -> int:
+        """Slots, or steps, that a stage has finished; 0 while its files are not there yet."""
+        if child.stage == "update":
+            return self._applied()
+        position = "head" if child.is_capture else "parsed" if "parse" in child.stage else "tail"
+        return sum(getattr(ring, position) for ring in self._rings)
+
+    def on_message(self, message: Message) -> None:
+        assert self._links.broadcast is not None
+        self._links.broadcast.send(message)
+        self._record(msgspec.to_builtins(message))
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif isinstance(message, Fault):
+            self.fault = message
+        captures = [f"capture-{sources[0]}" for sources in self.config.rings]
+        self.progress.hear(message, ending=self._ending, captures=captures)
+
+    def _greet(self, hello: Hello) -> None:
+        if hello.layout_version != lib.FC_LAYOUT_VERSION:
+            self._healthy = False
+            raise StateError(
+                f"stage {hello.stage} speaks layout version {hello.layout_version}, this "
+                f"supervisor {lib.FC_LAYOUT_VERSION}: two installations are mixed"
+            )
+        for child in self._children:
+            child.greeted |= child.stage == hello.stage
+
+    def _record(self, event: object) -> None:
+        line = {"time": round(time.time(), 3)} | dict(event)  # type: ignore[call-overload]
+        try:
+            append_line(self.run.events, msgspec.json.encode(line), EVENTS_BYTES)
+        except OSError:
+            if self._healthy and not self._ending:  # an end goes on without its records
+                self._healthy = False
+                raise
+
+    def drained(self) -> bool:
+        """The stream was extracted to its end and the replica took every whole step of it.
+
+        The shard tells, not a message: an updater may be killed before it could send one.
+        """
+        optimizer, every = self.config.optimizer, [self, *self.beside]
+        whole = [one.progress.complete_steps for one in every]
+        if optimizer is not None and optimizer.clip_together and None not in whole:
+            whole = [min(steps for steps in whole if steps is not None)] * len(whole)
+        return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
+
+    def _applied(self) -> int:
+        return applied_step(self.run.shard)
+
+    def stop(self) -> None:
+        """Capture first, so that nothing new comes; then along the flow of data, each after what
+        it has in hand. Done within GRACE_S and a little, at once when hurried."""
+        until_s = time.monotonic() + GRACE_S
+        if self._healthy:
+            self._drain(until_s - GRACE_S / 2)
+        everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
+        running = [c.process for c in everyone if c.process is not None]
+        for process in running:
+            process.terminate()
+        self._wait(lambda: all(process.poll() is not None for process in running), until_s)
+        for process in running:
+            process.kill()
+            process.wait()
+        for ring in self._rings:
+            ring.close()
+        for own in self.beside:
+            own._close()
+
+    def _close(self) -> None:
+        """Of a further job: its processes have ended."""
+        for ring in self._rings:
+            ring.close()
+        if self._rings:
+            self._links.close()
+
+    def _drain(self, until_s: float) -> None:
+        self._hear()
+        self._ending = True
+        for own in self.beside:
+            own._ending = True
+        captures = [c.process for c in self._children if c.is_capture and c.process]
+        for process in captures:
+            process.terminate()
+        if not self._wait(lambda: all(p.poll() is not None for p in captures), until_s):
+            return
+        for ring in self._rings:
+            if ring.source_end is None:
+                ring.end_source()  # its one writer is gone, and we were the ones to end it
+        self._wait(self.drained, until_s)
+
+    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Hears events until `done`, the time, or a second signal; whether it was `done`."""
+        while not done():
+            if self._hurried() or time.monotonic() >= until_s:
+                return False
+            self._hear(wait_ms=20)
+        return True
+
+    def _hear(self, wait_ms: int = 0) -> None:
+        for message in self._links.inbox.drain(limit=64, wait_ms=wait_ms):
+            self.on_message(message)
+        for own in self.beside:
+            if own._rings:
+                own._hear()

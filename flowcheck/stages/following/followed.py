@@ -1,0 +1,246 @@
+"""The job that is followed: homes for its bytes, whole steps for the updater, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.messages import JobLearned, Note, ShardReady, StepLost
+from flowcheck.plane.extractor import Extractor, place_staged
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.stages.following.apart import Apart
+from flowcheck.stages.following.gathered import ENDED, NOT_CAME
+from flowcheck.stages.following.generations import Generations, Short
+from flowcheck.stages.following.planned import Planned
+from flowcheck.stages.following.room import crowded, drained, staged, stalled
+from flowcheck.stages.following.scrutiny import Scrutiny
+from flowcheck.stages.following.succession import Succession
+from flowcheck.stages.learning.joining import GOES_ON
+from flowcheck.stages.links import Links
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.wire.job import Follows, Job
+
+
+class Followed:
+    """One learned job, until a later incarnation takes its place."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: Job,
+        extractors: Sequence[Extractor],
+        shard: Shard,
+        links: Links,
+        *,
+        each: int,
+        fresh: bool,
+        joins: bool = False,
+        several: bool = False,
+    ) -> None:
+        """Obeys the job: everything here may have been done before a kill. each: all-reduced
+        backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
+        step that was lost it is joined again; several: so are other jobs on the same ports, by
+        extractors of their own."""
+        self._each, self._several = each, several
+        self._run, self._extractors, self._links = run, extractors, links
+        self._apart = Apart(run.learned_folder / "numbers")
+        self._broken: tuple[int, str] | None = None
+        self._read_out = False  # all that is staged was read once more, as nothing more comes
+        self.why = ""
+        """What kept the replica from more, in one sentence."""
+        self._alone = job.kind is Follows.PARAMETERS
+        """Every step is whole by itself: a lost one costs what of it did not come."""
+        self._stopped = False
+        scrutiny = Scrutiny(job, each, run.replica)
+        self.generations = Generations(shard, scrutiny.problem, takes_lost=self._alone)
+        self.generations.open_free()
+        base = incarnation_of(run).iterations
+        self.planned = Planned(
+            run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
+        )
+        self.planned.restore(lost=self.lost)
+        self.planned.install(lost=self.lost)
+        self.place()
+
+    @property
+    def lost(self) -> bool:
+        short = self.generations.short()
+        return self._stopped or (short is not None and short.lost)
+
+    @property
+    def awaited(self) -> bool:
+        """The updater has steps to take before it is known whether a job is a later life of this
+        one, where several jobs pass the same ports."""
+        return self._several and self.generations.waiting
+
+    def _name(self, iteration: int) -> int:
+        """The trainer's step that one of the shard's belongs to."""
+        return incarnation_of(self._run).step_within(iteration, self._each)
+
+    def fill(self, succession: Succession, *, idle: bool, looks: bool) -> int:
+        """Homes for what is staged, whole steps to the updater, short ones given up.
+
+        idle: nothing new was extracted; looks: what is staged is to be looked at in this turn.
+        """
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = 0
+        if any(self.planned.late) and looks and not self.awaited:
+            done += succession.look(self._extractors, self.planned, at_once=False)
+            if succession.proved:
+                return done
+        if generations.open_free() or idle or crowded(self._extractors) or looks:
+            done += self.place()
+        self._hand_on()
+        short = generations.short()
+        if short is None or self.lost or done:
+            return done
+        if looks and (done := self._recut(short, ended=drained(self._extractors))):
+            return done
+        if short.step in self.generations.refused:
+            why = self.generations.refused[short.step]
+            # Nothing of it is missing: all that follows is as doubtful.
+            self._broken = (short.step, why) if self._alone else self._broken
+            return self._lose(short, why)
+        if short.conflict_bytes:
+            return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
+        over = self._alone and drained(self._extractors) and not short.covered_bytes
+        if self._broken is not None and short.step >= self._broken[0] and not over:
+            return self._lose(short, self._broken[1])
+        if stalled(self._extractors) and any(self.planned.late):
+            succession.drop(self.planned)
+            return self.place()
+        if stalled(self._extractors) and not generations.waiting:
+            return self.give_up(short, "staging is full and it is not whole")
+        # A whole step before it frees a generation first: then what waits is read again.
+        if looks and not generations.waiting and (why := self.planned.passage.passed(short.step)):
+            return self.give_up(short, why)
+        return 0
+
+    def _hand_on(self) -> None:
+        """Whole iterations to the updater."""
+        for step, generation in self.generations.finished():
+            self._links.send("update", ShardReady(step=step, generation=generation))
+
+    def give_up(self, short: Short, why: str) -> int:
+        """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        if short.step in self.generations.refused:
+            return self._lose(short, self.generations.refused[short.step])
+        return self._explain() or self._lose(short, why)
+
+    def _explain(self) -> int:
+        """What is missing in front of what came is as planned, where that can be told; what was
+        done."""
+        passed = self.planned.explain(self._apart.numbers)
+        for sentence in passed:
+            self._note(sentence)
+        return len(passed) + self.place() if passed else 0
+
+    def _recut(self, short: Short, *, ended: bool) -> int:
+        """Flows that left their plan: what lies between the steps is told and left out."""
+        self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
+        if self._broken is not None:
+            return 0
+        outcome = self.planned.recuts.look(
+            self._extractors,
+            self._apart.numbers,
+            open_step=short.step + GENERATIONS - 1,
+            at_once=self._read_out,
+        )
+        self._broken = outcome.broken
+        for sentence in outcome.notes:
+            self._note(sentence)
+        return outcome.done and outcome.done + self.place()
+
+    def wind_up(self, succession: Succession) -> int:
+        """A later incarnation is proved: the last whole steps of this one."""
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = generations.open_free() + self.place()
+        self._hand_on()
+        short = generations.short()
+        if short is not None and not short.lost:
+            done = done or self._recut(short, ended=True)
+            if not done and self.planned.explain(self._apart.numbers):
+                done = self.place()
+        if done or generations.waiting:
+            return done
+        if short is not None and short.covered_bytes and not short.lost:
+            self._note(
+                f"step {self._name(short.step)} was in flight when its job ended, and is given up"
+            )
+        self.planned.ignore_planned()
+        generations.shard.clear()
+        self.place()
+        succession.commit()
+        self._links.send("update", JobLearned(path=str(self._run.successor)))
+        return 1
+
+    def place(self) -> int:
+        """Gives what is staged the homes it has by now; how many messages moved."""
+        done = self._apart.adopt(self._extractors)
+        self._apart.number(self._extractors)
+        return done + place_staged(self._extractors, self._apart.numbers)
+
+    def _lose(self, short: Short, why: str) -> int:
+        """The replica stops before this step; capture and counting go on. Of sharded training a
+        loss costs no more than itself."""
+        shard = self.generations.shard
+        missing, why = self.generations.missing(short, why)
+        broken = self._broken is not None and short.step >= self._broken[0]
+        self._stopped = self._alone and broken
+        if not self._stopped:
+            shard.lose(short.generation)
+        named = self._name(short.step)
+        if self._alone and not broken:
+            self._note(
+                f"step {named}: {sum(b - a for a, b in missing):,} bytes of it {NOT_CAME}: {why}"
+            )
+            self._links.send("update", ShardReady(step=short.step, generation=short.generation))
+            return 1 + self.place()
+        self.why = f"step {named} was lost: {why}"
+        message = StepLost(step=named, missing=missing, why=why)
+        self._links.send("update", message)
+        self._links.report(message)
+        begun = staged(self._extractors)
+        in_flight = why.startswith(ENDED) and begun < self.planned.messages_of_iteration
+        if not in_flight and self.planned.join_again():
+            self._note(GOES_ON.format(named))
+        else:
+            self.planned.ignore_planned()
+        self.place()
+        return 1
+
+    def end(self) -> tuple[int, int | None]:
+        """The last word on every step, every frame being extracted: (what was done, the whole
+        steps once nothing more can be)."""
+        held = staged(self._extractors)
+        short = self.generations.short()
+        if short is None:
+            return 0, None
+        if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
+            return self._end_alone(short)
+        if held and not short.lost and (self.generations.waiting or not self._read_out):
+            return 0, None
+        if not short.lost and (short.covered_bytes or held):
+            return self.give_up(short, ENDED), None
+        if short.lost and not self.why:
+            # By this stage, before it was restarted.
+            self.why = f"step {self._name(short.step)} was lost"
+        return 0, short.step - 1
+
+    def _end_alone(self, short: Short) -> tuple[int, int | None]:
+        """What the last step made is gathered no more; a step before it that lacks something is
+        taken as far as it came."""
+        if self._stopped or not (short.covered_bytes or short.conflict_bytes):
+            return 0, short.step - 1
+        if done := self._explain():
+            return done, None
+        later = self.generations.shard.generation_of(short.step + 1)
+        if later is not None and self.generations.shard.covered_bytes(later):
+            return self._lose(short, ENDED), None
+        self.why = f"step {self._name(short.step)} was not gathered whole when the capture ended"
+        return 0, short.step - 1
+
+    def _note(self, sentence: str) -> None:
+        self._links.report(Note(stage="extract", sentence=sentence))

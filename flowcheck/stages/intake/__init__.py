@@ -1,0 +1,1 @@
+"""Frames into rings, and marked there."""

@@ -1,0 +1,1 @@
+"""Steps made durable, and served."""

@@ -1,0 +1,1 @@
+"""A job read out of what is staged."""

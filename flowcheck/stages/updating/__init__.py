@@ -1,0 +1,1 @@
+"""Whole steps onto the replica."""

@@ -1,0 +1,161 @@
+"""A followed replica that goes on from the trainer's own bits: a file of a step that it took takes
+that step's place, and the steps since are taken again, of gradients that are kept.
+
+A kill at any instant costs nothing: the file stays until all that it changes is written, and doing
+it again changes nothing more; a replica that is behind what the shard gave back is one whose steps
+are still to be taken again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shard import Shard
+from flowcheck.replica.files.tensorfile import writing
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.bounded import append_line
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchors import AnchorLine, anchor_line
+from flowcheck.stages.updating.assumed import assume
+from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
+from flowcheck.stages.updating.records import Records
+from flowcheck.stages.updating.retaken import Retaken
+from flowcheck.whole import growing, write_whole
+from flowcheck.wire.job import UNSHOWN
+
+LINES_BYTES = 1 << 20
+TAKEN = (
+    "the replica goes on from step {} of {}, which differed from its own; {} steps since are taken "
+    "again"
+)
+DIFFERED = (
+    "at step {} the replica was another than the trainer's {}, and goes on from that: what made "
+    f"them differ may do so again {UNSHOWN}"
+)
+NOT_KEPT = (
+    "the replica is at step {}, and the gradients of steps {} to {} are not all kept, which are "
+    "taken again on this file: [gradient_log] taken_steps = N keeps those of N steps and more; a "
+    "file of the replica's own newest step needs none"
+)
+BEHIND = "the replica is at step {}: step {} was not taken yet"
+BEFORE = "is of step {}, and what is followed of the job began with step {}"
+WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
+SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
+TOGETHER = "the other rings' norms of the steps since are not kept (clip_together)"
+
+
+def write_anchor(
+    run: RunDir, step: int, sections: dict[str, np.ndarray], source: str, request: str
+) -> None:
+    """Puts the trainer's state of a step where the updater finds it; it appears whole."""
+    told = {"step": str(step), "source": source, "request": request}
+    with writing(run.anchor), growing(run.anchor, durable=False) as place:
+        save_file(sections, place, metadata=told)
+
+
+class Anchors:
+    """The updater's part."""
+
+    def __init__(self, run: RunDir, config: JobConfig, shard: Shard, each: int) -> None:
+        """each: all-reduced backward passes per step."""
+        self._run, self._config, self._shard, self._each = run, config, shard, each
+        self._kept = Retaken(run, config, shard.gradient_bytes)
+
+    def keep(self, replica: Replica, iteration: int, gradient: np.ndarray) -> bool:
+        """A gradient that was taken, or, while earlier ones are taken again, is to be; False: there
+        is no room."""
+        if not self._kept.on:
+            return False
+        followed = incarnation_of(self._run)
+        wanted = followed.iteration_of(replica.step, self._each) + 1
+        return self._kept.keep(iteration, gradient, wanted=wanted)
+
+    def next(self, replica: Replica, followed: Incarnation) -> tuple[int, np.ndarray] | None:
+        """The step that is to be taken again, and the gradient of its iteration; None: all are
+        taken."""
+        if followed.anchored is None or replica.step < followed.anchored:
+            return None  # behind for another reason: its job came back from an older step
+        iteration = followed.iteration_of(replica.step + 1, self._each)
+        if iteration > self._shard.applied_step:
+            return None
+        gradient = self._kept.of(iteration)
+        return None if gradient is None else (replica.step + 1, gradient)
+
+    def of(self, iteration: int) -> np.ndarray | None:
+        """The gradient of an iteration; None where it is not kept."""
+        return self._kept.of(iteration)
+
+    def take(
+        self, replica: Replica, records: Records, *, gathered: bool, waits: bool
+    ) -> tuple[int, str]:
+        """(step, sentence) of what comes of the file that lies there. gathered: parameters are
+        followed as they are sent; waits: steps of the job are logged."""
+        with safe_open(self._run.anchor, framework="numpy") as file:
+            told = file.metadata()
+            step, source, request = int(told["step"]), told["source"], told["request"]
+            at = replica.step if waits else self._last(replica)
+            why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
+            if not why:
+                sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                why = self._put(replica, records, step, sections, source)
+        line = AnchorLine(step=step, file=source, request=request, at=at, refused=why)
+        if anchor_line(self._run, request) is None:
+            append_line(self._run.anchors, msgspec.json.encode(line), LINES_BYTES)
+        self._run.anchor.unlink()
+        if why:
+            return step, f"{source}: is not taken for the replica: {why}"
+        return step, TAKEN.format(step, source, at - step)
+
+    def _last(self, replica: Replica) -> int:
+        """The last step that was taken, on whatever state: the replica may be behind it, where a
+        file took the place of a step before."""
+        followed = incarnation_of(self._run)
+        ahead = self._shard.applied_step - followed.iteration_of(replica.step, self._each)
+        return replica.step + max(0, ahead // self._each)
+
+    def _why_not(self, replica: Replica, step: int) -> str:
+        """Before anything is changed, or after a kill amid of it."""
+        followed = incarnation_of(self._run)
+        assert followed.step is not None and self._config.optimizer is not None
+        if step > replica.step:
+            return BEHIND.format(replica.step, step)
+        if step < followed.step:
+            return BEFORE.format(step, followed.step)
+        last = self._last(replica)
+        again = [followed.iteration_of(n, self._each) for n in range(step + 1, last + 1)]
+        if again and self._config.optimizer.clip_together:
+            return TOGETHER
+        if not self._kept.iterations.issuperset(again):
+            return NOT_KEPT.format(last, step + 1, last)
+        return ""
+
+    def _put(
+        self,
+        replica: Replica,
+        records: Records,
+        step: int,
+        sections: dict[str, np.ndarray],
+        source: str,
+    ) -> str:
+        """Makes it the replica's step; why not."""
+        try:
+            replica.rebase(step, sections)
+        except StateError as error:
+            return str(error)
+        records.forget_after(step - 1, f"before-{Path(source).name}-{step}")
+        records.write(replica, 0.0, None)
+        lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
+        followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
+        write_whole(self._run.incarnation, msgspec.json.encode(followed))
+        assume(self._run, DIFFERED.format(step, source))
+        return ""
+
+    def close(self) -> None:
+        self._kept.close()

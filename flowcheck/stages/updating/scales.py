@@ -1,0 +1,80 @@
+"""The stated loss scale held against the gradients that come, as far as they can contradict it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.replica.layout import Layout, numbers, size_of
+from flowcheck.replica.replica import Replica
+from flowcheck.replica.rules.optimizers import SCALER
+from flowcheck.replica.rules.scale_seen import Seen, tally_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assume
+from flowcheck.whole import write_whole
+
+PARAMETERS = 32
+"""The largest ones, of which the first VALUES are looked at."""
+VALUES = 2048
+CONTRADICTED = (
+    "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
+    "that were taken"
+)
+
+
+class Scales:
+    """Of one job; of one without a loss scale it does nothing."""
+
+    def __init__(self, run: RunDir, config: JobConfig, say: Callable[[str], None]) -> None:
+        assert config.optimizer is not None
+        self._run, self._say = run, say
+        stated = config.optimizer.scaler
+        self._seen: Seen | None = None
+        if stated is not None:
+            self._seen = Seen(math.log2(stated.growth_factor), tally_of(run.scale))
+        self._before: tuple[float, float] | None = None
+        """Scale, and how many steps were skipped, before the step that is being taken."""
+
+    def before(self, replica: Replica) -> None:
+        """A step is about to be taken."""
+        self._before = None
+        if self._seen is not None and SCALER in (held := replica.sections()):
+            self._before = float(held[SCALER][0]), float(held[SCALER][2])
+
+    def behind(self, replica: Replica, gradient: np.ndarray) -> None:
+        """It was taken. gradient: as it was reduced."""
+        if self._seen is None or self._before is None:
+            return
+        scale, skipped = self._before
+        if float(replica.sections()[SCALER][2]) > skipped or scale <= 0:
+            return  # what is inf or NaN has no size
+        level_log2 = size_log2(gradient, replica.layout)
+        if level_log2 is None or not self._seen.add(level_log2, math.log2(scale)):
+            return
+        tally = self._seen.tally
+        write_whole(self._run.scale, msgspec.json.encode(tally), durable=False)
+        if tally.contradicted and assume(self._run, CONTRADICTED):
+            self._say(f"{CONTRADICTED}: {tally.told}")
+
+
+def size_log2(gradient: np.ndarray, layout: Layout) -> float | None:
+    """Of gradients as they were reduced: the mean over parameters of log2 of their root mean
+    square, as far as they are looked at; None where all are 0."""
+    raw = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
+    sizes, at = [], 0
+    for parameter in layout.parameters:
+        dtype = layout.gradient_dtype or layout.dtype_of(parameter)
+        sizes.append((parameter.elements, at, dtype))
+        at += parameter.elements * size_of(dtype)
+    logs = []
+    for elements, start, dtype in sorted(sizes, reverse=True)[:PARAMETERS]:
+        stop = start + min(elements, VALUES) * size_of(dtype)
+        values = numbers(raw[start:stop], dtype).astype(np.float64)
+        square = float(np.mean(values * values)) if values.size else 0.0
+        if square > 0 and math.isfinite(square):
+            logs.append(0.5 * math.log2(square))
+    return sum(logs) / len(logs) if logs else None

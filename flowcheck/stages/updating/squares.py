@@ -1,0 +1,186 @@
+"""The norm by which the rings of one job are clipped: each updater leaves the square of its ring's
+own for the others, in a file beside what it learned, and waits for theirs.
+
+A square is told by the step and by which life of the job it is of. It is on file before the step
+is taken, so that a kill of any side costs nothing: none is more than a step ahead of another. Of a
+step that another ring lost, or did not see whole before its next life, no square comes any more:
+what is whole of it here is given up, and all replicas stay before it. So they do once one of them
+has waited for too long, which is on file as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.clipping import clipped, square, summed, told_by_all_orders
+from flowcheck.replica.rules.optimizers import Used
+from flowcheck.stages.jobs import count
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assume
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.whole import write_whole
+from flowcheck.wire.job import UNSHOWN
+
+KEPT = 4
+"""Steps whose squares are on file; the other ring asks for its next one alone."""
+STOOD_S = 10.0
+WAITS = (
+    "step {} waits for job {}: all rings are clipped by one norm (clip_together), and that of its "
+    "own gradients is not known"
+)
+GIVEN_UP = (
+    "step {} is whole, but not in job {}, and all rings are clipped by one norm (clip_together): "
+    "it is given up, and the replica stays before it"
+)
+STOPPED = (
+    "step {} waited {:.0f} s for job {} (clip_wait_s), and all rings are clipped by one norm: it "
+    "is given up, and the replicas of all of them stay before it until the job comes back"
+)
+ENDED = (
+    "step {}: another ring has waited too long for a norm (clip_wait_s), and all are clipped by "
+    "one: the replica stays before it"
+)
+IN_ORDER = (
+    "the trainers sum the squares of the rings' norms in the order of the jobs' numbers: of some "
+    f"steps the last bit depends on it, optimizer.clip_order states it {UNSHOWN}"
+)
+OVER = "over"
+
+
+class Squares:
+    """Of one of several rings; of a job that is not clipped so it does nothing."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: JobConfig,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert config.optimizer is not None
+        self._run, self._optimizer = run, config.optimizer
+        self._say, self._clock = say, clock
+        self._own = run.reader + 1
+        self._others = tuple(n for n in range(1, count(config) + 1) if n != self._own)
+        self._told: dict[str, str] = _read(_file(run))
+        self._since: tuple[str, float, bool] = ("", 0.0, False)
+        self._over = ""
+        self._assumed = False
+        self.gone = False
+        """The step that was asked for last is never to be taken."""
+
+    def clipped(
+        self, layout: Layout, step: int, gradient: np.ndarray, used: Used
+    ) -> np.ndarray | None:
+        """What the replica is to take of a step's gradient; None: the square of another ring is
+        not there yet."""
+        optimizer = self._optimizer
+        if not optimizer.clip_together or optimizer.clip_norm is None:
+            return gradient
+        life = incarnation_of(self._run).number
+        name = f"{life}:{step}"
+        self.gone = self._is_over(life, step)
+        if self.gone:
+            return None
+        if name not in self._told:
+            own = square(gradient, layout, used, threads=optimizer.torch_threads)
+            newest = [*self._told.items(), (name, own.hex())][-KEPT:]
+            self._tell(dict(newest))
+        squares = {self._own: float.fromhex(self._told[name])}
+        for number in self._others:
+            other = self._told_by(number, name)
+            if other is None and self._passed(number, step):
+                other = self._told_by(number, name)  # told before it passed on, if at all
+                self.gone = other is None
+            if other is None:
+                self._wait(number, name, step)
+                return None
+            squares[number] = float.fromhex(other)
+        return clipped(gradient, layout, self._total(squares), optimizer.clip_norm)
+
+    def _total(self, squares: dict[int, float]) -> float:
+        """As the trainers' ranks sum them."""
+        optimizer = self._optimizer
+        assert optimizer.clip_norm is not None
+        order = optimizer.clip_order or tuple(sorted(squares))
+        every = [squares[number] for number in order]
+        known = optimizer.clip_order or len(every) == 2 or self._assumed
+        if not known and not told_by_all_orders(every, optimizer.clip_norm):
+            self._assumed = True
+            assume(self._run, IN_ORDER)
+        return summed(every)
+
+    def _tell(self, told: dict[str, str]) -> None:
+        self._told = told
+        write_whole(_file(self._run), msgspec.json.encode(told), durable=False)
+
+    def _told_by(self, number: int, name: str) -> str | None:
+        return _read(_file(self._beside(number))).get(name)
+
+    def _beside(self, number: int) -> RunDir:
+        return self._run.port.beside(number)
+
+    def _is_over(self, life: int, step: int) -> bool:
+        """A ring has given this life of the job up."""
+        name = f"{life}:{OVER}"
+        if name in self._told:
+            return True
+        if all(self._told_by(number, name) is None for number in self._others):
+            return False
+        self._tell({name: ""})
+        self._say(ENDED.format(step))
+        return True
+
+    def _passed(self, number: int, step: int) -> bool:
+        """That ring will not take this step any more."""
+        beside = self._beside(number)
+        own, other = incarnation_of(self._run), incarnation_of(beside)
+        if other.number != own.number or beside.successor.exists():
+            return other.number >= own.number
+        if other.step is None or not beside.shard.exists():
+            return False
+        wanted = other.iteration_of(step, self._optimizer.synced_backwards)
+        with Shard.open(beside.shard) as shard:
+            lost = [shard.step(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
+        return any(iteration <= wanted for iteration in lost)
+
+    def _wait(self, number: int, name: str, step: int) -> None:
+        """Says so once it has stood, and of the first step of a life that is given up; gives it up
+        once it has stood too long."""
+        waits, since_s, said = self._since
+        life = name.partition(":")[0]
+        if self.gone:
+            if self._over != life:
+                self._over = life
+                self._say(GIVEN_UP.format(step, number))
+            return
+        if waits != name:
+            self._since = (name, self._clock(), False)
+            return
+        stood_s, limit_s = self._clock() - since_s, self._optimizer.clip_wait_s
+        if stood_s >= limit_s:
+            self.gone = True
+            self._tell({f"{life}:{OVER}": ""})
+            self._say(STOPPED.format(step, limit_s, number))
+        elif not said and stood_s >= STOOD_S:
+            self._since = (name, since_s, True)
+            self._say(WAITS.format(step, number))
+
+
+def _file(run: RunDir) -> Path:
+    return run.learned_folder / "squares.json"
+
+
+def _read(path: Path) -> dict[str, str]:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    return {}
