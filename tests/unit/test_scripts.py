@@ -31,16 +31,22 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.building import build
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-README = (REPOSITORY / "README.md").read_text()
-ROOMS = ("replica", "vault", "wire", "stages", "lab")
-PAGES = [README, *((REPOSITORY / "flowcheck" / room / "README.md").read_text() for room in ROOMS)]
+ROOMS = [REPOSITORY / "flowcheck" / room for room in ("replica", "vault", "wire", "stages", "lab")]
+MORE = (
+    p.parent
+    for top in ("flowcheck", "scripts", "switch_configs")
+    for p in (REPOSITORY / top).rglob("README.md")
+)
+HOMES = [REPOSITORY, *ROOMS, *sorted(set(MORE) - set(ROOMS))]
+"""Folders of pages; those whose settings are read in their order first."""
+PAGES = [(home / "README.md").read_text() for home in HOMES]
 FILES = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
 SCRIPTS = [p for p in FILES if p.suffix == ".sh" or p.read_text().startswith("#!")]
 TINY = measure.Scale(quick=True, repeats=1, bytes=2 << 20)
 
 
 def blocks(kind: str) -> list[str]:
-    """Fenced blocks of one kind, of the README and of the pages it leads to."""
+    """Fenced blocks of one kind, of the README and of every page beside the code."""
     fence = re.compile(rf"^```{kind}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     return [block for page in PAGES for block in fence.findall(page)]
 
@@ -131,8 +137,7 @@ def test_the_readme_names_every_verb_there_is() -> None:
 
 
 def test_every_link_between_the_pages_leads_somewhere() -> None:
-    homes = [REPOSITORY, *(REPOSITORY / "flowcheck" / room for room in ROOMS)]
-    for home, page in zip(homes, PAGES, strict=True):
+    for home, page in zip(HOMES, PAGES, strict=True):
         for target in re.findall(r"\]\((?!https?:)([^)]*)\)", page):
             name, _, heading = target.partition("#")
             there = (home / name if name else home / "README.md").resolve()
@@ -146,7 +151,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 
 def test_the_readme_s_job_files_are_such() -> None:
-    first, rule, each, kept, several, sharded = (tomllib.loads(text) for text in blocks("toml"))
+    first, rule, each, kept, several, sharded, *_ = (tomllib.loads(text) for text in blocks("toml"))
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
