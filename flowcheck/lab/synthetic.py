@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from flowcheck.lab import collectives
@@ -81,12 +82,10 @@ def write_pcap(path: Path, frames: Iterable[Wire]) -> int:
 
 def ll_lines(data: bytes, flag: int) -> bytes:
     """LL wire form: 4 data bytes, flag, 4 data bytes, flag (NCCL src/include/device.h)."""
-    padded = data + bytes(-len(data) % 8)
-    word = struct.pack("<I", flag)
-    return b"".join(
-        padded[at : at + 4] + word + padded[at + 4 : at + 8] + word
-        for at in range(0, len(padded), 8)
-    )
+    words = np.frombuffer(data + bytes(-len(data) % 8), "<u4")
+    lines = np.full((words.size, 2), flag, "<u4")
+    lines[:, 0] = words
+    return lines.tobytes()
 
 
 class Run:
