@@ -57,6 +57,14 @@ class ShardReady(Message, frozen=True, kw_only=True):
     generation: int
 
 
+class StepArrived(Message, frozen=True, kw_only=True):
+    """The last byte of `step`, as the trainer counts them, was placed."""
+
+    step: int
+    time_ns: int
+    """Since 1970."""
+
+
 class StepApplied(Message, frozen=True, kw_only=True):
     """The replica took `step`; its generation is free again."""
 
@@ -71,6 +79,27 @@ class StepLost(Message, frozen=True, kw_only=True):
     step: int
     missing: tuple[tuple[int, int], ...]
     why: str = ""
+
+
+class StepSaved(Message, frozen=True, kw_only=True):
+    """A checkpoint of `step` is durable."""
+
+    step: int
+    name: str
+    """Of it at the target."""
+    bytes: int
+    seconds: float
+    time_ns: int
+    """When it was, since 1970."""
+
+
+class SaveFailed(Message, frozen=True, kw_only=True):
+    """An attempt at a checkpoint that came to nothing, the how many-th since one did not."""
+
+    step: int | None
+    """None: not even the target could be asked what it holds."""
+    why: str
+    attempts: int
 
 
 class Drained(Message, frozen=True, kw_only=True):
@@ -122,8 +151,11 @@ _CLOSED_SET = (
     | SourceEnded
     | JobLearned
     | ShardReady
+    | StepArrived
     | StepApplied
     | StepLost
+    | StepSaved
+    | SaveFailed
     | Drained
     | Fault
     | Note

@@ -26,10 +26,8 @@ class RunDir(LearnedFiles):
 
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
-        """A fresh run directory, mode 0700, with a folder for shared memory below `mount`.
-
-        Raises ConfigError when another run lives there.
-        """
+        """A fresh run directory, mode 0700, with a folder for shared memory below `mount`. Raises
+        ConfigError when another run lives there."""
         run = cls(root)
         owner = run._pid_of("supervisor")
         if owner is not None and owner != os.getpid():
@@ -119,8 +117,13 @@ class RunDir(LearnedFiles):
 
     @property
     def events(self) -> Path:
-        """One JSON line per event the supervisor heard."""
+        """One JSON line per event (chain/events.py)."""
         return self.root / "events.jsonl"
+
+    @property
+    def beat(self) -> Path:
+        """That the supervisor is alive (chain/beat.py)."""
+        return self.root / "beat.json"
 
     @property
     def persisted(self) -> Path:
@@ -133,8 +136,7 @@ class RunDir(LearnedFiles):
         return self.root / "serve.json"
 
     def staged(self, stated: str | None) -> Path:
-        """Where checkpoints lie that are being sent elsewhere; stated: in the job file, shared with
-        other runs."""
+        """Of checkpoints that are sent elsewhere; stated: in the job file, for several runs."""
         if stated is None:
             return self.root / "persist"
         return Path(stated) / hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:16]
@@ -146,7 +148,7 @@ class RunDir(LearnedFiles):
 
     @property
     def unread(self) -> Path:
-        """Is there as long as staged messages wait to be read, or are being read."""
+        """Is there while staged messages wait to be read, or are being read."""
         return self.memory / "unread"
 
     @property
@@ -183,8 +185,7 @@ class RunDir(LearnedFiles):
 
     @property
     def previous(self) -> Path:
-        """Logs, events and steps of the run before, which a start would else take away from the
-        one who looks for the reason of its end."""
+        """Logs, events and steps of the run before: they tell the reason of its end."""
         return self.root / "previous"
 
     def log(self, stage: str) -> Path:
@@ -210,7 +211,7 @@ class RunDir(LearnedFiles):
     def _records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors)
+        held = (self.audits, self.anchors, self.beat)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 

@@ -61,6 +61,11 @@ class Progress:
     """Stages that have come up."""
     restarts: int = 0
 
+    def note_restart(self, sentence: str) -> None:
+        """A stage of the chain died, and is started again."""
+        self.notes.append(sentence)
+        self.restarts += 1
+
     def hear(self, message: Message, *, ending: bool, captures: Sequence[str]) -> None:
         """ending: the chain was told to end; captures: the capture stage of each ring."""
         match message:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import applied_step
-from flowcheck.stages.bounded import EVENTS_BYTES, Logs, append_line
+from flowcheck.stages.bounded import Logs
 from flowcheck.stages.chain.child import Child, stage_arguments
 from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 
@@ -25,6 +24,8 @@ GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
+
+MIXED = "stage {} speaks layout version {}, this supervisor {}: two installations are mixed"
 
 
 class Supervisor:
@@ -57,17 +58,17 @@ class Supervisor:
         self._logs = Logs([run.log(child.stage) for child in self._children])
         self._ending = False
         self._passed_on, self._lost_told = 0, False
+        self._recorder = Recorder(run)
 
     def start(self, links: Links) -> None:
         self._links = links
-        self._rings = [self._ring(n) for n in range(len(self.config.rings))]
+        self._record(self._recorder.begin)
+        paths = [self.run.ring(number) for number in range(len(self.config.rings))]
+        self._rings = [Ring.open(path, reader=self.run.reader) for path in paths]
         for child in self._consumers():
             child.spawn(self.run)
         for own in self.beside:
             own.start(Links(own.run.sockets, Links.EVENTS))
-
-    def _ring(self, number: int) -> Ring:
-        return Ring.open(self.run.ring(number), reader=self.run.reader)
 
     def all_up(self, *, captures: bool = True) -> bool:
         """Whether every stage has greeted. captures: also those that are started last."""
@@ -85,6 +86,7 @@ class Supervisor:
             for child in self._children:
                 self._look_after(child)
             self._logs.look()
+            self._record(self._recorder.turn, self._rings)
             for own in self.beside:
                 own.work()
                 self._pass_on(own)
@@ -114,7 +116,7 @@ class Supervisor:
         if child.is_beside:
             if (sentence := child.nurse(self.run)) is not None:
                 self.progress.notes.append(sentence)
-                self._record({"event": "restart", "stage": child.stage})
+                self._record(self._recorder.restarted, child.stage, sentence)
             return
         code, until_s = child.process.poll(), child.started_s + HELLO_LIMIT_S
         if code is None and not child.greeted and time.monotonic() > until_s:
@@ -122,8 +124,7 @@ class Supervisor:
                 f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
                 f"{child.last_words(self.run)}"
             )
-        finished = child.is_capture and child.stage in self.progress.ended
-        if code is None or (code == 0 and finished):
+        if code is None or (code == 0 and child.is_capture and child.stage in self.progress.ended):
             return
         if code == OPERATOR_ERROR:
             raise StateError(self._sentence_of(child))
@@ -137,13 +138,13 @@ class Supervisor:
         return f"stage {child.stage} gave up{child.last_words(self.run)}"
 
     def _restart(self, child: Child, code: int) -> None:
-        self.progress.notes.append(child.note_death(self.run, code, self._reached(child)))
-        self.progress.restarts += 1
-        self._record({"event": "restart", "stage": child.stage, "exit_code": code})
+        sentence = child.note_death(self.run, code, self._reached(child))
+        self.progress.note_restart(sentence)
+        self._record(self._recorder.restarted, child.stage, sentence, code)
         child.spawn(self.run)
 
     def _reached(self, child: Child) -> int:
-        """Slots, or steps, that a stage has finished; 0 while its files are not there yet."""
+        """Slots, or steps, that a stage has finished; 0 without its files."""
         if child.stage == "update":
             return self._applied()
         position = "head" if child.is_capture else "parsed" if "parse" in child.stage else "tail"
@@ -152,7 +153,7 @@ class Supervisor:
     def on_message(self, message: Message) -> None:
         assert self._links.broadcast is not None
         self._links.broadcast.send(message)
-        self._record(msgspec.to_builtins(message))
+        self._record(self._recorder.heard, message)
         if isinstance(message, Hello):
             self._greet(message)
         elif isinstance(message, Fault):
@@ -163,17 +164,13 @@ class Supervisor:
     def _greet(self, hello: Hello) -> None:
         if hello.layout_version != lib.FC_LAYOUT_VERSION:
             self._healthy = False
-            raise StateError(
-                f"stage {hello.stage} speaks layout version {hello.layout_version}, this "
-                f"supervisor {lib.FC_LAYOUT_VERSION}: two installations are mixed"
-            )
+            raise StateError(MIXED.format(hello.stage, hello.layout_version, lib.FC_LAYOUT_VERSION))
         for child in self._children:
             child.greeted |= child.stage == hello.stage
 
-    def _record(self, event: object) -> None:
-        line = {"time": round(time.time(), 3)} | dict(event)  # type: ignore[call-overload]
+    def _record(self, write: Callable[..., None], *told: object) -> None:
         try:
-            append_line(self.run.events, msgspec.json.encode(line), EVENTS_BYTES)
+            write(*told)
         except OSError:
             if self._healthy and not self._ending:  # an end goes on without its records
                 self._healthy = False
@@ -197,6 +194,7 @@ class Supervisor:
         """Capture first, so that nothing new comes; then along the flow of data, each after what
         it has in hand. Done within GRACE_S and a little, at once when hurried."""
         until_s = time.monotonic() + GRACE_S
+        self._recorder.end()
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
         everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
@@ -207,6 +205,7 @@ class Supervisor:
         for process in running:
             process.kill()
             process.wait()
+        self._recorder.stop()
         for ring in self._rings:
             ring.close()
         for own in self.beside:
@@ -214,6 +213,7 @@ class Supervisor:
 
     def _close(self) -> None:
         """Of a further job: its processes have ended."""
+        self._recorder.stop()
         for ring in self._rings:
             ring.close()
         if self._rings:
@@ -235,7 +235,7 @@ class Supervisor:
         self._wait(self.drained, until_s)
 
     def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
-        """Hears events until `done`, the time, or a second signal; whether it was `done`."""
+        """Until `done`, the time, or a second signal; whether it was `done`."""
         while not done():
             if self._hurried() or time.monotonic() >= until_s:
                 return False

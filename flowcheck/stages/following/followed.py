@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from flowcheck.messages import JobLearned, Note, ShardReady, StepLost
+from flowcheck.messages import JobLearned, Note, ShardReady, StepArrived, StepLost
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.following.apart import Apart
@@ -121,6 +122,7 @@ class Followed:
         """Whole iterations to the updater."""
         for step, generation in self.generations.finished():
             self._links.send("update", ShardReady(step=step, generation=generation))
+            self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
 
     def give_up(self, short: Short, why: str) -> int:
         """Nothing more comes of this step; what waits behind a loss may still complete it."""

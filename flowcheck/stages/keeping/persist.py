@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 from flowcheck.config import JobConfig, PersistConfig
-from flowcheck.messages import Message, Note
+from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.keeping.held import ReplicaSteps
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -135,6 +135,7 @@ class PersistService:
                 if fresh and told.step is not None:
                     told.count += 1
                     told.took_s = time.monotonic() - self._began_s
+                    self._report_saved(saved, told.took_s)
                 if told.attempts:
                     self._say(f"{told.target} takes checkpoints again: {saved.name} is durable")
             told.error, told.attempts, told.next_try_s = "", 0, 0.0
@@ -146,9 +147,21 @@ class PersistService:
             if self._failed != told.error:  # the same again is told by status
                 self._say(f"no checkpoint could be saved: {self._failed}; it is tried again")
             told.error = self._failed
+            self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
         told.step = None
         self._saver = None
         self._tell()
+
+    def _report_saved(self, saved: Entry, took_s: float) -> None:
+        self._links.report(
+            StepSaved(
+                step=saved.step,
+                name=saved.name,
+                bytes=saved.bytes,
+                seconds=round(took_s, 3),
+                time_ns=int(saved.saved * 1e9),
+            )
+        )
 
     def _tell(self) -> None:
         self._wrote_s = time.monotonic()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import msgspec
 import numpy as np
@@ -30,6 +31,8 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
     """xxh3 of parameters and optimizer state (replica.digest)."""
     seconds: float
+    time_ns: int = 0
+    """When it was taken, since 1970; 0: a line of before this was written."""
     gradient_sha256: str | None = None
     """Of the mean gradient, flat in registration order."""
     parameters_sha256: str | None = None
@@ -68,6 +71,7 @@ class Records:
             step=replica.step,
             digest=replica.digest,
             seconds=round(seconds, 6),
+            time_ns=time.time_ns(),
             gradient_sha256=told,
             parameters_sha256=parameters,
             states_sha256=states,

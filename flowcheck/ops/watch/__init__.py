@@ -1,0 +1,1 @@
+"""A running chain as others see it: one state, and what is made of it."""

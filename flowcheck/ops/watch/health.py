@@ -1,0 +1,98 @@
+"""One word on a chain and one sentence of reason: exact, behind, tainted or stale.
+
+The worst that holds is said. Only what is read is judged: nothing is exact that could not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.ops.watch.state import Health, Job, Stage, Word
+from flowcheck.stages.chain.child import BESIDE
+
+BEAT_STALE_S = 5.0
+"""The supervisor's heart beats every LOOK_S (stages/chain/recorder.py)."""
+BEHIND_MS = 5000.0
+"""A whole step has waited for so long."""
+ORDER = (Word.EXACT, Word.BEHIND, Word.TAINTED, Word.STALE)
+OK = (Word.EXACT, Word.BEHIND)
+"""Answered with 200: the chain does what it can. The others: 503."""
+
+
+def worst(jobs: Sequence[Job]) -> Health:
+    """Of a chain that runs: that of the job that is worst, the first of those."""
+    found = max(jobs, key=lambda job: ORDER.index(job.health.word))
+    many = len(jobs) > 1
+    reason = f"{found.name}: {found.health.reason}" if many else found.health.reason
+    return Health(word=found.health.word, reason=reason)
+
+
+def of_chain(stages: Sequence[Stage], beat_age_s: float | None, *, ending: bool) -> Health | None:
+    """What is wrong with the processes; None where nothing is."""
+    if not any(one.name == "supervisor" and one.pid is not None for one in stages):
+        return _stale(
+            "the supervisor is gone: nothing is captured, and the replica waits in memory"
+        )
+    if ending:
+        return _stale("the chain is ending: no step more is taken")
+    if beat_age_s is None:
+        return _behind("the chain is being started")
+    if beat_age_s > BEAT_STALE_S:
+        return _stale(
+            f"the supervisor stands still: its last sign of life is {beat_age_s:.0f} s old"
+        )
+    return None
+
+
+def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
+    """Of one job of a chain whose supervisor is well."""
+    later = [one.name for one in stages if not one.started and one.name not in BESIDE]
+    if later:
+        return _behind(f"stage {', '.join(later)} is to be started once the others are up")
+    gone = [
+        one.name
+        for one in stages
+        if one.pid is None
+        and one.name not in BESIDE
+        and one.job in (1, job.number)
+        and not (sources_ended and one.name.startswith("capture"))
+    ]
+    if gone:
+        return _stale(f"stage {', '.join(gone)} does not live just now")
+    if job.awaits_base:
+        return _behind("the state the job began with is not known: flowcheck base FILE gives it")
+    if job.lost_step is not None:
+        why = f": {job.lost_why}" if job.lost_why else ""
+        return _stale(f"step {job.lost_step} was lost{why}; the replica stays before it")
+    if job.audit_passed is False:
+        return Health(word=Word.TAINTED, reason=f"the audit of step {job.audited_step} failed")
+    if job.tainted:
+        more = f" and {len(job.tainted) - 1} more" if job.tainted[1:] else ""
+        return Health(word=Word.TAINTED, reason=f"not of the step: {job.tainted[0]}{more}")
+    if not job.learned:
+        return _behind(f"no job is learned yet{_first(job.why_not)}")
+    if job.step is None:
+        return _behind("the job is learned, and no step of it is taken yet")
+    if job.lag_steps and job.lag_ms > BEHIND_MS:
+        waited = f"the first of them for {job.lag_ms / 1e3:.1f} s"
+        return _behind(f"{job.lag_steps} whole steps wait for the replica, {waited}")
+    return Health(word=Word.EXACT, reason=_exact(job, ended=sources_ended))
+
+
+def _exact(job: Job, *, ended: bool) -> str:
+    rests = f"rests on {len(job.assumed)} assumptions, " if job.assumed else ""
+    audit = f"audited at step {job.audited_step}" if job.audit_passed else "never audited"
+    over = "; the sources have ended" if ended else ""
+    return f"the replica is at step {job.step}, {rests}{audit}{over}"
+
+
+def _first(reasons: Sequence[str]) -> str:
+    return f": {reasons[0]}" if reasons else ""
+
+
+def _behind(reason: str) -> Health:
+    return Health(word=Word.BEHIND, reason=reason)
+
+
+def _stale(reason: str) -> Health:
+    return Health(word=Word.STALE, reason=reason)

@@ -1,0 +1,121 @@
+"""A job's past off its events: what became of each step, and the newest of what happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.ops.watch.state import EVENTS, TIMELINE_STEPS, Step
+from flowcheck.ops.watch.tail import Tail
+from flowcheck.stages.chain.events import STEP, Event, Kind, read_event
+
+OF_EVERY_STEP = (Kind.ARRIVED, Kind.APPLIED)
+RATE_STEPS = 10
+
+
+class History:
+    """Of one run directory; `look` reads what is new."""
+
+    def __init__(self, events: Path) -> None:
+        self._tail = Tail(events)
+        self._steps: dict[int, Step] = {}
+        self._newest = 0
+        """Step that arrived or was taken last."""
+        self.recent: deque[Event] = deque(maxlen=EVENTS)
+        self.lost: Event | None = None
+        """The loss of a step that the replica waits before."""
+        self.arrived: int | None = None
+
+    def look(self) -> None:
+        for line in self._tail.new():
+            event = read_event(line)
+            if event is not None:
+                self._take(event)
+
+    @property
+    def timeline(self) -> tuple[Step, ...]:
+        return tuple(self._steps.values())
+
+    @property
+    def step_rate(self) -> float | None:
+        """Steps a second of the last RATE_STEPS."""
+        times = [one.applied_ns for one in self._steps.values() if one.applied_ns][-RATE_STEPS:]
+        if len(times) < 2 or times[-1] <= times[0]:
+            return None
+        return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+
+    def waits_since_ns(self, step: int) -> int | None:
+        """When the first whole step behind `step` was whole; None: there is none."""
+        waiting = [o.arrived_ns for o in self._steps.values() if o.step > step and o.arrived_ns]
+        return min(waiting, default=None)
+
+    def _take(self, event: Event) -> None:
+        if event.kind is Kind.START:
+            self._forget()
+        if event.kind not in OF_EVERY_STEP:
+            self.recent.append(event)
+        if event.kind is Kind.HANDOVER:
+            self.lost = self.arrived = None
+        step = event.step
+        match event.kind:
+            case Kind.ARRIVED if step is not None:
+                self._arrived(step, event.time_ns)
+            case Kind.APPLIED if step is not None:
+                self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
+                self._newest = step
+                if self.lost is not None and step >= (self.lost.step or 0):
+                    self.lost = None
+            case Kind.LOSS if event.what == STEP and step is not None:
+                self.lost = event
+                self._change(step, lost=event.why or "bytes of it never came")
+            case Kind.LOSS | Kind.HEAL:
+                self._count(event)
+            case Kind.SAVE if step in self._steps and step is not None:
+                self._change(step, durable_ns=event.time_ns)
+            case Kind.AUDIT if step in self._steps and step is not None:
+                self._change(step, audited=event.passed)
+            case Kind.ANCHOR if step in self._steps and step is not None and event.passed:
+                self._change(step, anchored=True)
+
+    def _arrived(self, step: int, time_ns: int) -> None:
+        known = self._steps.get(step)
+        if known is not None and known.applied_ns is not None:
+            del self._steps[step]  # of an earlier life of the job: this is another step
+        self._change(step, arrived_ns=time_ns)
+        self.arrived = self._newest = step
+
+    def _count(self, event: Event) -> None:
+        """Frames and packets are of the step that was under way."""
+        if event.kind is Kind.HEAL and event.what == STEP:
+            if event.step in self._steps and event.step is not None:
+                self._change(event.step, healed=1)
+            return
+        step = self._under_way()
+        if step is None:
+            return
+        have = self._steps.get(step, Step(step=step))
+        if event.kind is Kind.LOSS:
+            self._change(step, missing=have.missing + event.count)
+            return
+        left = event.count
+        for one in reversed(list(self._steps.values())):
+            came = min(left, one.missing - one.healed)
+            if came > 0:
+                self._change(one.step, healed=one.healed + came)
+                left -= came
+
+    def _under_way(self) -> int | None:
+        return self._newest + 1 if self._steps else None
+
+    def _change(self, step: int, **marks: object) -> None:
+        have = self._steps.get(step, Step(step=step))
+        self._steps[step] = msgspec.structs.replace(have, **marks)
+        while len(self._steps) > TIMELINE_STEPS:
+            del self._steps[next(iter(self._steps))]
+
+    def _forget(self) -> None:
+        self._steps.clear()
+        self._newest = 0
+        self.lost = self.arrived = None

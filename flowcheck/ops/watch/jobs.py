@@ -1,0 +1,200 @@
+"""One job that a chain follows: replica, lag, loss, checkpoints, read from files and memory."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.messages import AuditLine
+from flowcheck.ops.watch.history import History
+from flowcheck.ops.watch.picture import diagrams
+from flowcheck.ops.watch.state import Diagram, Durable, Health, Word
+from flowcheck.ops.watch.state import Job as State
+from flowcheck.plane.shard import GENERATIONS, Shard
+from flowcheck.plane.shard import State as Generation
+from flowcheck.stages.bounded import last_line
+from flowcheck.stages.learning.unlearned import reasons
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assumed
+from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
+from flowcheck.vault.persist import told
+from flowcheck.wire.job import Job
+from flowcheck.wire.job_file import decode_job
+
+NOT_READ = Health(word=Word.STALE, reason="it is being read")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Of a learned job, read once for each file of it."""
+
+    stamp: tuple[int, int]
+    job: Job
+    diagram: tuple[Diagram, ...]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of the last line of steps.jsonl."""
+
+    step: int
+    digest: str = ""
+    seconds: float = 0.0
+    time_ns: int = 0
+    older: dict[str, int] = {}
+
+
+class JobReader:
+    """Of one run directory."""
+
+    def __init__(self, run: RunDir, number: int, name: str) -> None:
+        self.run, self.number, self.name = run, number, name
+        self.history = History(run.events)
+        self._learned: Learned | None = None
+
+    def read(self, config: JobConfig, each: int, steps_lost: int) -> State:
+        """each: all-reduced backward passes per step. Raises what its files and memory raise;
+        health is judged by who has seen all of the chain."""
+        self.history.look()
+        run, learned, life = self.run, self._known(), incarnation_of(self.run)
+        line, shard = self._last_line(), _shard(run, each)
+        step = line.step if line is not None else None
+        waits_ns = self.history.waits_since_ns(step or 0) if shard["whole"] else None
+        lost = self.history.lost
+        return State(
+            number=self.number,
+            name=self.name,
+            run=str(run.root),
+            health=NOT_READ,
+            learned=learned is not None,
+            why_not=tuple(reasons(run)),
+            follows=str(learned.job.kind) if learned is not None else None,
+            life=life.number,
+            step=step,
+            digest=line.digest if line is not None else "",
+            step_ns=(line.time_ns or None) if line is not None else None,
+            arrived_step=self.history.arrived,
+            lag_steps=shard["whole"],
+            lag_ms=self._lag_ms(waits_ns),
+            step_rate=self.history.step_rate,
+            update_seconds=line.seconds if line is not None else None,
+            gradient_bytes=shard["gradient_bytes"],
+            under_way=shard["under_way"],
+            lost_step=lost.step if lost is not None and shard["lost"] else None,
+            lost_why=lost.why if lost is not None and shard["lost"] else "",
+            steps_lost=steps_lost,
+            awaits_base=life.step is None,
+            logged=_logged(run, config, life, learned),
+            tainted=_tainted(line),
+            assumed=assumed(run),
+            **_audit(run, life),
+            durable=_durable(run),
+            served=_served(run),
+            timeline=self.history.timeline,
+            diagram=learned.diagram if learned is not None else (),
+        )
+
+    def _known(self) -> Learned | None:
+        path = self.run.learned_job
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            self._learned = None
+            return None
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if self._learned is None or self._learned.stamp != stamp:
+            job = decode_job(path.read_bytes())
+            self._learned = Learned(stamp, job, diagrams(job))
+        return self._learned
+
+    def _last_line(self) -> Line | None:
+        found = last_line(self.run.steps)
+        return None if found is None else msgspec.json.decode(found, type=Line)
+
+    def _lag_ms(self, waits_ns: int | None) -> float:
+        if waits_ns is not None:
+            return max(0.0, (time.time_ns() - waits_ns) / 1e6)
+        taken = [one for one in self.history.timeline if one.arrived_ns and one.applied_ns]
+        if not taken:
+            return 0.0
+        last = taken[-1]
+        assert last.arrived_ns is not None and last.applied_ns is not None
+        return max(0.0, (last.applied_ns - last.arrived_ns) / 1e6)
+
+
+def _shard(run: RunDir, each: int) -> dict[str, Any]:
+    """Of a job's gradients: whole steps that wait, how much is there of the next one, whether the
+    one the replica waits for is lost."""
+    none = {"whole": 0, "gradient_bytes": None, "under_way": None, "lost": False}
+    if not run.memory.exists() or not run.shard.exists():
+        return none
+    with Shard.open(run.shard) as shard:
+        applied, whole, size = shard.applied_step, 0, shard.gradient_bytes
+        under_way, lost = None, False
+        for generation in range(GENERATIONS):
+            state, step = shard.state(generation), shard.step(generation)
+            whole += state == Generation.COMPLETE and step > applied
+            lost |= state == Generation.LOST and step > applied
+            if state == Generation.OPEN and step == applied + 1 and size:
+                under_way = round(shard.covered_bytes(generation) / size, 4)
+    steps = -(-whole // each)
+    return {"whole": steps, "gradient_bytes": size, "under_way": under_way, "lost": lost}
+
+
+def _tainted(line: Line | None) -> tuple[str, ...]:
+    """Of sharded training: what did not come with the step, and which step it is of."""
+    if line is None:
+        return ()
+    return tuple(f"{name}: of step {step}" for name, step in line.older.items())
+
+
+def _logged(
+    run: RunDir, config: JobConfig, life: Incarnation, learned: Learned | None
+) -> tuple[int, int] | None:
+    if life.step is not None or learned is None or not learned.job.joined:
+        return None
+    if not run.memory.exists() or not run.shard.exists():
+        return None
+    from flowcheck.stages.updating.gradients import logged
+
+    return logged(run, config)
+
+
+def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
+    """Of the last audit; one of before the trainer's own state was taken tells nothing more."""
+    line = last_line(run.audits)
+    last = None if line is None else msgspec.json.decode(line, type=AuditLine)
+    if last is None or (not last.passed and life.anchored is not None):
+        return {"audited_step": None, "audit_passed": None}
+    return {"audited_step": last.step, "audit_passed": last.passed}
+
+
+def _served(run: RunDir) -> str | None:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(run.served.read_bytes(), type=dict[str, str]).get("url")
+    return None
+
+
+def _durable(run: RunDir) -> Durable | None:
+    config = run.settings().persist
+    if config is None:
+        return None
+    found = told.read(run.persisted) or told.Told(target=config.target)
+    known = found.durable_step is not None
+    share = found.done_bytes / found.total_bytes if found.total_bytes else None
+    return Durable(
+        target=found.target,
+        step=found.durable_step,
+        name=found.durable_name,
+        time_ns=int(found.durable_s * 1e9) if known else None,
+        age_s=round(time.time() - found.durable_s, 1) if known else None,
+        count=found.count,
+        phase=found.phase,
+        done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
+        error=found.error,
+        attempts=found.attempts,
+    )

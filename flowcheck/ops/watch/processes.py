@@ -1,0 +1,84 @@
+"""The processes of a chain: which live, how often each was started again, how fast it gets on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from flowcheck.config import JobConfig
+from flowcheck.ops.watch.ports import CAPTURE_BYTES, CAPTURE_FRAMES
+from flowcheck.ops.watch.rates import Rates
+from flowcheck.ops.watch.state import Ring, Stage
+from flowcheck.stages.chain.beat import read_beat
+from flowcheck.stages.chain.child import stage_arguments
+from flowcheck.stages.rundir import RunDir
+
+FRAMES, STEPS = "frames", "steps"
+
+
+class Processes:
+    """Of all jobs of a chain."""
+
+    def __init__(self) -> None:
+        self._rates: dict[int, Rates] = defaultdict(Rates)
+
+    def read(
+        self,
+        run: RunDir,
+        rings: Sequence[Ring],
+        captured: Sequence[Mapping[str, int]],
+        step: int,
+    ) -> list[Stage]:
+        """Of one job. captured: [ring] capture counters, empty where a ring could not be read;
+        step: of its replica."""
+        config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.beat)
+        restarts = beat.restarts if beat is not None else {}
+        done = _done(config, rings, captured, step, first=not run.reader)
+        wire = {} if run.reader else _of_sources(config, captured, CAPTURE_BYTES)
+        counters = {name: value for name, (value, _) in done.items()}
+        rates = self._rates[run.reader].look(counters | {f"{n} bytes": b for n, b in wire.items()})
+        first = [] if run.reader else ["supervisor"]
+        return [
+            Stage(
+                name=name,
+                job=run.reader + 1,
+                pid=pids.get(name),
+                started=(run.pids / name).exists(),
+                restarts=restarts.get(name, 0),
+                done=done[name][0] if name in done else None,
+                rate=rates.get(name),
+                unit=done[name][1] if name in done else "",
+                bytes_s=rates.get(f"{name} bytes"),
+            )
+            for name in [*first, *stage_arguments(config, run.reader)]
+        ]
+
+
+def _done(
+    config: JobConfig,
+    rings: Sequence[Ring],
+    captured: Sequence[Mapping[str, int]],
+    step: int,
+    *,
+    first: bool,
+) -> dict[str, tuple[int, str]]:
+    """{stage: (what it has done, of what)}"""
+    done = {"update": (step, STEPS)}
+    if not first:  # what its extractor has read is told by a ring's tail of its own
+        return done
+    done["extract"] = (sum(ring.tail for ring in rings), FRAMES)
+    done |= {f"parse-{ring.number}": (ring.parsed, FRAMES) for ring in rings}
+    frames = _of_sources(config, captured, CAPTURE_FRAMES)
+    return done | {name: (value, FRAMES) for name, value in frames.items()}
+
+
+def _of_sources(
+    config: JobConfig, captured: Sequence[Mapping[str, int]], counter: str
+) -> dict[str, int]:
+    """{capture stage: the sum over its queues}"""
+    found: dict[str, int] = {}
+    for (source, _), counters in zip(config.rings, captured, strict=True):
+        if counter in counters:
+            name = f"capture-{source}"
+            found[name] = found.get(name, 0) + counters[counter]
+    return found

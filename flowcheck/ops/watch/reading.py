@@ -1,0 +1,154 @@
+"""Reads the state of a chain from its run directory, at most every so often, and never fails.
+
+Whatever a reader of a part raises becomes a sentence of the state: a chain that begins, ends or is
+killed while it is read is what this is for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import FlowCheckError
+from flowcheck.ops.watch.health import of_chain, of_job, worst
+from flowcheck.ops.watch.jobs import JobReader
+from flowcheck.ops.watch.ports import read_ring
+from flowcheck.ops.watch.processes import Processes
+from flowcheck.ops.watch.state import EVENTS, Health, Job, Ring, Stage, State, Word
+from flowcheck.stages.chain.beat import Beat, read_beat
+from flowcheck.stages.jobs import every, names
+from flowcheck.stages.rundir import RunDir
+
+CACHED_S = 0.25
+Read = TypeVar("Read")
+FAILURES = (FlowCheckError, OSError, msgspec.MsgspecError, ValueError, KeyError, AssertionError)
+"""What a file or a memory raises that is torn, gone, or of another version."""
+
+
+class Reader:
+    """Of one run directory, for any number of threads."""
+
+    def __init__(self, root: Path, cached_s: float = CACHED_S) -> None:
+        self._run, self._cached_s = RunDir(root), cached_s
+        self._lock = threading.Lock()
+        self._state: State | None = None
+        self._read_s = 0.0
+        self._jobs: dict[Path, JobReader] = {}
+        self._processes = Processes()
+        self._problems: list[str] = []
+
+    def state(self) -> State:
+        """The chain's, no older than `cached_s` and the time a reading takes."""
+        with self._lock:
+            if self._state is None or time.monotonic() - self._read_s >= self._cached_s:
+                self._state = self._read()
+                self._read_s = time.monotonic()
+            return self._state
+
+    def _read(self) -> State:
+        self._problems = []
+        run = self._run
+        config = self._try("settings", run.settings)
+        beat = read_beat(run.beat)
+        if config is None:
+            return self._absent(beat, self._problems[-1])
+        if not (run.holds_memory and run.memory.exists()):
+            how = "was killed, and its memory is gone" if run.holds_memory else "has ended"
+            return self._absent(beat, f"the chain that ran in {run.root} {how}")
+        return self._living(config, beat)
+
+    def _absent(self, beat: Beat | None, why: str) -> State:
+        self._processes = Processes()
+        return self._made(Health(word=Word.STALE, reason=why), beat, (), (), ())
+
+    def _living(self, config: JobConfig, beat: Beat | None) -> State:
+        read = [
+            self._try(f"ring {n}", partial(read_ring, self._run, config, n))
+            for n in range(len(config.rings))
+        ]
+        rings = [ring for found in read if found is not None for ring in found[:1]]
+        captured = [found[1] if found is not None else {} for found in read]
+        jobs = [job for job in map(self._job, self._readers()) if job is not None]
+        stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
+        ended = bool(captured) and all(one.get("ended") for one in captured)
+        health = of_chain(stages, self._beat_age_s(beat), ending=beat is not None and beat.ending)
+        told = tuple(
+            msgspec.structs.replace(job, health=health or of_job(job, stages, sources_ended=ended))
+            for job in jobs
+        )
+        if health is None and (self._problems or not told):
+            health = Health(word=Word.STALE, reason="; ".join(self._problems) or "no job")
+        return self._made(health or worst(told), beat, stages, rings, told)
+
+    def _made(
+        self,
+        health: Health,
+        beat: Beat | None,
+        stages: Sequence[Stage],
+        rings: Sequence[Ring],
+        jobs: Sequence[Job],
+    ) -> State:
+        beats = [b for b in (read_beat(one.run.beat) for one in self._jobs.values()) if b]
+        counts: Counter[str] = Counter()
+        for own in beats:
+            counts.update(own.events)
+        events = [event for one in self._jobs.values() for event in one.history.recent]
+        return State(
+            run=str(self._run.root),
+            time_ns=time.time_ns(),
+            health=health,
+            started_ns=beat.started_ns if beat is not None else None,
+            beat_age_s=self._beat_age_s(beat),
+            ending=beat is not None and beat.ending,
+            stages=tuple(stages),
+            rings=tuple(rings),
+            jobs=tuple(jobs),
+            event_counts=dict(counts),
+            packets_came_late=beat.packets_came_late if beat is not None else 0,
+            events=tuple(sorted(events, key=lambda event: event.time_ns)[-EVENTS:]),
+            problems=tuple(self._problems),
+        )
+
+    def _beat_age_s(self, beat: Beat | None) -> float | None:
+        return None if beat is None else round(beat.age_s, 3)
+
+    def _readers(self) -> list[JobReader]:
+        """One of each job, the same ones as long as their chain is the same."""
+        runs = self._try("jobs", lambda: every(self._run)) or [self._run]
+        named = self._try("names", lambda: names(self._run.root)) or ["job-1"]
+        for number, (run, name) in enumerate(zip(runs, named, strict=False), 1):
+            if run.root not in self._jobs or self._jobs[run.root].name != name:
+                self._jobs[run.root] = JobReader(run, number, name)
+        return [self._jobs[run.root] for run in runs if run.root in self._jobs]
+
+    def _job(self, reader: JobReader) -> Job | None:
+        def read() -> Job:
+            config = reader.run.settings()
+            each = config.optimizer.synced_backwards if config.optimizer is not None else 1
+            beat = read_beat(reader.run.beat)
+            return reader.read(config, each, beat.steps_lost if beat is not None else 0)
+
+        return self._try(reader.name, read)
+
+    def _stages(
+        self, job: Job, rings: Sequence[Ring], captured: Sequence[Mapping[str, int]]
+    ) -> list[Stage]:
+        run = RunDir(Path(job.run))
+        read = partial(self._processes.read, run, rings, captured, job.step or 0)
+        return self._try(f"processes of {job.name}", read) or []
+
+    def _try(self, what: str, read: Callable[[], Read]) -> Read | None:
+        try:
+            return read()
+        except FAILURES as error:
+            told = str(error) or type(error).__name__
+            self._problems.append(f"{what} cannot be read just now: {told}")
+            return None

@@ -1,0 +1,266 @@
+"""All that is told of a running chain, as one value: the contract of `watch`, `top` and the page.
+
+`reading.py` makes it; metrics, health, the terminal view and the page are made of it and of nothing
+else. Times end in `_ns` and are since 1970; None means: it did not happen, or is not known.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from flowcheck.stages.chain.events import Event
+
+VERSION = 1
+TIMELINE_STEPS = 120
+"""Steps a job's timeline holds, the newest ones."""
+EVENTS = 60
+"""Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all that follows."""
+
+
+class Word(StrEnum):
+    EXACT = "exact"
+    """The replica has taken every whole step that came, and all of it is as the trainers'."""
+    BEHIND = "behind"
+    """It waits: for a job, for a base, or it has more than a little to take."""
+    TAINTED = "tainted"
+    """What it holds is not all of its step, or an audit says that it is not the trainers'."""
+    STALE = "stale"
+    """It does not get on, or nobody knows: the chain is gone, a stage is, a step was lost."""
+
+
+class Health(Part, frozen=True, kw_only=True):
+    word: Word
+    reason: str
+    """One sentence; never empty."""
+
+
+class Stage(Part, frozen=True, kw_only=True):
+    """One process."""
+
+    name: str
+    """supervisor, capture-0, parse-0, extract, update, persist, serve."""
+    job: int
+    pid: int | None
+    """None: it does not live."""
+    started: bool
+    """It was, at least once."""
+    restarts: int
+    done: int | None = None
+    """Frames, or steps, so far (`unit`); None: it counts nothing."""
+    rate: float | None = None
+    """Of those a second, over the last seconds; None: not known yet."""
+    unit: str = ""
+    """frames, steps or empty."""
+    bytes_s: float | None = None
+    """Capture: bytes off the wire a second."""
+
+
+class Ring(Part, frozen=True, kw_only=True):
+    """The shared-memory ring of one queue of a mirror port."""
+
+    number: int
+    source: str
+    """What frames come from, as the job file states it: eth1, 0000:3b:00.0, a file."""
+    slots: int
+    filled_slots: int
+    """Captured and not yet given back by the slowest reader."""
+    fill: float
+    """Their part of all, 0 to 1."""
+    huge_pages: bool
+    head: int
+    parsed: int
+    tail: int
+    lost: dict[str, int]
+    """Frames that reached this machine and no slot, by counter (LOSSES, plane/counters.py)."""
+    verdicts: dict[str, int]
+    """Frames by what they turned out to be; those with none left out."""
+    parse: dict[str, int]
+    """The parser's other counters."""
+    extract: dict[str, int]
+    """The first job's extractor's counters."""
+    missing_packets: int
+    """That flows' sequence numbers show and that port did not bring, now."""
+
+
+class Step(Part, frozen=True, kw_only=True):
+    """What became of one step; the marks of a timeline."""
+
+    step: int
+    arrived_ns: int | None = None
+    """The last byte of it was placed."""
+    applied_ns: int | None = None
+    """The replica took it."""
+    durable_ns: int | None = None
+    """A checkpoint of it is whole at the target."""
+    seconds: float | None = None
+    """That taking it took."""
+    lost: str = ""
+    """Why it cannot be rebuilt; empty: it was not lost."""
+    missing: int = 0
+    """Frames or packets that were found missing while it was under way."""
+    healed: int = 0
+    """Of those, that came after all; with `lost`, 1: the replica goes on behind it."""
+    tainted: bool = False
+    """Taken without all of its bytes."""
+    audited: bool | None = None
+    """Whether an audit of it passed; None: there was none."""
+    anchored: bool = False
+    """The trainer's own file took its place."""
+
+
+class Durable(Part, frozen=True, kw_only=True):
+    """Checkpoints that are written while the chain runs."""
+
+    target: str
+    step: int | None
+    """Of the newest that is whole there."""
+    name: str
+    time_ns: int | None
+    age_s: float | None
+    count: int
+    """Saved since the chain began."""
+    phase: str
+    """writing, sending, verifying; empty: nothing is under way."""
+    done_share: float | None
+    """Of what is under way, 0 to 1; None: not known."""
+    error: str
+    """Of the last attempt; empty: it did not fail."""
+    attempts: int
+    """That failed since one did not."""
+
+
+class Link(Part, frozen=True, kw_only=True):
+    """A mirrored link of a ring of ranks, from a node to another, by their places in it."""
+
+    sender: int
+    receiver: int
+    sources: tuple[str, ...]
+    """Addresses."""
+    destinations: tuple[str, ...]
+    channels: tuple[int, ...]
+    queue_pairs: tuple[int, ...]
+    protocols: tuple[str, ...]
+    tree: bool
+    """Only trees pass there: it is no link of the ring."""
+
+
+class Diagram(Part, frozen=True, kw_only=True):
+    """One communicator of the learned job: what a drawing of it needs."""
+
+    number: int
+    ranks: int
+    nodes: int
+    """ranks // gpus: so many places the ring has."""
+    gpus: int
+    """Ranks of a node."""
+    channels: int
+    ring: bool
+    """False: point-to-point connections, whose ends are not numbered."""
+    hosts: tuple[str, ...]
+    """[nodes] addresses; empty: no mirrored link ends there."""
+    links: tuple[Link, ...]
+    """All links that are mirrored; those between other nodes are not."""
+    chunk_links: tuple[int, ...]
+    """[chunk] on how many mirrored links its sum passes; (): not known."""
+    summary: tuple[str, ...]
+    """Sentences, as `flowcheck analyze` prints them."""
+
+
+class Job(Part, frozen=True, kw_only=True):
+    """One job that is followed; or is to be, as soon as it is learned."""
+
+    number: int
+    name: str
+    run: str
+    health: Health
+    learned: bool
+    why_not: tuple[str, ...]
+    """Why it is not learned yet."""
+    follows: str | None
+    """gradients or parameters; None: not learned."""
+    life: int
+    """Of the job: 2 once it came back."""
+    step: int | None
+    """The last one the replica took."""
+    digest: str
+    step_ns: int | None
+    """When it was taken."""
+    arrived_step: int | None
+    """The last one that is whole."""
+    lag_steps: int
+    """Whole steps that the replica has not taken yet."""
+    lag_ms: float
+    """Since the first of those was whole; of none: from whole to taken, of the last step."""
+    step_rate: float | None
+    """Steps a second that the replica took, over the last ones; None: fewer than two."""
+    update_seconds: float | None
+    """That taking the last step took."""
+    gradient_bytes: int | None
+    under_way: float | None
+    """Part of the bytes of the step under way that is placed, 0 to 1."""
+    lost_step: int | None
+    """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
+    lost_why: str
+    steps_lost: int
+    """Since the chain began."""
+    awaits_base: bool
+    """The job began with a state that nobody knows."""
+    logged: tuple[int, int] | None
+    """Steps that are kept meanwhile."""
+    tainted: tuple[str, ...]
+    """What of it is not of its step; () where all is."""
+    assumed: tuple[str, ...]
+    """What it rests on that nothing seen could have contradicted."""
+    audited_step: int | None
+    audit_passed: bool | None
+    """Of the last audit; None: never audited."""
+    durable: Durable | None
+    """None: the job file states no [persist]."""
+    served: str | None
+    """The URL its steps are served at."""
+    timeline: tuple[Step, ...]
+    """Ascending in time, the newest TIMELINE_STEPS."""
+    diagram: tuple[Diagram, ...]
+    """() until it is learned."""
+
+
+class State(Part, frozen=True, kw_only=True):
+    """A chain at one instant."""
+
+    version: int = VERSION
+    run: str
+    time_ns: int
+    """When it was read."""
+    health: Health
+    """Of the chain: that of the job that is worst."""
+    started_ns: int | None
+    beat_age_s: float | None
+    """Since the supervisor's heart last beat; None: it never did."""
+    ending: bool
+    """It was told to end."""
+    stages: tuple[Stage, ...]
+    rings: tuple[Ring, ...]
+    jobs: tuple[Job, ...]
+    event_counts: dict[str, int]
+    """By kind, since the chain began, of all jobs."""
+    packets_came_late: int
+    """Were missing at a look, and there at a later one."""
+    events: tuple[Event, ...]
+    """The newest EVENTS, ascending."""
+    problems: tuple[str, ...]
+    """Readers that failed just now, a sentence each: what they tell of is left out."""
+
+
+def encode_state(state: State) -> bytes:
+    return msgspec.json.encode(state)
+
+
+def decode_state(text: bytes) -> State:
+    """Raises msgspec.ValidationError for anything else."""
+    return msgspec.json.decode(text, type=State)

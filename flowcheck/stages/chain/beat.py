@@ -1,0 +1,52 @@
+"""The supervisor's heartbeat: a small file that says it is alive, and what it has counted.
+
+Whoever watches a chain goes by it: a process that stands still lives, and its heart does not beat.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.whole import write_whole
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals are of all since the chain began, however much of events.jsonl is left."""
+
+    pid: int
+    started_ns: int
+    """Since 1970."""
+    beat_ns: int
+    """CLOCK_MONOTONIC, which is one for all processes of this machine."""
+    ending: bool = False
+    """It was told to end: no step more is taken."""
+    events: dict[str, int] = {}
+    """By kind."""
+    restarts: dict[str, int] = {}
+    """By stage."""
+    steps_lost: int = 0
+    packets_came_late: int = 0
+    """Missing at a look, and there at a later one."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it; infinite where this machine was started anew since."""
+        age_ns = time.monotonic_ns() - self.beat_ns
+        return age_ns / 1e9 if age_ns >= 0 else float("inf")
+
+
+def write_beat(path: Path, beat: Beat) -> None:
+    """A heart that cannot be written, as on a full disk, is no reason to end a chain."""
+    with suppress(OSError):
+        write_whole(path, msgspec.json.encode(beat), durable=False)
+
+
+def read_beat(path: Path) -> Beat | None:
+    """None where none is there."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=Beat)
+    return None

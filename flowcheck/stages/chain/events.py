@@ -1,0 +1,161 @@
+"""The history of a chain, line by line: what one line of events.jsonl says.
+
+A line holds the fields of `Event`, and of a message those of the message beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from flowcheck.messages import (
+    Drained,
+    Fault,
+    Hello,
+    JobLearned,
+    Message,
+    Note,
+    SaveFailed,
+    SourceEnded,
+    StepApplied,
+    StepArrived,
+    StepLost,
+    StepSaved,
+)
+
+
+class Kind(StrEnum):
+    START = "start"
+    """The chain began."""
+    STOP = "stop"
+    """Its stages have ended."""
+    UP = "up"
+    """A stage is up."""
+    RESTART = "restart"
+    """A stage died, and is started again."""
+    FAULT = "fault"
+    """A stage cannot go on."""
+    LEARNED = "learned"
+    """A job is followed."""
+    HANDOVER = "handover"
+    """A later life of the job is followed."""
+    ARRIVED = "arrived"
+    """The last byte of a step was placed."""
+    APPLIED = "applied"
+    """The replica took a step."""
+    LOSS = "loss"
+    """`count` frames or packets never came (`what`), or a step cannot be rebuilt."""
+    HEAL = "heal"
+    """`count` packets came after all, or the replica goes on behind a step that was lost."""
+    SAVE = "save"
+    """A step is durable."""
+    SAVE_FAILED = "save_failed"
+    AUDIT = "audit"
+    ANCHOR = "anchor"
+    """The replica goes on from the trainer's own state of a step, or was to."""
+    SOURCE_ENDED = "source_ended"
+    DRAINED = "drained"
+    NOTE = "note"
+    """A sentence for the operator."""
+    OTHER = "other"
+
+
+FRAMES, PACKETS, STEP = "frames", "packets", "step"
+"""What an event of loss or heal counts: frames that reached this machine and no slot; packets that
+a flow's sequence numbers show and no mirror brought; a whole step."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of events.jsonl."""
+
+    time_ns: int = 0
+    """Since 1970; 0: a line of before this was written."""
+    kind: Kind = Kind.OTHER
+    job: int = 1
+    """Number of the one that it is of; of the ports as a whole 1."""
+    stage: str = ""
+    step: int | None = None
+    count: int = 0
+    what: str = ""
+    why: str = ""
+    seconds: float = 0.0
+    bytes: int = 0
+    passed: bool | None = None
+    """Of an audit, or of a file of the trainer's: it was taken."""
+
+
+_OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
+    Hello: lambda m: {"kind": Kind.UP, "stage": m.stage},
+    JobLearned: lambda m: {"kind": Kind.LEARNED, "stage": "extract", "why": m.path},
+    StepArrived: lambda m: {"kind": Kind.ARRIVED, "step": m.step, "time_ns": m.time_ns},
+    StepApplied: lambda m: {"kind": Kind.APPLIED, "step": m.step, "seconds": m.seconds},
+    StepLost: lambda m: {
+        "kind": Kind.LOSS,
+        "step": m.step,
+        "what": STEP,
+        "count": 1,
+        "bytes": sum(stop - begin for begin, stop in m.missing),
+        "why": m.why,
+    },
+    StepSaved: lambda m: {
+        "kind": Kind.SAVE,
+        "step": m.step,
+        "bytes": m.bytes,
+        "seconds": m.seconds,
+        "time_ns": m.time_ns,
+        "why": m.name,
+    },
+    SaveFailed: lambda m: {
+        "kind": Kind.SAVE_FAILED,
+        "step": m.step,
+        "why": m.why,
+        "count": m.attempts,
+    },
+    SourceEnded: lambda m: {"kind": Kind.SOURCE_ENDED, "count": m.frames, "what": FRAMES},
+    Drained: lambda m: {"kind": Kind.DRAINED, "stage": m.stage, "why": m.why},
+    Fault: lambda m: {"kind": Kind.FAULT, "stage": m.stage, "why": m.sentence},
+    Note: lambda m: {"kind": Kind.NOTE, "stage": m.stage, "why": m.sentence},
+}
+
+
+def event_of(message: Message, *, job: int, now_ns: int) -> Event:
+    """What a message says, for the history."""
+    told = _OF_MESSAGE.get(type(message), lambda _: {})(message)
+    return Event(**({"time_ns": now_ns, "job": job} | told))
+
+
+def line_of(event: Event, more: dict[str, Any]) -> bytes:
+    """more: other fields for the line, which events of other programs' were read by."""
+    seconds = {"time": round(event.time_ns / 1e9, 3)}
+    return msgspec.json.encode(seconds | more | msgspec.to_builtins(event))
+
+
+def read_event(line: bytes) -> Event | None:
+    """What a line says; None of one that is torn, or of a later version's making."""
+    try:
+        event = msgspec.json.decode(line, type=Event)
+        return event if event.kind is not Kind.OTHER else _old(line, event)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return None
+
+
+_OLD = {
+    "Hello": Kind.UP,
+    "StepApplied": Kind.APPLIED,
+    "StepLost": Kind.LOSS,
+    "Note": Kind.NOTE,
+    "Fault": Kind.FAULT,
+}
+
+
+def _old(line: bytes, event: Event) -> Event | None:
+    """Of a line that says what it is by its message's name, and when by seconds alone."""
+    told = msgspec.json.decode(line)
+    kind = Kind.RESTART if told.get("event") == "restart" else _OLD.get(told.get("type"))
+    if kind is None:
+        return None
+    why, time_ns = told.get("sentence", event.why), int(told.get("time", 0) * 1e9)
+    return msgspec.structs.replace(event, kind=kind, time_ns=time_ns, why=why)

@@ -1,0 +1,171 @@
+"""Writes a chain's history as it happens: what the supervisor hears, and what counters show."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import RingError
+from flowcheck.messages import AuditLine, Message, StepApplied, StepLost
+from flowcheck.plane.counters import lost_frames
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.ring import Ring
+from flowcheck.stages.bounded import EVENTS_BYTES, append_line
+from flowcheck.stages.chain.beat import Beat, write_beat
+from flowcheck.stages.chain.events import FRAMES, PACKETS, STEP, Event, Kind, event_of, line_of
+from flowcheck.stages.chain.missing import missing_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchors import AnchorLine
+from flowcheck.stages.updating.incarnation import incarnation_of
+
+LOOK_S = 0.5
+"""Between two looks at counters and files, and two beats."""
+
+
+class Recorder:
+    """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written raise
+    OSError; everything else here may fail, and is looked at again."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._job = run, run.reader + 1
+        self._started_ns, self._looked_s = time.time_ns(), -LOOK_S
+        self._counts: Counter[str] = Counter()
+        self._restarts: Counter[str] = Counter()
+        self._lost: int | None = None
+        """A step that the replica waits before."""
+        self._steps_lost = self._late = 0
+        self._ending = False
+        self._tables: list[FlowTable] = []
+        self._frames = self._missing = self._missing_before = 0
+        self._read: dict[str, int] = {}
+        self._life = 1
+
+    def begin(self) -> None:
+        self._write(Event(kind=Kind.START, why=f"process {os.getpid()}"))
+        self._beat()
+
+    def end(self) -> None:
+        """Its stages are being told to leave."""
+        self._ending = True
+        self._beat()
+
+    def stop(self) -> None:
+        """Its stages have left."""
+        with suppress(OSError):
+            self._write(Event(kind=Kind.STOP))
+        self._ending = True
+        self._beat()
+        for table in self._tables:
+            table.close()
+        self._tables = []
+
+    def heard(self, message: Message) -> None:
+        event = event_of(message, job=self._job, now_ns=time.time_ns())
+        self._write(event, msgspec.to_builtins(message))
+        if isinstance(message, StepLost):
+            self._steps_lost += not self._ending
+            self._lost = message.step
+        elif isinstance(message, StepApplied) and message.step >= (self._lost or sys.maxsize):
+            why = f"the replica goes on behind step {self._lost}, which was lost"
+            self._write(Event(kind=Kind.HEAL, step=message.step, what=STEP, why=why))
+            self._lost = None
+
+    def restarted(self, stage: str, why: str, code: int | None = None) -> None:
+        self._restarts[stage] += 1
+        more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
+        self._write(Event(kind=Kind.RESTART, stage=stage, why=why), more)
+
+    def turn(self, rings: Sequence[Ring]) -> None:
+        """Called in every turn of the supervisor's loop: does something every LOOK_S."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        if self._job == 1:  # the ports are one for all jobs
+            self._look_at_frames(rings)
+            self._look_at_packets(len(rings))
+        self._look_at_files()
+        self._beat()
+
+    def _look_at_frames(self, rings: Sequence[Ring]) -> None:
+        lost = sum(lost_frames(ring.counters()["capture"]) for ring in rings)
+        if lost > self._frames:
+            why = "frames reached this machine and found no slot: flowcheck status tells why"
+            count = lost - self._frames
+            self._write(Event(kind=Kind.LOSS, what=FRAMES, count=count, why=why))
+        self._frames = lost
+
+    def _look_at_packets(self, rings: int) -> None:
+        """What stays missing from one look to the next; what came in between was only late."""
+        try:
+            if not self._tables:
+                self._tables = [FlowTable.open(self._run.flows(n)) for n in range(rings)]
+            now = missing_of(self._tables)
+        except (RingError, OSError):  # not there yet
+            return
+        held = min(now, self._missing_before)
+        self._missing_before = now
+        if held > self._missing:
+            why = "sequence numbers show them, and no mirror brought them"
+            count = held - self._missing
+            self._write(Event(kind=Kind.LOSS, what=PACKETS, count=count, why=why))
+        elif held < self._missing:
+            count = self._missing - held
+            self._late += count
+            why = "they came after all, or the connections that lacked them are over"
+            self._write(Event(kind=Kind.HEAL, what=PACKETS, count=count, why=why))
+        self._missing = held
+
+    def _look_at_files(self) -> None:
+        """What other processes write, also while they are no stages: audits, files of the
+        trainer's, later lives of the job."""
+        with suppress(OSError, msgspec.MsgspecError):
+            for line in self._new_lines("audits"):
+                audit = msgspec.json.decode(line, type=AuditLine)
+                why = audit.file if audit.passed else f"{audit.file}: {audit.first_difference}"
+                told = Event(kind=Kind.AUDIT, step=audit.step, passed=audit.passed, why=why)
+                self._write(told)
+            for line in self._new_lines("anchors"):
+                anchor = msgspec.json.decode(line, type=AnchorLine)
+                why, passed = anchor.refused or anchor.file, not anchor.refused
+                self._write(Event(kind=Kind.ANCHOR, step=anchor.step, passed=passed, why=why))
+            life = incarnation_of(self._run)
+            if life.number > self._life:
+                why = f"life {life.number} of the job"
+                self._write(Event(kind=Kind.HANDOVER, step=life.step, why=why))
+            self._life = life.number
+
+    def _new_lines(self, name: str) -> list[bytes]:
+        path = getattr(self._run, name)
+        if not path.exists():
+            return []
+        content, at = path.read_bytes(), self._read.get(name, 0)
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read[name] = len(whole)
+        return whole[at:].splitlines() if len(whole) > at else []
+
+    def _write(self, event: Event, more: dict[str, Any] | None = None) -> None:
+        time_ns = event.time_ns or time.time_ns()
+        own = msgspec.structs.replace(event, time_ns=time_ns, job=self._job)
+        self._counts[own.kind] += 1
+        append_line(self._run.events, line_of(own, more or {}), EVENTS_BYTES)
+
+    def _beat(self) -> None:
+        beat = Beat(
+            pid=os.getpid(),
+            started_ns=self._started_ns,
+            beat_ns=time.monotonic_ns(),
+            ending=self._ending,
+            events=dict(self._counts),
+            restarts=dict(self._restarts),
+            steps_lost=self._steps_lost,
+            packets_came_late=self._late,
+        )
+        write_beat(self._run.beat, beat)

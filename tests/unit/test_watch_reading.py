@@ -1,0 +1,190 @@
+"""A chain's state as others read it: off real files and memory, and never a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.transport import parsed, write
+from support.writes import frames, payload
+
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.ops.running.chain import create
+from flowcheck.ops.watch.history import History
+from flowcheck.ops.watch.reading import Reader
+from flowcheck.ops.watch.state import State, Word, decode_state, encode_state
+from flowcheck.ops.watch.tail import Tail
+from flowcheck.stages.bounded import append_line
+from flowcheck.stages.chain import events
+from flowcheck.stages.chain.beat import Beat, read_beat, write_beat
+from flowcheck.stages.chain.events import Event, Kind, line_of, read_event
+from flowcheck.stages.chain.missing import missing_packets
+from flowcheck.stages.rundir import RunDir
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
+CONFIG = JobConfig(
+    source=(SourceConfig(file="capture.pcap"),),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    ring=RingConfig(slots=64, slot_bytes=256),
+    staging=StagingConfig(size_bytes=1 << 20),
+)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state-lost.json"])
+def test_the_recorded_states_are_of_this_version_and_read_whole(name: str) -> None:
+    text = (DATA / name).read_bytes()
+    state = decode_state(text)
+    assert json.loads(encode_state(state)) == json.loads(text), "no field was left out or added"
+    job = state.jobs[0]
+    taken = [one for one in job.timeline if one.arrived_ns and one.applied_ns]
+    assert len(taken) > 20
+    assert all(one.arrived_ns < one.applied_ns for one in taken if one.arrived_ns)  # type: ignore[operator]
+    assert any(one.durable_ns for one in job.timeline) and job.diagram[0].links
+
+
+def test_nothing_there_is_a_state_that_says_so(tmp_path: Path) -> None:
+    state = Reader(tmp_path / "none").state()
+    assert state.health.word is Word.STALE and "no chain was started" in state.health.reason
+    assert (state.jobs, state.rings) == ((), ())
+
+
+def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_path: Path) -> None:
+    run, _ = create(CONFIG, tmp_path / "run")
+    try:
+        write_beat(run.beat, beat())
+        assert Reader(run.root).state().health.word is Word.BEHIND
+        run.ring(0).write_bytes(b"not a ring")
+        state = Reader(run.root).state()
+        assert state.health.word is Word.STALE
+        assert any("ring 0" in one for one in state.problems) and state.jobs
+        for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.incarnation):
+            torn.write_bytes(b'{"torn}')
+        assert Reader(run.root).state().health.word is Word.STALE
+        run.config.write_bytes(b"{")
+        assert Reader(run.root).state().problems
+    finally:
+        run.remove()
+    assert Reader(run.root).state().health.word is Word.STALE
+
+
+def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_path: Path) -> None:
+    run, _ = create(CONFIG, tmp_path / "run")
+    try:
+        reader = Reader(run.root, cached_s=0.0)
+        write_beat(run.beat, beat())
+        assert reader.state().health.word is Word.BEHIND
+        write_beat(run.beat, beat(age_s=60.0))
+        old = reader.state()
+        assert old.health.word is Word.STALE and "60 s old" in old.health.reason
+        write_beat(run.beat, beat(age_s=-60.0))  # of before this machine was started anew
+        assert reader.state().health.word is Word.STALE
+        (run.pids / "supervisor").write_text("999999 0")
+        assert "supervisor is gone" in reader.state().health.reason
+    finally:
+        run.remove()
+
+
+def beat(age_s: float = 0.0) -> Beat:
+    beat_ns = time.monotonic_ns() - int(age_s * 1e9)
+    return Beat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns)
+
+
+def test_many_readers_share_one_reading(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, cached_s=60.0)
+    assert reader.state() is reader.state()
+    told: State = reader.state()
+    assert msgspec.structs.replace(told) == told
+
+
+def test_lines_of_a_file_that_is_halved_moved_or_torn_come_once_each(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail, seen, written = Tail(path), [], []
+    assert tail.new() == []
+    for number in range(3000):
+        line = json.dumps({"n": number, "x": "y" * (number % 90)}).encode()
+        append_line(path, line, 20_000)
+        written.append(line)
+        if number % 37 == 0:
+            seen += tail.new()
+    with path.open("ab") as file:
+        file.write(b'{"torn')
+    assert [*seen, *tail.new()] == written
+    path.rename(tmp_path / "previous")
+    path.write_bytes(b'{"n": "another run"}\n')
+    assert tail.new() == [b'{"n": "another run"}']
+    path.unlink()
+    assert tail.new() == []
+
+
+def test_a_line_of_before_is_read_and_one_of_a_later_version_is_passed_over() -> None:
+    old = b'{"time":17.5,"type":"StepApplied","step":3,"seconds":0.25,"digest":"ab"}'
+    event = read_event(old)
+    assert event is not None and (event.kind, event.step) == (Kind.APPLIED, 3)
+    assert event.time_ns == 17_500_000_000
+    restart = read_event(b'{"time":1,"event":"restart","stage":"parse-0","exit_code":-9}')
+    assert restart is not None and (restart.kind, restart.stage) == (Kind.RESTART, "parse-0")
+    for line in (b'{"kind":"of tomorrow"}', b"{", b"[]", b'{"step":"x"}', b"\xff", b""):
+        assert read_event(line) is None
+
+
+def test_every_kind_of_event_comes_back_from_its_line() -> None:
+    for number, kind in enumerate(set(Kind) - {Kind.OTHER}):
+        event = Event(time_ns=10**18 + number, kind=kind, step=number, why='"\x1b[31m\n', count=2)
+        assert read_event(line_of(event, {"type": "Note"})) == event
+        assert b"\n" not in line_of(event, {})
+
+
+def test_the_past_of_a_job_is_its_last_lifes_and_loss_is_of_the_step_under_way(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "events.jsonl"
+    history = History(path)
+
+    def tell(kind: Kind, step: int | None = None, time_ns: int = 1, **more: object) -> None:
+        event = Event(time_ns=time_ns, kind=kind, step=step, **more)  # type: ignore[arg-type]
+        append_line(path, line_of(event, {}), 1 << 20)
+        history.look()
+
+    for step in (1, 2):
+        tell(Kind.ARRIVED, step, 10 * step)
+        tell(Kind.APPLIED, step, 10 * step + 1, seconds=0.5)
+    tell(Kind.LOSS, what=events.PACKETS, count=5)
+    tell(Kind.HEAL, what=events.PACKETS, count=3)
+    tell(Kind.SAVE, 2, 30)
+    marks = {one.step: one for one in history.timeline}
+    assert (marks[3].missing, marks[3].healed, marks[2].durable_ns) == (5, 3, 30)
+    assert history.waits_since_ns(2) is None
+    tell(Kind.ARRIVED, 3, 40)
+    assert history.waits_since_ns(2) == 40
+    tell(Kind.LOSS, 4, 50, what=events.STEP, why="it never came")
+    assert history.lost is not None and history.timeline[-1].lost == "it never came"
+    tell(Kind.HANDOVER, 1, 60)
+    tell(Kind.ARRIVED, 2, 70)  # the job came back from step 1: another step 2
+    again = {one.step: one for one in history.timeline}[2]
+    assert (again.arrived_ns, again.applied_ns, again.durable_ns) == (70, None, None)
+    tell(Kind.START, None, 80)
+    assert history.timeline == ()
+
+
+def test_holes_between_packets_are_missing_and_a_burst_under_way_is_not(shm: Path) -> None:
+    def folder(name: str) -> Path:
+        (shm / name).mkdir()
+        return shm / name
+
+    packets = write(payload(256 * 100), psn=0)
+    with parsed(folder("first"), frames([packets[0], packets[1], packets[4]])) as run:
+        assert missing_packets(run.table) == 2, "what lies behind the newest is on its way"
+    with parsed(folder("again"), frames([packets[n] for n in (0, 1, 4, 3, 2)])) as run:
+        assert missing_packets(run.table) == 0
+    with parsed(folder("many"), frames(packets[::2])) as run:
+        assert missing_packets(run.table) == 49, "also those that found no place in the list"
+
+
+def test_a_heart_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    write_beat(tmp_path / "none" / "beat.json", beat())
+    assert read_beat(tmp_path / "none" / "beat.json") is None
+    assert RunDir(tmp_path).beat.name == "beat.json"
