@@ -205,3 +205,22 @@ def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
     """The kernel looks for such a device and says that there is none: nothing changes."""
     with pytest.raises(StateError, match=r"drivers_probe does not take .*(No such|Read-only)"):
         Sysfs(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
+
+
+def test_the_readme_s_commands_are_taken_in_their_order(kernel: Kernel) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    lines = [
+        line.split()[2:] for line in text.splitlines() if line.startswith("$ scripts/bind-nic")
+    ]
+    assert [words[0] for words in lines] == ["show", "bind", "undo"]
+    before = kernel.files()
+    assert [nic(kernel, *words) for words in lines] == [0, 0, 0]
+    assert kernel.files() == before
+
+
+@pytest.mark.parametrize("words", [("undo",), ("bind",), ("show", NIC), ("reserve", NIC)])
+def test_words_that_say_too_little_or_too_much_are_refused(
+    kernel: Kernel, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit):
+        nic(kernel, *words)

@@ -77,29 +77,58 @@ def undo(sysfs: Sysfs, devices: Sequence[str]) -> None:
             sysfs.say(f"    {device}: nothing was changed by this script since the last restart")
 
 
+ABOUT = {
+    "nic": (
+        "bind",
+        "gives a network device to DPDK: vfio-pci, or the kernel's driver where DPDK works beside "
+        "it (Mellanox). Each write is printed before it is done; a port that this machine uses is "
+        "refused. Without a verb it shows what there is.",
+        "bind-nic show; bind-nic bind 0000:3b:00.0; bind-nic undo 0000:3b:00.0",
+    ),
+    "dma": (
+        "reserve",
+        "gives a copy engine (Intel DSA, I/OAT) to DPDK; [[source]] engines in the job file names "
+        "it then. Each write is printed before it is done. Without a verb it shows what there is.",
+        "bind-dma show; bind-dma reserve dsa0 --queues 2; bind-dma undo dsa0",
+    ),
+}
+"""{what: its verb, what it is for, examples}"""
+
+
+def _parser(what: str) -> argparse.ArgumentParser:
+    takes, text, examples = ABOUT[what]
+    parser = argparse.ArgumentParser(
+        prog=f"scripts/bind-{what}", description=text, epilog=f"examples: {examples}"
+    )
+    parser.add_argument("verb", choices=("show", takes, "undo"), nargs="?", default="show")
+    parser.add_argument("devices", nargs="*", help="PCI addresses, or dsa0")
+    parser.add_argument(
+        "--no-iommu", action="store_true", help="go on without an IOMMU: DMA goes unchecked then"
+    )
+    if what == "dma":
+        parser.add_argument("--queues", type=int, default=1, help="work queues of a dsa")
+    return parser
+
+
 def main(words: Sequence[str] | None = None, sysfs: Sysfs | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="node", description=__doc__)
-    parser.add_argument("what", choices=("nic", "dma"))
-    parser.add_argument("verb", choices=("show", "bind", "reserve", "undo"), nargs="?")
-    parser.add_argument("devices", nargs="*", help="0000:3b:00.0, or dsa0")
-    parser.add_argument("--queues", type=int, default=1, help="work queues of a dsa")
-    parser.add_argument("--no-iommu", action="store_true", help="DMA goes unchecked")
-    asked = parser.parse_args(words)
-    takes = "bind" if asked.what == "nic" else "reserve"
-    if asked.verb not in (None, "show", "undo", takes):
-        parser.error(f"{asked.what} has show, {takes} and undo")
-    if bool(asked.devices) == (asked.verb in (None, "show")):
-        parser.error("state devices to bind, reserve or undo; show takes none")
+    """words: `nic` or `dma`, then what the operator typed."""
+    what, *rest = sys.argv[1:] if words is None else words
+    parser = _parser(what)
+    asked = parser.parse_args(rest)
+    if asked.verb == "show" and asked.devices:
+        parser.error("show takes no devices")
+    if asked.verb != "show" and not asked.devices:
+        parser.error(f"{asked.verb} takes devices: `show` lists what there is")
     try:
-        _act(asked, sysfs or sysfs_of_environment())
+        _act(what, asked, sysfs or sysfs_of_environment())
     except FlowCheckError as error:
-        print(f"{asked.what}: {error}", file=sys.stderr)
+        print(f"scripts/bind-{what}: {error}", file=sys.stderr)
         return OPERATOR_ERROR
     return 0
 
 
-def _act(asked: argparse.Namespace, sysfs: Sysfs) -> None:
-    show: Callable[[Sysfs], None] = show_nics if asked.what == "nic" else show_engines
+def _act(what: str, asked: argparse.Namespace, sysfs: Sysfs) -> None:
+    show: Callable[[Sysfs], None] = show_nics if what == "nic" else show_engines
     if asked.verb == "undo":
         undo(sysfs, asked.devices)
     elif asked.verb == "bind":
