@@ -11,6 +11,7 @@ import typer
 from flowcheck import __version__
 from flowcheck.cli import machine as cli_machine
 from flowcheck.cli import plan as cli_plan
+from flowcheck.cli import ports as cli_ports
 from flowcheck.cli import serve as cli_serve
 from flowcheck.cli import steps as cli_steps
 from flowcheck.cli import switch as cli_switch
@@ -34,6 +35,8 @@ launched unchanged and never waits.
 First steps:
 
 * `flowcheck doctor` - is this machine ready?
+
+* `flowcheck ports layout.toml` - which ports of which switches to mirror
 
 * `flowcheck switch render` - the commands that make a switch mirror its ports
 
@@ -193,6 +196,7 @@ def down(
 
 
 app.command()(cli_plan.plan)
+app.command()(cli_ports.ports)
 app.command()(cli_serve.serve)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.moved import sums_passing
 
 from flowcheck.errors import ConfigError
 from flowcheck.lab.cluster import Mirror, coverage
@@ -14,22 +15,10 @@ Seen = dict[tuple[int, str], list[int]]
 
 
 def run_all_reduce(ring: list[int]) -> Seen:
-    """Every rank sends one chunk per step and adds what it gets to its own, until all have all."""
-    size = len(ring)
-    held = [[{host} for _ in ring] for host in ring]
-    seen: Seen = {(host, way): [] for host in ring for way in ("rx", "tx")}
-    for step in range(2 * size - 2):
-        moving = []
-        for at in range(size):
-            chunk = (at - 1 - step) % size
-            moving.append((at, chunk, set(held[at][chunk])))
-        for at, chunk, parts in moving:
-            to = (at + 1) % size
-            if len(parts) == size:
-                seen[ring[at], "rx"].append(chunk)
-                seen[ring[to], "tx"].append(chunk)
-            held[to][chunk] |= parts
-    assert all(len(parts) == size for chunks in held for parts in chunks)
+    """Of a ring that runs."""
+    seen: Seen = {}
+    for at, chunks in enumerate(sums_passing(len(ring))):
+        seen[ring[at], "rx"] = seen[ring[(at + 1) % len(ring)], "tx"] = chunks
     return seen
 
 

@@ -15,11 +15,11 @@ from xml.etree.ElementTree import Element
 from flowcheck.ops.analysis.communicators import Communicator, Link
 from flowcheck.ops.analysis.coverage import Coverage
 from flowcheck.ops.analysis.explain import lines_of
+from flowcheck.ops.analysis.strokes import LINE, STYLE, SVG, add, at, beside, definitions, text
 
 WIDTH = 1180
 RING_WIDTH = 560
 MARGIN = 24
-LINE = 17
 COLUMNS = 78
 NODE = 24
 MOST_NODES = 16
@@ -27,16 +27,6 @@ MOST_NODES = 16
 MOST_TOLD = 8
 """Nodes between which there is room for words."""
 MOST_CELLS = 24
-SVG = "http://www.w3.org/2000/svg"
-STYLE = (
-    "text{font-family:sans-serif;font-size:13px;fill:#000}"
-    ".mono{font-family:monospace;font-size:12px}.title{font-size:16px;font-weight:bold}"
-    ".small{font-size:11px}.seen{stroke:#000;stroke-width:4;fill:none}"
-    ".unseen{stroke:#666;stroke-width:1.5;stroke-dasharray:3 5;fill:none}"
-    ".box{stroke:#000;stroke-width:1.5;fill:#fff}.known{stroke-width:3}"
-    ".rule{stroke:#000;stroke-width:1}.once{fill:url(#hatch)}.twice{fill:#ccc}"
-)
-
 Node = tuple[int | None, str]
 """(ring index, what stands below); None: a stretch of the ring that no mirrored link touches."""
 
@@ -54,14 +44,14 @@ def svg_of(communicators: Sequence[Communicator], title: str) -> str:
         top += LINE + MARGIN
     attributes = {"viewBox": f"0 0 {WIDTH} {top}", "width": str(WIDTH), "height": str(top)}
     root = Element(f"{{{SVG}}}svg", attributes | {"role": "img"})
-    _add(root, "title", text=title)
-    _add(root, "desc", text="\n".join(line for one in communicators for line in lines_of(one)))
-    _add(root, "style", text=STYLE)
-    _definitions(root)
-    _add(root, "rect", width=WIDTH, height=top, fill="#fff")
-    _text(root, MARGIN, MARGIN + LINE, title, "title")
+    add(root, "title", text=title)
+    add(root, "desc", text="\n".join(line for one in communicators for line in lines_of(one)))
+    add(root, "style", text=STYLE)
+    definitions(root)
+    add(root, "rect", width=WIDTH, height=top, fill="#fff")
+    text(root, MARGIN, MARGIN + LINE, title, "title")
     if not panels:
-        _text(root, MARGIN, 2 * MARGIN + 2 * LINE, "No communicator was read.")
+        text(root, MARGIN, 2 * MARGIN + 2 * LINE, "No communicator was read.")
     root.extend(panels)
     ElementTree.indent(root, " ")
     return ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -72,8 +62,8 @@ def _panel(one: Communicator, top: float) -> tuple[Element, float]:
     group = Element(f"{{{SVG}}}g", {"class": "communicator"})
     title, *lines = lines_of(one)
     words = [part for line in lines for part in _wrapped(line)]
-    _add(group, "line", x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top, **{"class": "rule"})
-    _text(group, MARGIN, top + 1.5 * LINE, title, "title")
+    add(group, "line", x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top, **{"class": "rule"})
+    text(group, MARGIN, top + 1.5 * LINE, title, "title")
     below = top + 2.5 * LINE
     if one.ring:
         left = _ring(group, one, below)
@@ -82,7 +72,7 @@ def _panel(one: Communicator, top: float) -> tuple[Element, float]:
     else:
         left = _pairs(group, one, below)
     for number, line in enumerate(words):
-        _text(group, RING_WIDTH + MARGIN, below + LINE * (number + 1), line, "mono")
+        text(group, RING_WIDTH + MARGIN, below + LINE * (number + 1), line, "mono")
     return group, max(left, LINE * (len(words) + 1)) + 2.5 * LINE
 
 
@@ -121,14 +111,14 @@ def _ring(group: Element, one: Communicator, top: float) -> float:
         link = links.get(index) if index is not None else None
         _arc(group, centre, radius, place, len(nodes), link)
     for place, (index, below) in enumerate(nodes):
-        x, y = _at(centre, radius, place / len(nodes))
+        x, y = at(centre, radius, place / len(nodes))
         known = " known" if below and index is not None else ""
-        _add(group, "circle", cx=x, cy=y, r=NODE, **{"class": f"box{known}"})
-        _text(group, x, y + 5, "..." if index is None else str(index), anchor="middle")
-        _beside(group, centre, radius + NODE + 6, place / len(nodes), below or "not seen")
+        add(group, "circle", cx=x, cy=y, r=NODE, **{"class": f"box{known}"})
+        text(group, x, y + 5, "..." if index is None else str(index), anchor="middle")
+        beside(group, centre, radius + NODE + 6, place / len(nodes), below or "not seen")
     by = f"node, {one.gpus} GPUs each" if one.gpus > 1 else "ring index"
     legend = f"thick: mirrored; dotted: not; data go round clockwise, by {by}"
-    _text(group, MARGIN, top + height, legend, "small")
+    text(group, MARGIN, top + height, legend, "small")
     return height + LINE
 
 
@@ -142,19 +132,19 @@ def _arc(
 ) -> None:
     """From one node to the next, with what a mirrored link carries written beside it."""
     gap = (NODE + 5) / (2 * math.pi * radius)
-    x1, y1 = _at(centre, radius, place / count + gap)
-    x2, y2 = _at(centre, radius, (place + 1) / count - gap - 0.006)
+    x1, y1 = at(centre, radius, place / count + gap)
+    x2, y2 = at(centre, radius, (place + 1) / count - gap - 0.006)
     path = f"M {x1:.1f} {y1:.1f} A {radius:.1f} {radius:.1f} 0 0 1 {x2:.1f} {y2:.1f}"
     kind = "unseen" if link is None else "seen"
     arrow = {"class": f"link {kind}", "marker-end": f"url(#{kind}-end)"}
-    _add(group, "path", d=path, **arrow)
+    add(group, "path", d=path, **arrow)
     if link is not None and count <= MOST_TOLD:
         told = _told(link)
         # Inside the ring: beside the nodes stand their addresses.
-        x, y = _at(centre, radius - 2.2 * LINE, (place + 0.5) / count)
+        x, y = at(centre, radius - 2.2 * LINE, (place + 0.5) / count)
         for number, words in enumerate(told):
             shift = (number - (len(told) - 1) / 2) * (LINE - 3)
-            _text(group, x, y + shift + 4, words, "small", anchor="middle")
+            text(group, x, y + shift + 4, words, "small", anchor="middle")
 
 
 def _told(link: Link) -> list[str]:
@@ -170,20 +160,20 @@ def _chunks(group: Element, coverage: Coverage, top: float) -> float:
     """A cell for each chunk of a loop: how many mirrored links carry its sum; the height."""
     cells = coverage.chunk_links[:MOST_CELLS]
     size = min(34.0, (RING_WIDTH - 2 * MARGIN) / max(1, len(cells)))
-    _text(group, MARGIN, top + LINE, "Chunks of a sum, and on how many mirrored links each passes:")
+    text(group, MARGIN, top + LINE, "Chunks of a sum, and on how many mirrored links each passes:")
     for number, times in enumerate(cells):
         x, y = MARGIN + number * size, top + 1.6 * LINE
         kind = "once" if times == 1 else "twice" if times else ""
         box = {"class": f"box chunk {kind}".strip()}
-        _add(group, "rect", x=x, y=y, width=size - 2, height=size - 2, **box)
+        add(group, "rect", x=x, y=y, width=size - 2, height=size - 2, **box)
         middle = x + size / 2 - 1
-        _add(group, "rect", x=middle - 9, y=y + size / 2 - 10, width=18, height=17, fill="#fff")
-        _text(group, middle, y + size / 2 + 3, "-" if not times else f"{times}x", "small", "middle")
-        _text(group, middle, y + size + 11, str(number), "small", "middle")
+        add(group, "rect", x=middle - 9, y=y + size / 2 - 10, width=18, height=17, fill="#fff")
+        text(group, middle, y + size / 2 + 3, "-" if not times else f"{times}x", "small", "middle")
+        text(group, middle, y + size + 11, str(number), "small", "middle")
     more = len(coverage.chunk_links) - len(cells)
     legend = "- never, 1x once (hatched), 2x twice or more (grey)"
     legend += f"; {more} more chunks are not drawn" if more else ""
-    _text(group, MARGIN, top + 1.6 * LINE + size + 30, legend, "small")
+    text(group, MARGIN, top + 1.6 * LINE + size + 30, legend, "small")
     return 1.6 * LINE + size + 40
 
 
@@ -191,56 +181,9 @@ def _pairs(group: Element, one: Communicator, top: float) -> float:
     """Point-to-point connections, one a line; the height."""
     for number, link in enumerate(one.links):
         y = top + 2 * LINE * (number + 1)
-        _text(group, MARGIN, y, ", ".join(link.sources), "mono")
+        text(group, MARGIN, y, ", ".join(link.sources), "mono")
         arrow = {"class": "link seen", "marker-end": "url(#seen-end)"}
         middle = RING_WIDTH / 2
-        _add(group, "path", d=f"M {middle - 40:g} {y - 4:g} L {middle + 10:g} {y - 4:g}", **arrow)
-        _text(group, middle + 30, y, ", ".join(link.destinations), "mono")
+        add(group, "path", d=f"M {middle - 40:g} {y - 4:g} L {middle + 10:g} {y - 4:g}", **arrow)
+        text(group, middle + 30, y, ", ".join(link.destinations), "mono")
     return 2 * LINE * (len(one.links) + 1)
-
-
-def _beside(
-    group: Element, centre: tuple[float, float], radius: float, turn: float, words: str
-) -> None:
-    """Words outside the ring, on the side where there is room."""
-    x, y = _at(centre, radius, turn)
-    side = round(math.sin(2 * math.pi * turn), 3)
-    anchor = "start" if side > 0.2 else "end" if side < -0.2 else "middle"
-    over = -1 if y < centre[1] else 1
-    _text(group, x, y + (5 if anchor != "middle" else over * LINE / 2 + 4), words, "small", anchor)
-
-
-def _at(centre: tuple[float, float], radius: float, turn: float) -> tuple[float, float]:
-    """The point after so many turns, clockwise from the top."""
-    angle = 2 * math.pi * turn
-    return centre[0] + radius * math.sin(angle), centre[1] - radius * math.cos(angle)
-
-
-def _definitions(root: Element) -> None:
-    """Arrow heads, and the hatching of what is seen once."""
-    defs = _add(root, "defs")
-    for kind, width in (("seen", 3), ("unseen", 6)):
-        box = {"markerWidth": f"{width}", "markerHeight": f"{width}", "orient": "auto"}
-        marker = _add(defs, "marker", id=f"{kind}-end", viewBox="0 0 10 10", refX=7, refY=5, **box)
-        _add(marker, "path", d="M 0 0 L 10 5 L 0 10 z", fill="#000" if kind == "seen" else "#666")
-    hatch = _add(defs, "pattern", id="hatch", width=6, height=6, patternUnits="userSpaceOnUse")
-    _add(hatch, "path", d="M 0 6 L 6 0", stroke="#000", fill="none")
-
-
-def _add(parent: Element, tag: str, text: str | None = None, **attributes: str | float) -> Element:
-    values = {
-        name: value if isinstance(value, str) else f"{value:g}"
-        for name, value in attributes.items()
-    }
-    child = ElementTree.SubElement(parent, f"{{{SVG}}}{tag}", values)
-    child.text = text
-    return child
-
-
-def _text(
-    parent: Element, x: float, y: float, words: str, kind: str = "", anchor: str = "start"
-) -> None:
-    attributes = {"class": kind} if kind else {}
-    spaces = {"xml:space": "preserve"} if words.startswith(" ") else {}
-    placed = {"text-anchor": anchor, **attributes, **spaces}
-    _add(parent, "text", text=words, x=round(x, 1), y=round(y, 1), **placed)

@@ -1,0 +1,173 @@
+"""The least set of pairs for a whole job, and, where there is none, which ring fails and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.ports.monitors import Monitors, Spot
+from flowcheck.ops.ports.partial import Placed, load_of
+from flowcheck.ops.ports.search import MOST_STEPS, Search
+from flowcheck.ops.ports.taps import Sought, Tap, Want
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to mirror, and to where."""
+
+    placed: Placed
+    home: dict[str, str]
+    """[group] the machine that follows it."""
+    least: int
+    """No choice has fewer pairs."""
+    exact: bool
+
+    @property
+    def gap(self) -> int:
+        """How many pairs fewer there might be."""
+        return len(self.placed) - self.least
+
+
+def choose(
+    sought: Sought, monitors: Monitors, redundancy: int = 1, most_steps: int = MOST_STEPS
+) -> Choice:
+    """Raises ConfigError naming the ring that no choice covers, or the sum that no monitor port
+    of a switch takes."""
+    if redundancy < 1:
+        raise ConfigError("--redundancy", redundancy, "must be 1 or more")
+    with_monitor = {spot.monitor.switch for spot in monitors.spots}
+    usable = [t for t in sought.taps if all(pair.switch in with_monitor for pair in t.pairs)]
+    homes = {
+        group: _machines(group, sought, usable, monitors, redundancy)
+        for group in dict.fromkeys(want.group for want in sought.wants)
+    }
+    placed: list[tuple[Placed, dict[str, str]]] = []
+    least, exact = 0, True
+    for wants, taps in _parts(sought.wants, usable):
+        found = Search(wants, taps, monitors, homes, redundancy, most_steps).run()
+        if found is None:
+            raise _too_much(wants, taps, monitors, homes, redundancy, most_steps)
+        placed.append((found.placed, found.home))
+        least, exact = least + found.least, exact and found.exact
+    return Choice(
+        placed=tuple(one for part, _ in placed for one in part),
+        home={group: machine for _, home in placed for group, machine in home.items()},
+        least=least,
+        exact=exact,
+    )
+
+
+def _machines(
+    group: str, sought: Sought, usable: Sequence[Tap], monitors: Monitors, redundancy: int
+) -> list[str]:
+    """Those that could see all of a group, if their monitor ports took everything: it is followed
+    by one chain. Raises ConfigError with the first ring that the best of them cannot see."""
+    wants = [want for want in sought.wants if want.group == group]
+    best: tuple[int, Want, int] | None = None
+    found = []
+    for machine in dict.fromkeys(spot.monitor.machine for spot in monitors.spots):
+        short = {want.name: _unseen(want, usable, monitors, machine, redundancy) for want in wants}
+        lacking = [want for want in wants if short[want.name]]
+        if not lacking:
+            found.append(machine)
+        elif best is None or len(lacking) < best[0]:
+            best = len(lacking), lacking[0], short[lacking[0].name]
+    if found or best is None:
+        return found
+    _, want, chunks = best
+    ends = {p.switch for tap in sought.taps if want.name in tap.shows for p in tap.pairs}
+    there = [
+        f"{spot.name} to {spot.monitor.machine}"
+        for spot in monitors.spots
+        if spot.monitor.switch in ends
+    ]
+    times = f" on {redundancy} monitor ports" if redundancy > 1 else ""
+    why = (
+        f"cannot be covered at one machine, which has to see all of a group: chunks "
+        f"{want.named(chunks)} cannot be seen{times}. Its links end at {', '.join(sorted(ends))}; "
+        f"monitors there: {', '.join(there) or 'none'}"
+    )
+    raise ConfigError("ring", want.name, why)
+
+
+def _unseen(
+    want: Want, usable: Sequence[Tap], monitors: Monitors, machine: str, redundancy: int
+) -> int:
+    """Bits of a want that fewer monitors of a machine could see than they should."""
+    short = 0
+    for bit in range(len(want.chunks)):
+        shown = [tap for tap in usable if tap.shows.get(want.name, 0) >> bit & 1]
+        spots = {spot.number for tap in shown for spot in _at(tap, monitors, machine)}
+        short |= (len(spots) < redundancy) << bit
+    return short
+
+
+def _at(tap: Tap, monitors: Monitors, machine: str) -> list[Spot]:
+    """Monitors of a machine beside all of a tap's ports."""
+    each = [
+        [s for s in monitors.on(pair.switch) if s.monitor.machine == machine] for pair in tap.pairs
+    ]
+    return [spot for spots in each for spot in spots] if all(each) else []
+
+
+def _parts(wants: Sequence[Want], taps: Sequence[Tap]) -> Iterator[tuple[list[Want], list[Tap]]]:
+    """Rings that share nothing, neither group nor port nor switch, are chosen for by themselves."""
+    above: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while above.setdefault(name, name) != name:
+            name = above[name]
+        return name
+
+    for want in wants:
+        above[root(f"want {want.name}")] = root(f"group {want.group}")
+    for tap in taps:
+        first, *others = [f"want {name}" for name in tap.shows]
+        for other in (*others, *(f"switch {pair.switch}" for pair in tap.pairs)):
+            above[root(other)] = root(first)
+    roots = dict.fromkeys(root(f"want {want.name}") for want in wants)
+    for part in roots:
+        own = [want for want in wants if root(f"want {want.name}") == part]
+        yield own, [tap for tap in taps if root(f"want {next(iter(tap.shows))}") == part]
+
+
+def _too_much(
+    wants: Sequence[Want],
+    taps: Sequence[Tap],
+    monitors: Monitors,
+    homes: Mapping[str, Sequence[str]],
+    redundancy: int,
+    most_steps: int,
+) -> ConfigError:
+    """The sum that found no room, by what the rings need where monitor ports take everything."""
+    free = Monitors(
+        tuple(
+            msgspec.structs.replace(
+                spot, os=None, monitor=msgspec.structs.replace(spot.monitor, gbps=float("inf"))
+            )
+            for spot in monitors.spots
+        )
+    )
+    found = Search(wants, taps, free, homes, redundancy, most_steps).run()
+    rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
+    if found is None:
+        why = f"no choice was found in {most_steps:,} steps: state fewer rings or nodes"
+        return ConfigError("ring", rings, why)
+    told: list[str] = []
+    for switch in dict.fromkeys(pair.switch for pair, _ in found.placed):
+        there = [pair for pair, _ in found.placed if pair.switch == switch]
+        total = " + ".join(f"{pair.gbps:g}" for pair in there)
+        spots = monitors.on(switch)
+        own = ", ".join(f"{s.monitor.called} {s.monitor.gbps:g}" for s in spots)
+        told.append(
+            f"{switch} would copy {total} = {sum(p.gbps for p in there):g} Gb/s "
+            f"({', '.join(f'{p.port}:{p.direction}' for p in there)}), and its monitors are {own}"
+        )
+        load = load_of(
+            tuple((pair, where) for pair, where in found.placed if pair.switch == switch)
+        )
+        if (refusal := monitors.refused(switch, load)) is not None:
+            told.append(refusal)
+    why = f"{'; '.join(told)}: state more or faster monitor ports"
+    return ConfigError("monitor", rings, why)

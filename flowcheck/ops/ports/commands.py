@@ -1,0 +1,51 @@
+"""The command lines that mirror what was chosen, one for each monitor."""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+
+from flowcheck.ops.ports.choice import Choice
+from flowcheck.ops.ports.monitors import Monitors, sources_of
+from flowcheck.ops.ports.partial import load_of
+from flowcheck.ops.switch.platforms import named
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready to paste."""
+
+    switch: str
+    os: str
+    monitor: str
+    render: str
+
+
+def commands_of(choice: Choice, monitors: Monitors) -> tuple[Command, ...]:
+    """Of the switches whose system is known."""
+    found: list[Command] = []
+    for number, pairs in sorted(load_of(choice.placed).items()):
+        spot = monitors.spots[number]
+        if spot.os is None:
+            continue
+        platform = named(spot.os)
+        words = ["flowcheck", "switch", "render", "--os", spot.os]
+        for source in sources_of(platform, pairs):
+            words += ["--source", str(source)]
+        if spot.monitor.port is not None:
+            words += ["--monitor", spot.monitor.port]
+        if spot.monitor.erspan is not None:
+            words += ["--erspan", spot.monitor.erspan]
+        if spot.session is not None:
+            words += ["--session", spot.session]
+        if spot.bridge is not None:
+            words += ["--bridge", spot.bridge]
+        found.append(
+            Command(
+                switch=spot.monitor.switch,
+                os=spot.os,
+                monitor=spot.monitor.called,
+                render=shlex.join(words),
+            )
+        )
+    return tuple(found)

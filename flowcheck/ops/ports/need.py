@@ -1,0 +1,221 @@
+"""What the chosen pairs bring: Gb/s, frames and memory, by the schedules of NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.ops.planning.cost import Direction as Carried
+from flowcheck.ops.planning.cost import Wire, cost_of
+from flowcheck.ops.planning.memory import Part, memory_of
+from flowcheck.ops.planning.model import Model
+from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
+from flowcheck.ops.ports.choice import Choice
+from flowcheck.ops.ports.monitors import Monitors
+from flowcheck.ops.ports.partial import load_of
+from flowcheck.ops.ports.plugs import Plugs
+from flowcheck.ops.ports.rings import Link, Ring
+from flowcheck.ops.ports.taps import Pair
+from flowcheck.ops.ports.topology import Replica, Topology, Traffic
+from flowcheck.ops.switch.session import Direction
+from flowcheck.wire.job import Parameter
+from flowcheck.wire.schedule import all_reduce
+from flowcheck.wire.stated import Tensor
+from flowcheck.wire.terms import Kind, Protocol, Rule
+
+ANSWER_BYTES = 138 + 62
+"""Of a clear-to-send write of 64 bytes and of an acknowledgement, over IPv4: both answer a message
+that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
+ANSWER_FRAMES = 2
+BUCKET_BYTES = 25 << 20
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a pair, a monitor or a machine: means over a step."""
+
+    line_gbps: float
+    """Sum of the line rates of what is copied there."""
+    mean_gbps: float | None = None
+    """None: the file states no [traffic]."""
+    frames_per_s: float | None = None
+
+    def __add__(self, other: Flow) -> Flow:
+        def both(a: float | None, b: float | None) -> float | None:
+            return None if a is None or b is None else a + b
+
+        return Flow(
+            line_gbps=self.line_gbps + other.line_gbps,
+            mean_gbps=both(self.mean_gbps, other.mean_gbps),
+            frames_per_s=both(self.frames_per_s, other.frames_per_s),
+        )
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a whole choice."""
+
+    pairs: dict[Pair, Flow]
+    monitors: dict[int, Flow]
+    machines: dict[str, Flow]
+    memory: dict[str, tuple[Part, ...]]
+    """[machine] empty where the file states no [replica]."""
+
+
+def need_of(
+    topology: Topology, rings: Sequence[Ring], plugs: Plugs, monitors: Monitors, choice: Choice
+) -> Need:
+    """Figures of each pair, monitor and machine."""
+    pairs = {pair: _flow(topology, rings, plugs, pair) for pair, _ in choice.placed}
+    load = load_of(choice.placed)
+    spots: dict[int, Flow] = {}
+    machines: dict[str, Flow] = {}
+    for number, own in sorted(load.items()):
+        growth = monitors.spots[number].growth
+        flows = [_grown(pairs[pair], growth) for pair in own]
+        spots[number] = sum(flows[1:], flows[0])
+        machine = monitors.spots[number].monitor.machine
+        before = machines.get(machine)
+        machines[machine] = spots[number] if before is None else before + spots[number]
+    memory: dict[str, tuple[Part, ...]] = {}
+    for machine in machines:
+        groups = [name for name, home in choice.home.items() if home == machine]
+        ports = sum(monitors.spots[number].monitor.machine == machine for number in load)
+        if topology.replica is not None and groups:
+            memory[machine] = _memory(topology, topology.replica, rings, groups, ports)
+    return Need(pairs=pairs, monitors=spots, machines=machines, memory=memory)
+
+
+def _grown(flow: Flow, growth: float) -> Flow:
+    mean = None if flow.mean_gbps is None else flow.mean_gbps * growth
+    return msgspec.structs.replace(flow, line_gbps=flow.line_gbps * growth, mean_gbps=mean)
+
+
+def _flow(topology: Topology, rings: Sequence[Ring], plugs: Plugs, pair: Pair) -> Flow:
+    traffic = topology.traffic
+    if traffic is None:
+        return Flow(line_gbps=pair.gbps)
+    carried, answered = Carried(), 0
+    for ring in rings:
+        for link in ring.links:
+            out = (link.out_of, link.nic_out) == (pair.node, pair.nic)
+            into = (link.into, link.nic_in) == (pair.node, pair.nic)
+            if not out and not into:
+                continue
+            own = _in_step(topology, traffic, ring, link)
+            if out is (pair.direction is Direction.RX):
+                carried = carried + own
+            else:
+                answered += own.messages
+    share = len(plugs.of[pair.node, pair.nic])
+    bytes_ = (carried.frame_bytes + ANSWER_BYTES * answered) / share
+    frames = (carried.frames + ANSWER_FRAMES * answered) / share
+    return Flow(
+        line_gbps=pair.gbps,
+        mean_gbps=bytes_ * 8 / traffic.step_s / 1e9 + traffic.other_gbps,
+        frames_per_s=frames / traffic.step_s,
+    )
+
+
+def _in_step(topology: Topology, traffic: Traffic, ring: Ring, link: Link) -> Carried:
+    """What one link of a channel carries of all buckets of a step."""
+    element = traffic.element_bytes
+    whole = -(-traffic.gradient_bytes // element) * element
+    bucket = traffic.bucket_bytes // element * element
+    full, rest = divmod(whole, bucket)
+    total = Carried()
+    for size, count in ((bucket, full), (rest, 1)):
+        if size and count:
+            planned = Planned(kind=Kind.ALL_REDUCE, work_bytes=size, what="bucket")
+            wire = _wire(topology, ring)
+            total = total + _of_link(
+                size, element, link.sender, wire.protocol_of(planned), wire, ring.channel
+            ).times(count)
+    return total
+
+
+def _wire(topology: Topology, ring: Ring) -> Wire:
+    return Wire(
+        ranks=ring.ranks,
+        channels=ring.channels,
+        protocol=topology.protocol,
+        rule=topology.rule,
+        gpus=ring.group.gpus,
+        pmtu_bytes=topology.pmtu,
+    )
+
+
+def _of_link(
+    size: int, element: int, sender: int, protocol: Protocol, wire: Wire, channel: int
+) -> Carried:
+    each = _by_channel(
+        size, element, sender, wire.ranks, wire.channels, protocol, wire.rule, wire.pmtu_bytes
+    )
+    return each[channel]
+
+
+@lru_cache(maxsize=4096)
+def _by_channel(
+    size: int,
+    element: int,
+    sender: int,
+    ranks: int,
+    channels: int,
+    protocol: Protocol,
+    rule: Rule,
+    pmtu: int,
+) -> tuple[Carried, ...]:
+    """[channel] of one all-reduce."""
+    schedule = all_reduce(
+        size,
+        sender=sender,
+        element_bytes=element,
+        ranks=ranks,
+        channels=channels,
+        protocol=protocol,
+        rule=rule,
+    )
+    return tuple(
+        Carried(
+            messages=len(sends),
+            bytes=sum(send.wire_bytes for send in sends),
+            frames=sum(max(1, -(-send.wire_bytes // pmtu)) for send in sends),
+        )
+        for sends in schedule
+    )
+
+
+def _memory(
+    topology: Topology,
+    replica: Replica,
+    rings: Sequence[Ring],
+    groups: Sequence[str],
+    ports: int,
+) -> tuple[Part, ...]:
+    """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
+    each = (topology.traffic.bucket_bytes if topology.traffic else BUCKET_BYTES) // 8
+    counts = [each] * (replica.parameters // each) + [replica.parameters % each]
+    tensors = tuple(
+        Tensor(
+            name=f"part {number}",
+            wire=Parameter(sizes=(count,), strides=(1,), element_bytes=replica.element_bytes),
+        )
+        for number, count in enumerate(counts)
+        if count
+    )
+    model = Model(name="stated", tensors=tensors, buffers=())
+    optimizer = OptimizerConfig(name=replica.optimizer, learning_rate=0.0)
+    own = next(ring for ring in rings if ring.group.name in groups)
+    around = _wire(topology, own)
+    traffic = traffic_of(model, Options())
+    before = [*traffic.start_up, *(one for part in traffic.first for one in part), *traffic.each]
+    found = memory_of(model, optimizer, [cost_of(one, around) for one in before], ports)
+    shared = ("staging", "rings")
+    times = f", {len(groups)} groups" if len(groups) > 1 else ""
+    return tuple(
+        part
+        if part.what in shared
+        else Part(what=part.what, bytes=part.bytes * len(groups), why=part.why + times)
+        for part in found.parts
+    )

@@ -1,0 +1,27 @@
+"""`flowcheck ports`: which ports of which switches to mirror."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from flowcheck.ops.ports.chosen import Asked, chosen_by
+from flowcheck.ops.ports.table import as_dict, printed
+
+
+def run(asked: Asked, *, as_json: bool, svg: Path | None) -> int:
+    """Prints the choice. Raises ConfigError where there is none, and why."""
+    chosen = chosen_by(asked)
+    if svg is not None:
+        from flowcheck.errors import naming
+        from flowcheck.ops.ports.drawing import svg_of
+
+        with naming(svg):
+            svg.write_text(svg_of(chosen))
+    if as_json:
+        json.dump(as_dict(chosen), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        printed(chosen)
+    return 0
