@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.moved import sums_passing
 
@@ -43,6 +43,7 @@ def choices(draw: st.DrawFn) -> tuple[list[int], list[Mirror]]:
     return list(ring), draw(st.lists(st.sampled_from(points), min_size=1, unique=True))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(choices())
 def test_against_a_ring_that_runs(choice: tuple[list[int], list[Mirror]]) -> None:
     ring, mirrors = choice

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.moved import sums_passing
 
@@ -175,7 +175,7 @@ def every(job: Small, count: int) -> Iterator[dict[Point, int]]:
             yield dict(zip(some, where, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(small_jobs())
 def test_no_smaller_set_of_pairs_shows_every_chunk(job: Small) -> None:
     """And where it says that there is none, there is none of a few pairs."""
@@ -200,7 +200,7 @@ def test_no_smaller_set_of_pairs_shows_every_chunk(job: Small) -> None:
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(small_jobs())
 def test_every_chosen_pair_is_needed(job: Small) -> None:
     choice = chosen(job)
