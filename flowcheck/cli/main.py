@@ -15,6 +15,7 @@ from flowcheck.cli import ports as cli_ports
 from flowcheck.cli import serve as cli_serve
 from flowcheck.cli import steps as cli_steps
 from flowcheck.cli import switch as cli_switch
+from flowcheck.cli import watch as cli_watch
 from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Run, Svg
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
@@ -198,6 +199,7 @@ def down(
 app.command()(cli_plan.plan)
 app.command()(cli_ports.ports)
 app.command()(cli_serve.serve)
+app.command()(cli_watch.watch)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
 app.command()(cli_machine.stage)

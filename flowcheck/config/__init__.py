@@ -12,6 +12,7 @@ from flowcheck.config.optimizer import (
 )
 from flowcheck.config.persisted import PersistConfig, ServeConfig
 from flowcheck.config.several import OwnConfig, check_clip, check_several, check_told_apart
+from flowcheck.config.watched import LogConfig, WatchConfig
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "GradientLogConfig",
     "GroupConfig",
     "JobConfig",
+    "LogConfig",
     "ModelConfig",
     "OptimizerConfig",
     "OwnConfig",
@@ -30,6 +32,7 @@ __all__ = [
     "ServeConfig",
     "SourceConfig",
     "StagingConfig",
+    "WatchConfig",
     "check_clip",
     "check_several",
     "check_told_apart",

@@ -28,6 +28,7 @@ from flowcheck.config.several import (
 )
 from flowcheck.config.sharded import ShardedConfig
 from flowcheck.config.strict import Section, convert
+from flowcheck.config.watched import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError
 from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.parted import Style
@@ -111,6 +112,9 @@ class JobConfig(Section, frozen=True, kw_only=True):
     """Checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
     """Steps over HTTP while the chain runs."""
+    watch: WatchConfig | None = None
+    """Metrics, health and the page over HTTP while it runs."""
+    log: LogConfig = LogConfig()
 
     def __post_init__(self) -> None:
         if not self.source:

@@ -11,9 +11,10 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
+from flowcheck.ops.watch.drawn import Diagram
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.picture import diagrams
-from flowcheck.ops.watch.state import Diagram, Durable, Health, Word
+from flowcheck.ops.watch.state import Durable, Health, Word
 from flowcheck.ops.watch.state import Job as State
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.shard import State as Generation

@@ -35,6 +35,7 @@ def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[
             head=head,
             parsed=ring.parsed,
             tail=ring.tail,
+            captured_bytes=capture[CAPTURE_BYTES],
             lost={name: capture[name] for name in LOSSES},
             verdicts={name: frames for name, frames in verdicts.items() if frames},
             parse=parse,

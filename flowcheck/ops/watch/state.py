@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from flowcheck.ops.watch.drawn import Diagram, Part
 from flowcheck.stages.chain.events import Event
 
 VERSION = 1
@@ -17,10 +18,6 @@ TIMELINE_STEPS = 120
 """Steps a job's timeline holds, the newest ones."""
 EVENTS = 60
 """Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all that follows."""
 
 
 class Word(StrEnum):
@@ -76,6 +73,8 @@ class Ring(Part, frozen=True, kw_only=True):
     head: int
     parsed: int
     tail: int
+    captured_bytes: int
+    """Off the wire."""
     lost: dict[str, int]
     """Frames that reached this machine and no slot, by counter (LOSSES, plane/counters.py)."""
     verdicts: dict[str, int]
@@ -133,43 +132,6 @@ class Durable(Part, frozen=True, kw_only=True):
     """Of the last attempt; empty: it did not fail."""
     attempts: int
     """That failed since one did not."""
-
-
-class Link(Part, frozen=True, kw_only=True):
-    """A mirrored link of a ring of ranks, from a node to another, by their places in it."""
-
-    sender: int
-    receiver: int
-    sources: tuple[str, ...]
-    """Addresses."""
-    destinations: tuple[str, ...]
-    channels: tuple[int, ...]
-    queue_pairs: tuple[int, ...]
-    protocols: tuple[str, ...]
-    tree: bool
-    """Only trees pass there: it is no link of the ring."""
-
-
-class Diagram(Part, frozen=True, kw_only=True):
-    """One communicator of the learned job: what a drawing of it needs."""
-
-    number: int
-    ranks: int
-    nodes: int
-    """ranks // gpus: so many places the ring has."""
-    gpus: int
-    """Ranks of a node."""
-    channels: int
-    ring: bool
-    """False: point-to-point connections, whose ends are not numbered."""
-    hosts: tuple[str, ...]
-    """[nodes] addresses; empty: no mirrored link ends there."""
-    links: tuple[Link, ...]
-    """All links that are mirrored; those between other nodes are not."""
-    chunk_links: tuple[int, ...]
-    """[chunk] on how many mirrored links its sum passes; (): not known."""
-    summary: tuple[str, ...]
-    """Sentences, as `flowcheck analyze` prints them."""
 
 
 class Job(Part, frozen=True, kw_only=True):

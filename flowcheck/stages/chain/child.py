@@ -15,8 +15,10 @@ from flowcheck.stages.rundir import RunDir
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
 """A stage that dies so often without having moved its position is not started again."""
-BESIDE = ("persist", "serve")
+BESIDE = ("persist", "serve", "watch")
 """Stages that no other one needs: whatever becomes of them, the chain goes on."""
+WATCH = "watch"
+"""A verb of its own: it reads what any other process may, and hears nothing."""
 REST_MAX_S = 60.0
 """Longest wait before one of these is started again; one that lived longer begins at once."""
 
@@ -49,7 +51,8 @@ class Child:
 
     def spawn(self, run: RunDir) -> None:
         """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
-        command = [sys.executable, "-m", "flowcheck", "stage", *self.arguments]
+        verb = [] if self.stage == WATCH else ["stage"]
+        command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
         command += ["--run", str(run.root), "--parent", str(os.getpid())]
         with run.log(self.stage).open("ab") as log:
             self.process = subprocess.Popen(
@@ -106,8 +109,8 @@ class Child:
 
 
 def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:
-    """{stage name: words after `flowcheck stage`}, in the order they are started. reader: a further
-    job on the same ports has no capture of its own."""
+    """{stage name: words behind `flowcheck stage`; of WATCH, `flowcheck`}, in the order they are
+    started. reader: a further job on the same ports has no capture of its own."""
     stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
     if config.persist is not None:
         stages["persist"] = ("persist",)
@@ -115,6 +118,8 @@ def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, 
         stages["serve"] = ("serve",)
     if reader:
         return stages
+    if config.watch is not None:
+        stages[WATCH] = (WATCH,)
     for ring in range(len(config.rings)):
         stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
     for source in range(len(config.source)):

@@ -1,0 +1,37 @@
+"""The verbs that show a chain: a server of metrics and the page, and a view in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck.cli.options import DEFAULT_RUN, Json, Run
+from flowcheck.config.watched import LISTEN
+
+
+def watch(
+    run: Run = DEFAULT_RUN,
+    listen: Annotated[
+        str | None, typer.Option(help=f"Address and port; by default the job file's, or {LISTEN}.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the word that clients send; or the job file's.")
+    ] = None,
+    parent: Annotated[
+        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a chain over HTTP: /metrics for Prometheus, /healthz, /state.json, a page at /.
+
+    It reads shared memory and files, as status does: the chain does not notice it, and it may begin
+    before the chain and outlive it. Beyond this machine a token is needed.
+
+    Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
+    """
+    from flowcheck.ops.watch import serving
+
+    token = str(token_file) if token_file is not None else None
+    raise typer.Exit(serving.run(run, listen, token, parent, as_json=as_json))

@@ -1,0 +1,46 @@
+"""The part of a chain's state that drawings of its job are made of."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all parts of a state."""
+
+
+class Link(Part, frozen=True, kw_only=True):
+    """A mirrored link of a ring of ranks, from a node to another, by their places in it."""
+
+    sender: int
+    receiver: int
+    sources: tuple[str, ...]
+    """Addresses."""
+    destinations: tuple[str, ...]
+    channels: tuple[int, ...]
+    queue_pairs: tuple[int, ...]
+    protocols: tuple[str, ...]
+    tree: bool
+    """Only trees pass there: it is no link of the ring."""
+
+
+class Diagram(Part, frozen=True, kw_only=True):
+    """One communicator of the learned job: what a drawing of it needs."""
+
+    number: int
+    ranks: int
+    nodes: int
+    """ranks // gpus: so many places the ring has."""
+    gpus: int
+    """Ranks of a node."""
+    channels: int
+    ring: bool
+    """False: point-to-point connections, whose ends are not numbered."""
+    hosts: tuple[str, ...]
+    """[nodes] addresses; empty: no mirrored link ends there."""
+    links: tuple[Link, ...]
+    """All links that are mirrored; those between other nodes are not."""
+    chunk_links: tuple[int, ...]
+    """[chunk] on how many mirrored links its sum passes; (): not known."""
+    summary: tuple[str, ...]
+    """Sentences, as `flowcheck analyze` prints them."""
