@@ -12,7 +12,7 @@ from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import applied_step
 from flowcheck.stages.bounded import Logs
-from flowcheck.stages.chain.child import Child, stage_arguments
+from flowcheck.stages.chain.child import WATCH, Child, stage_arguments
 from flowcheck.stages.chain.heard import Progress
 from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.links import Links
@@ -65,7 +65,7 @@ class Supervisor:
         self._record(self._recorder.begin)
         paths = [self.run.ring(number) for number in range(len(self.config.rings))]
         self._rings = [Ring.open(path, reader=self.run.reader) for path in paths]
-        for child in self._consumers():
+        for child in [*self._consumers(), *(c for c in self._children if c.stage == WATCH)]:
             child.spawn(self.run)
         for own in self.beside:
             own.start(Links(own.run.sockets, Links.EVENTS))
