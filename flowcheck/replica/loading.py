@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.replica.among import Among
-from flowcheck.replica.files.check import check
+from flowcheck.replica.files.check import Fault, check
+from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.files.manifest import (
     MANIFEST,
     PARAMETERS_ONLY,
@@ -18,10 +20,9 @@ from flowcheck.replica.files.manifest import (
     load_manifest,
 )
 from flowcheck.replica.files.plain import from_plain
-from flowcheck.replica.files.sums import Known
 from flowcheck.replica.files.tensorfile import read_tensors
 from flowcheck.replica.kept import beside as besides
-from flowcheck.replica.kept.beside import NOTHING, Beside
+from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.kept.snapshot import More, Snapshot
 from flowcheck.replica.rules.building import build
 
@@ -44,27 +45,14 @@ class Checkpoint:
     parameters: dict[str, torch.Tensor]
     states: tuple[dict[str, Any], ...]
     more: More = field(default_factory=More)
-    beside: Beside = NOTHING
+    beside: Beside = besides.NOTHING
+    expected: Expected = NOTHING
+    """What the sums of its tensors are to be, of one that was loaded lazily."""
 
     @property
     def model(self) -> dict[str, torch.Tensor]:
         """The module's state_dict, as far as it is known."""
         return self.beside.state_dict(self.parameters)
-
-    @property
-    def known(self) -> Known:
-        """Sums of its tensors, which were checked."""
-        named = {f"model/{name}": value for name, value in self.parameters.items()}
-        named |= {f"beside/{name}": value for name, value in self.beside.tensors.items()}
-        for name, state in zip(self.parameters, self.states, strict=True):
-            named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
-        return {
-            (tensor.data_ptr(), tensor.nbytes): self.manifest.tensors[label].sha256
-            for label, tensor in named.items()
-            if label in self.manifest.tensors
-            and isinstance(tensor, torch.Tensor)
-            and tensor.is_contiguous()
-        }
 
     def optimizer_state_dict(self) -> Any:
         """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
@@ -85,8 +73,9 @@ class Checkpoint:
         return Among(tuple(told["groups"]), tuple(told["keys"])).parted(found) if told else found
 
 
-def load(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, its bytes checked against the manifest.
+def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
+    """The checkpoint in `folder`, its bytes checked against the manifest; lazily: those of tensors
+    are left to whom reads them, with `Checkpoint.expected`.
 
     Raises StateError, which names the tensor, where something is missing, differs, or does not fit
     the layout.
@@ -94,11 +83,10 @@ def load(folder: Path) -> Checkpoint:
     manifest = load_manifest(folder)
     if manifest.layout is None:
         raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
-    faults = check(folder, manifest, whole_files=False)
-    if faults or not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
-        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-        what = f"{faults[0]}{more}" if faults else f"{MANIFEST} lacks a file"
-        raise StateError(f"{folder}: {what}: not the checkpoint that was written")
+    later = manifest.tensors.keys() if lazily else ()
+    _refuse(folder, check(folder, manifest, whole_files=False, later=later))
+    if not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
+        raise StateError(f"{folder}: {MANIFEST} lacks a file: not the checkpoint that was written")
     values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
     own = {p.name: p for p in manifest.layout.parameters}
     if values.keys() != own.keys():
@@ -114,7 +102,40 @@ def load(folder: Path) -> Checkpoint:
         states[name].update(more)
     parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
     more_of, beside = _more(folder, manifest), _beside(folder, manifest)
-    return Checkpoint(manifest, parameters, tuple(states.values()), more_of, beside)
+    found = Checkpoint(manifest, parameters, tuple(states.values()), more_of, beside)
+    return replace(found, expected=_expected(folder, found)) if lazily else found
+
+
+def _refuse(folder: Path, faults: Sequence[Fault]) -> None:
+    if faults:
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise StateError(f"{folder}: {faults[0]}{more}: not the checkpoint that was written")
+
+
+def _expected(folder: Path, found: Checkpoint) -> Expected:
+    """The sums of what was mapped; all else is checked in the files."""
+    manifest = found.manifest
+    named: dict[str, Any] = {f"model/{name}": value for name, value in found.parameters.items()}
+    named |= {f"beside/{name}": value for name, value in found.beside.tensors.items()}
+    for part, held in ((AVERAGES, found.more.averages), (MASTERS, found.more.masters)):
+        of = part.removesuffix(".safetensors")
+        named |= {f"{of}/{name}": value for name, value in (held or {}).items()}
+    for name, state in zip(found.parameters, found.states, strict=True):
+        named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
+    sums = {
+        (tensor.data_ptr(), tensor.nbytes): (label, manifest.tensors[label].sha256)
+        for label, tensor in named.items()
+        if label in manifest.tensors
+        and isinstance(tensor, torch.Tensor)
+        and tensor.nbytes
+        and tensor.is_contiguous()
+    }
+
+    def rest(met: set[str]) -> None:
+        if met != manifest.tensors.keys():
+            _refuse(folder, check(folder, manifest, whole_files=False, later=met))
+
+    return Expected(sums, str(folder), rest)
 
 
 def snapshot_of(folder: Path) -> Snapshot:
@@ -144,7 +165,7 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
 def _beside(folder: Path, manifest: Manifest) -> Beside:
     told = manifest.plain.get("beside")
     if told is None:
-        return NOTHING
+        return besides.NOTHING
     tensors = read_tensors(folder / BESIDE) if BESIDE in manifest.files else {}
     return replace(besides.from_plain(told), tensors=tensors)
 

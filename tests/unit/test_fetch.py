@@ -10,6 +10,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -24,7 +27,7 @@ import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.replica import Replica
-from flowcheck.vault.serve import client, partial, patience
+from flowcheck.vault.serve import client, origins, partial, patience
 from flowcheck.vault.serve.client import fetched
 
 WORD = "a word of many letters"
@@ -103,6 +106,32 @@ def test_a_killed_client_goes_on_where_it_was_even_from_another_server(
     assert seen[0] == there
     assert cutting.passed < total - there + 20_000
     assert sums(got) == sums(kept / "step-2")
+
+
+@pytest.mark.parametrize("asked", ["date", "Sun, 06 Nov 1994 08:49:37 GMT", "-3", "nan", "soon"])
+def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(origins, "WAIT_MAX_S", 0.2)
+    told = [{"step": 7, "digest": "d", "files": []}, {"step": 7}]
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(202 if len(told) > 1 else 200)
+            body = json.dumps(told.pop()).encode()
+            later = datetime.now(UTC) + timedelta(hours=1)
+            stated = format_datetime(later, usegmt=True) if asked == "date" else asked
+            self.send_header("Retry-After", stated)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        origin = origins.HttpOrigin(f"http://127.0.0.1:{server.server_port}", None, 5.0)
+        assert origin.find("latest").listing.step == 7 and not told
+        origin.close()
+        server.shutdown()
 
 
 def test_what_a_disk_made_of_it_is_found_and_fetched_again(

@@ -186,6 +186,8 @@ def test_buffers_of_another_step_are_named_with_it(followed: Followed, tmp_path:
     assert set(manifest.older.values()) == {0}
     assert "4 buffers are of step 0" in manifest.lacks
     assert not any(name.startswith(("first", "middle")) for name in manifest.older)
+    alone = write(followed.parts, tmp_path / "step.safetensors", "safetensors")
+    assert alone.older == manifest.older and "4 buffers are of step 0" in alone.lacks
 
 
 def test_the_trainers_own_file_is_audited_and_filled(followed: Followed, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def check_asked(asked: Asked) -> None:
 def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
     """The step that is asked for: of a checkpoint folder, else of a run, in place."""
     if source.checkpoint is not None:
-        yield steps.from_checkpoint(source.checkpoint, step, source.where)
+        yield steps.from_checkpoint(source.checkpoint, step, source.where, lazily=True)
         return
     with steps.holding(RunDir(source.run), settle=True, step=step) as found:
         yield found
@@ -137,7 +137,7 @@ def parts_in(found: steps.Found, form: str, options: Options) -> Parts:
     """The step with what an earlier checkpoint tells beside it."""
     whole = given(found.snapshot, assumed=found.assumed)
     like = _template(options.like, found, form) if options.like is not None else None
-    return replace(parts_of(whole, found.snapshot.layout, like), known=found.known)
+    return replace(parts_of(whole, found.snapshot.layout, like), expected=found.expected)
 
 
 def _template(like: Path, found: steps.Found, form: str) -> Template | None:

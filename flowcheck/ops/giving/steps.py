@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -15,8 +15,8 @@ from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint
+from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.replica.files.sums import Known
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.snapshot import Snapshot
@@ -49,8 +49,8 @@ class Found:
     """The trainer's parameter names, where the job file states them."""
     assumed: tuple[str, ...]
     where: str
-    known: Known = field(default_factory=dict)
-    """Sums of its tensors, of one whose files were checked."""
+    expected: Expected = NOTHING
+    """What the sums of its tensors are to be, of one whose files are checked when it is written."""
 
 
 def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
@@ -71,7 +71,8 @@ def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
 @contextmanager
 def holding(run: RunDir, *, settle: bool, step: int | None = None) -> Iterator[Found]:
     """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
-    nothing is copied where the replica has a version to spare (replica/kept/snapshot.py)."""
+    nothing is copied where the replica has a version to spare (replica/kept/snapshot.py); tensors
+    of a checkpoint are checked by whom writes them (`Found.expected`)."""
     config = run.settings()
     if settle and step is None and run.stage_pids():
         _settle(run, config)
@@ -79,7 +80,7 @@ def holding(run: RunDir, *, settle: bool, step: int | None = None) -> Iterator[F
         with snapshot.held(run.replica, optimizer_in(run), step) as taken:
             yield _of_replica(run, taken)
         return
-    yield _of_files(run, config, step)
+    yield _of_files(run, config, step, lazily=True)
 
 
 def _of_replica(run: RunDir, taken: Snapshot) -> Found:
@@ -90,7 +91,7 @@ def _of_replica(run: RunDir, taken: Snapshot) -> Found:
     return Found(taken, stated_names(taken.layout), assumed(run), f"the replica of {run.root}")
 
 
-def _of_files(run: RunDir, config: JobConfig, step: int | None) -> Found:
+def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool = False) -> Found:
     """A step that the run's replica does not hold."""
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if step is not None:
@@ -103,7 +104,7 @@ def _of_files(run: RunDir, config: JobConfig, step: int | None) -> Found:
     if not kept:
         why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
-    return from_checkpoint(kept[-1])
+    return from_checkpoint(kept[-1], lazily=lazily)
 
 
 def _versions(run: RunDir) -> list[int]:
@@ -114,20 +115,22 @@ def _steps_of(kept: list[Path]) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in kept]
 
 
-def from_checkpoint(folder: Path, step: int | None = None, where: str | None = None) -> Found:
+def from_checkpoint(
+    folder: Path, step: int | None = None, where: str | None = None, *, lazily: bool = False
+) -> Found:
     """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
-    that one instead; where: what it is called to the user. Raises StateError where there is none,
-    or it is not whole."""
+    that one instead; where: what it is called to the user; lazily: its tensors are checked by whom
+    writes them (`Found.expected`). Raises StateError where there is none, or it is not whole."""
     if step is not None and (folder / f"step-{step}").is_dir():
         folder /= f"step-{step}"
     folder = output_in(folder)
     manifest = load_manifest(folder)
     if step not in (None, manifest.step):
         raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
-    kept = checkpoint.load(folder)
+    kept = checkpoint.load(folder, lazily=lazily)
     taken = checkpoint.snapshot_in(folder, kept)
     names = stated_names(taken.layout)
-    return Found(taken, names, manifest.assumed, where or str(folder), kept.known)
+    return Found(taken, names, manifest.assumed, where or str(folder), kept.expected)
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

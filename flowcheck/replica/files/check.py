@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowcheck.replica.files.manifest import MANIFEST, Manifest, Piece, TensorSum
+from flowcheck.replica.files.manifest import MANIFEST, Manifest, Piece, TensorSum, inside
 from flowcheck.replica.files.sha256 import Span, Sum, feed, of_joined, of_spans, walked
 
 AROUND = "what lies around its tensors is not what was written"
@@ -34,10 +34,13 @@ class Fault:
         )
 
 
-def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[Fault]:
+def check(
+    root: Path, manifest: Manifest, *, whole_files: bool = True, later: Collection[str] = ()
+) -> list[Fault]:
     """What of the files below `root` is not as the manifest says, in its order; [] if nothing.
 
-    whole_files: also the sums that sha256sum prints; without them every byte is still read once.
+    whole_files: also the sums that sha256sum prints; without them every byte is still read once,
+    but for those of the tensors in `later`, which are not read.
     """
     sizes, faults = _sizes(root, manifest)
     held = {fault.file for fault in faults}
@@ -45,7 +48,9 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
     taken = _taken(manifest)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
         apart = {
-            label: pool.submit(_of_pieces, root, manifest.tensors[label].at) for label in laid.apart
+            label: pool.submit(_of_pieces, root, manifest.tensors[label].at)
+            for label in laid.apart
+            if label not in later
         }
         told = {
             name: pool.submit(
@@ -58,16 +63,17 @@ def check(root: Path, manifest: Manifest, *, whole_files: bool = True) -> list[F
             (list(group), pool.submit(_spans_told, root / name, list(group.values())))
             for name, spans in laid.places.items()
             if name not in told or not whole_files
-            for group in _groups(spans)
+            for group in _groups({one: at for one, at in spans.items() if one not in later})
         ]
         found = {label: one.result() for label, one in apart.items()}
-        for labels, later in parts:
-            found.update(zip(labels, later.result(), strict=False))
+        for labels, summed in parts:
+            found.update(zip(labels, summed.result(), strict=False))
     why: dict[str, str] = {}
     for name, result in told.items():
         why[name], sums = result.result()
         found.update(sums)
-    return faults + _faults(manifest, laid, found, why)
+    faults += _faults(manifest, laid, found, why)
+    return [fault for fault in faults if fault.tensor not in later or fault.why != CHANGED]
 
 
 def strangers(output: Path, manifest: Manifest) -> list[str]:
@@ -241,8 +247,3 @@ def _size(path: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def inside(name: str) -> bool:
-    """A manifest names files below its own folder only, each in one way."""
-    return "\0" not in name and not {"", ".", ".."} & {*name.split("/")}

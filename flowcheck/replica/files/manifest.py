@@ -163,3 +163,8 @@ def _sealed(text: bytes) -> bool:
         return False
     whole = text[: found.start(1)] + UNSEALED.encode() + text[found.end(1) :]
     return hashlib.sha256(whole).hexdigest().encode() == found[1]
+
+
+def inside(name: str) -> bool:
+    """A manifest names files below its own folder only, each in one way."""
+    return "\0" not in name and not {"", ".", ".."} & {*name.split("/")}

@@ -3,7 +3,6 @@ whoever makes them (hashing, writing and waiting let go of the GIL)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,22 +11,19 @@ from typing import Any
 
 import torch
 
-from flowcheck.errors import StateError
 from flowcheck.plane.handle import Closing
-from flowcheck.replica.files import pieces as parts
+from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.files.manifest import FileSum, TensorSum
 from flowcheck.replica.files.pieces import Piece
+from flowcheck.replica.files.poured import Pouring
+from flowcheck.replica.files.sha256 import Sum, add
 from flowcheck.whole import sync
 
-TOGETHER_BYTES = 64 << 20
-"""What one thread reads back at a time."""
 AHEAD_FILES = 2
 """Are written and summed at once: what of them is no tensor's own memory is held as long."""
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 
-Known = Mapping[tuple[int, int], str]
-"""(address, bytes) of a contiguous tensor to its sum."""
 _Told = tuple[FileSum, dict[str, str]]
 
 
@@ -40,19 +36,18 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class Sums(Closing):
     """The files of an output that is being written."""
 
-    def __init__(self, known: Known | None = None, *, reads_back: bool = False) -> None:
-        """known: sums of tensors that were checked already, where they lie in memory. reads_back:
-        every tensor in the files is held against memory."""
-        self._known, self._reads_back = known or {}, reads_back
-        self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "sums")
-        self._writer = ThreadPoolExecutor(1, "write")
-        self._waiting = ThreadPoolExecutor(2, "sync")
+    def __init__(self, expected: Expected = NOTHING, *, reads_back: bool = False) -> None:
+        """expected: what sums of tensors are to be, where they lie in memory. reads_back: every
+        byte of the files is held against memory."""
+        self._expected, self._reads_back = expected, reads_back
+        self._pool = ThreadPoolExecutor(2 * AHEAD_FILES, "files")
+        self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
         self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
         self._files: dict[str, Future[_Told]] = {}
         self._given_up = Event()
         self._begun: list[tuple[Future[_Told], Future[None]]] = []
         """Of each file in turn: its sums, and that it is written."""
-        self._rest: list[Future[Any]] = []
+        self._synced: list[Future[None]] = []
         self.names: dict[str, str] = {}
         """Of files that are written under another name than they will have."""
         self.more: dict[str, Any] = {}
@@ -61,9 +56,8 @@ class Sums(Closing):
     def close(self) -> None:
         """Nothing is written and no sum is made any more."""
         self._given_up.set()
-        self._writer.shutdown(cancel_futures=True)
-        self._waiting.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)
+        self._waiting.shutdown(cancel_futures=True)
 
     def put(
         self, name: str, path: Path, pieces: Sequence[Piece], tensors: Mapping[str, torch.Tensor]
@@ -75,40 +69,26 @@ class Sums(Closing):
         Raises OSError where there was no room for one before.
         """
         own = self.names.get(name, name)
-        for one in self._begun[-AHEAD_FILES] if len(self._begun) >= AHEAD_FILES else ():
+        for one in self._begun[-AHEAD_FILES][::-1] if len(self._begun) >= AHEAD_FILES else ():
             one.result()
-        told = self._pool.submit(parts.summed, pieces, self._known, self._given_up)
-        groups = self._placed(own, pieces, tensors)
-        self._begun.append((told, self._writer.submit(self._write, path, pieces, groups)))
+        pouring = Pouring(
+            path, pieces, self._given_up, expected=self._expected, reads_back=self._reads_back
+        )
+        told = self._pool.submit(pouring.summed)
+        self._begun.append((told, self._pool.submit(self._write, pouring, path)))
         self._files[own] = told
+        at = 0
+        for piece in pieces:
+            if piece.label:
+                self._tensors[piece.label] = (tensors[piece.label], own, at, piece.nbytes)
+            at += piece.nbytes
         for label, tensor in tensors.items():
             if label not in self._tensors and not tensor.numel():
                 self.empty(label, tensor)
 
-    def _placed(
-        self, own: str, pieces: Sequence[Piece], tensors: Mapping[str, torch.Tensor]
-    ) -> list[list[tuple[int, Piece]]]:
-        """Notes where tensors lie; what is read back of them, together."""
-        groups = list[list[tuple[int, Piece]]]()
-        at, placed, held = 0, list[tuple[int, Piece]](), 0
-        for piece in pieces:
-            if piece.label:
-                self._tensors[piece.label] = (tensors[piece.label], own, at, piece.nbytes)
-                placed.append((at, piece))
-                held += piece.nbytes
-            at += piece.nbytes
-            if held >= TOGETHER_BYTES:
-                groups.append(placed)
-                placed, held = [], 0
-        return [*groups, placed] if placed else groups
-
-    def _write(
-        self, path: Path, pieces: Sequence[Piece], groups: list[list[tuple[int, Piece]]]
-    ) -> None:
-        parts.write(path, pieces, self._given_up)
-        self._rest.append(self._waiting.submit(sync, path))
-        for placed in groups if self._reads_back else ():
-            self._rest.append(self._pool.submit(parts.differs, path, placed))
+    def _write(self, pouring: Pouring, path: Path) -> None:
+        pouring.write()
+        self._synced.append(self._waiting.submit(sync, path))
 
     def empty(self, label: str, tensor: torch.Tensor) -> None:
         """A tensor without bytes: it lies in no file."""
@@ -120,13 +100,14 @@ class Sums(Closing):
 
     def files(self) -> dict[str, FileSum]:
         """Waits until all files are summed, on disk, and read back. Raises StateError, which names
-        the tensor, where one does not read back as it was written; OSError where there is no
-        room."""
-        for _, written in self._begun:
+        the tensor, where one is not what it is to be or does not read back as it was written;
+        OSError where there is no room."""
+        for summed, written in self._begun:
             written.result()
-        for one in self._rest:
-            if label := one.result():
-                raise StateError(f"{label} does not read back as it was written")
+            summed.result()
+        for one in self._synced:
+            one.result()
+        self._expected.end()
         return {name: found.result()[0] for name, found in self._files.items()}
 
     def tensors(self) -> dict[str, TensorSum]:
@@ -141,4 +122,6 @@ class Sums(Closing):
 
 
 def _of_small(path: Path) -> _Told:
-    return parts.summed([Piece(path.read_bytes())], {})
+    raw, own = path.read_bytes(), Sum()
+    add(own, raw)
+    return FileSum(len(raw), own.hexdigest(), own.hexdigest()), {}

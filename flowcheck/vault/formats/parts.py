@@ -14,7 +14,7 @@ import torch
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint import numbers_of
-from flowcheck.replica.files.sums import Known
+from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.given import Given
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.layout import Layout
@@ -54,8 +54,8 @@ class Parts:
     """The optimizer's number of a parameter to its name."""
     kept: tuple[str, ...] = ()
     """What is not of this step, one phrase each."""
-    known: Known = field(default_factory=dict)
-    """Sums of tensors that were checked already."""
+    expected: Expected = NOTHING
+    """What sums of its tensors are to be."""
     buffers_of: Mapping[str, int] = field(default_factory=dict)
     """Buffers that are of another step, and which."""
 

@@ -12,15 +12,15 @@ import io
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.files.pieces import Piece
+from flowcheck.replica.files.pieces import Crc, Piece
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
 HEADER, HEADER_BYTES = b"PK\x03\x04", 30
@@ -69,44 +69,42 @@ def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> 
 
 
 def put_sums(pieces: list[Piece]) -> bool:
-    """Puts the sums into the archives in `pieces`, large ones later, while they are written; False:
+    """Puts the sums into the archives in `pieces`, as they are made while these are written; False:
     they are none that is known here."""
-    pool = ThreadPoolExecutor(1, "crc")
-    try:
-        entries: list[Future[int]] = []
-        for number, piece in enumerate(pieces):
-            if piece.label:
+    entries: list[Crc] = []
+    for number, piece in enumerate(pieces):
+        if piece.label:
+            continue
+        raw = bytes(piece.raw[:4])
+        if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
+            before = pieces[number - 1]
+            form = DESCRIPTORS[piece.nbytes]
+            _, told, *sizes = struct.unpack(form, piece.raw)
+            if sizes != [before.nbytes, before.nbytes]:
+                return False
+            entries.append(Crc())
+            if told:  # made by torch
+                entries[-1].value = told
                 continue
-            raw = bytes(piece.raw[:4])
-            if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
-                before = pieces[number - 1]
-                own = pool.submit(_crc32, before)
-                form = DESCRIPTORS[piece.nbytes]
-                fields = struct.unpack(form, piece.raw)
-                if fields[2:] != (before.nbytes, before.nbytes):
-                    return False
-                if fields[1] and fields[1] != own.result():
-                    return False
-                entries.append(own)
-                pieces[number] = Piece(piece.raw, late=partial(_descriptor, form, fields[2:], own))
-            elif raw == HEADER and piece.nbytes > HEADER_BYTES:
-                pieces[number] = Piece(_whole(bytes(piece.raw)))
-            elif raw == DIRECTORY:
-                if _filled(piece, [0] * len(entries)) is None:
-                    return False
-                pieces[number] = Piece(piece.raw, late=partial(_directory, piece, entries))
-                entries = []
-        return not entries
-    finally:
-        pool.shutdown(wait=False)
+            pieces[number - 1] = replace(before, crc=entries[-1])
+            put = partial(_descriptor, form, sizes, entries[-1])
+            pieces[number] = Piece(piece.raw, late=put)
+        elif raw == HEADER and piece.nbytes > HEADER_BYTES:
+            pieces[number] = Piece(_whole(bytes(piece.raw)))
+        elif raw == DIRECTORY:
+            if _filled(piece, [0] * len(entries)) is None:
+                return False
+            pieces[number] = Piece(piece.raw, late=partial(_directory, piece, entries))
+            entries = []
+    return not entries
 
 
-def _descriptor(form: str, sizes: tuple[int, ...], own: Future[int]) -> bytes:
-    return struct.pack(form, DESCRIPTOR, own.result(), *sizes)
+def _descriptor(form: str, sizes: list[int], own: Crc) -> bytes:
+    return struct.pack(form, DESCRIPTOR, own.value, *sizes)
 
 
-def _directory(piece: Piece, entries: list[Future[int]]) -> bytes:
-    filled = _filled(piece, [own.result() for own in entries])
+def _directory(piece: Piece, entries: list[Crc]) -> bytes:
+    filled = _filled(piece, [own.value for own in entries])
     assert filled is not None, "it was tried before"
     return filled
 

@@ -87,14 +87,14 @@ def write(
     with (
         naming(path),
         growing_apart(path, leftovers=leftovers, folder=chosen.folder) as place,
-        Sums(parts.known, reads_back=True) as sums,  # nothing is written where place is taken away
+        Sums(parts.expected, reads_back=True) as sums,  # ends before place goes
     ):
         sums.names[place.name] = path.name
         lacks = chosen.write(parts, place, options or Options(), sums)
         manifest = _manifest(parts, form, sums, lacks)
         if chosen.folder:
             write_manifest(place / MANIFEST, manifest)
-            for below in place.rglob("*"):
+            for below in place.rglob("*/"):  # files are on disk already, their names are not
                 sync(below)
         _set_aside(path)
     if not chosen.folder:

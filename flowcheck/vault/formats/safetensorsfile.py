@@ -16,10 +16,11 @@ ALONE = "parameters alone: a trainer goes on with a new optimizer"
 
 
 def write(parts: Parts, path: Path, options: Options, sums: Sums) -> str:
-    """Writes and syncs the file. A tied weight is in it once, under its first name."""
+    """Writes the file; why it is no full resume. A tied weight is in it once, under its first
+    name."""
     told = {**FOR_TORCH, "step": str(parts.given.step)}
     write_tensors(path, parts.own, sums, part="model/", metadata=told)
-    return ALONE
+    return "; ".join((ALONE, *parts.kept))
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.replica.files import check as files
-from flowcheck.replica.files.manifest import MANIFEST, Manifest, decode_manifest, manifest_text
+from flowcheck.replica.files.check import check as faults_in
+from flowcheck.replica.files.manifest import (
+    MANIFEST,
+    Manifest,
+    decode_manifest,
+    inside,
+    manifest_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def check(folder: Path) -> Listing:
     text = manifest_text(folder)
     manifest = decode_manifest(text, f"{folder}/{MANIFEST}")
     found = _listed(manifest, text, str(folder), folder)
-    for fault in files.check(folder, manifest):
+    for fault in faults_in(folder, manifest):
         raise StateError(f"{folder}: {fault}")
     return found
 
@@ -60,7 +66,7 @@ def check(folder: Path) -> Listing:
 def refuse_strange(named: Sequence[File], where: str) -> None:
     """Raises StateError for a name that is no file below the checkpoint's folder."""
     for file in named:
-        if not files.inside(file.name) or file.size_bytes < 0:
+        if not inside(file.name) or file.size_bytes < 0:
             raise StateError(f"{where}: names {file.name!r}, which is no file of a checkpoint")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import ssl
 import threading
 import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from threading import Event
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -23,6 +25,8 @@ from flowcheck.vault.persist.store import sentence
 
 WRITING_S = 600.0
 """A server may write a step out of its memory for so long."""
+WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
+"""Between two looks whether it has."""
 
 
 class Transient(Exception):
@@ -83,11 +87,11 @@ class HttpOrigin:
         while time.monotonic() < until_s:
             status, headers, body = self._get(f"/steps/{step}", {})
             told = self._told(status, body)
-            if status == 202:
-                step = int(told["step"])
-                Event().wait(min(5.0, float(headers.get("Retry-After", "1"))))
-                continue
             try:
+                if status == 202:
+                    step = int(told["step"])
+                    Event().wait(wait_s(headers.get("Retry-After", "1")))
+                    continue
                 files = tuple(
                     File(str(one["name"]), int(one["bytes"]), str(one["sha256"]))
                     for one in told["files"]
@@ -168,6 +172,20 @@ class HttpOrigin:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+
+
+def wait_s(stated: str) -> float:
+    """How long a server asks to be left alone, by a Retry-After: seconds or a date (RFC 9110,
+    10.2.3). At least WAIT_MIN_S, at most WAIT_MAX_S, which is also what nothing known asks for."""
+    try:
+        asked = float(stated)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(stated)
+        except (ValueError, TypeError, OverflowError):
+            return WAIT_MAX_S
+        asked = at.timestamp() - time.time()
+    return max(WAIT_MIN_S, min(WAIT_MAX_S, asked)) if math.isfinite(asked) else WAIT_MAX_S
 
 
 class StoreOrigin:

@@ -1,0 +1,110 @@
+"""Files written and summed side by side: what they hold and are said to, and what ends them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import threading
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.formatted import step_before
+
+from flowcheck.errors import StateError
+from flowcheck.ops.giving import restore_as
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files import poured
+from flowcheck.replica.files.pieces import Crc, Piece
+from flowcheck.replica.files.sums import Sums, bytes_of
+
+LIMIT_S = 30.0
+BUFFER = 1 << 12
+sizes = st.integers(0, 3 * BUFFER) | st.sampled_from([BUFFER - 1, BUFFER, BUFFER + 1])
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(sizes, st.booleans()), max_size=6), st.booleans())
+def test_what_lies_there_is_what_was_given_and_has_the_sums_that_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[tuple[int, bool]], back: bool
+) -> None:
+    monkeypatch.setattr(poured, "BUFFER_BYTES", BUFFER)
+    monkeypatch.setattr(poured, "STEP_BYTES", 1000)
+    raws = [torch.randint(0, 256, (count,), dtype=torch.uint8) for count, _ in given]
+    tensors = {f"t{n}": raw for n, raw in enumerate(raws) if given[n][1] and raw.numel()}
+    pieces, crcs = [], []
+    for n, raw in enumerate(raws):
+        crcs.append(Crc())
+        pieces.append(Piece(bytes_of(raw), f"t{n}" if f"t{n}" in tensors else "", crc=crcs[-1]))
+        pieces.append(Piece(b"....", late=lambda own=crcs[-1]: own.value.to_bytes(4, "little")))
+    with Sums(reads_back=back) as sums:
+        sums.put("own", tmp_path / "own", pieces, tensors)
+        files, told = sums.files(), sums.tensors()
+    parts = [raw.numpy().tobytes() for raw in raws]
+    late = [zlib.crc32(part).to_bytes(4, "little") for part in parts]
+    whole = b"".join(a + b for a, b in zip(parts, late, strict=True))
+    assert (tmp_path / "own").read_bytes() == whole
+    assert files["own"].sha256 == hashlib.sha256(whole).hexdigest()
+    around = (b"" if f"t{n}" in tensors else part for n, part in enumerate(parts))
+    rest = b"".join(a + b for a, b in zip(around, late, strict=True))
+    assert files["own"].around == hashlib.sha256(rest).hexdigest()
+    for label, raw in tensors.items():
+        ((name, first, count),) = told[label].at
+        assert whole[first : first + count] == raw.numpy().tobytes() and name == "own"
+        assert told[label].sha256 == hashlib.sha256(whole[first : first + count]).hexdigest()
+
+
+def _broken() -> bytes:
+    raise MemoryError("none left")
+
+
+@pytest.mark.parametrize(
+    ("name", "late", "wanted"),
+    [
+        ("/dev/full", None, OSError),
+        ("/dev/full", lambda: b"....", OSError),
+        ("none/there", lambda: b"....", FileNotFoundError),
+        ("own", _broken, MemoryError),
+    ],
+    ids=["full", "full with sums that wait", "no folder", "a thread that dies"],
+)
+def test_a_thread_that_fails_ends_the_other_and_says_why(
+    tmp_path: Path, name: str, late: object, wanted: type[Exception]
+) -> None:
+    tensor = torch.ones(1 << 20)
+    pieces = [Piece(bytes_of(tensor), "ones"), Piece(b"....", late=late)]  # type: ignore[arg-type]
+    before = threading.active_count()
+    with pytest.raises(wanted) as caught, Sums() as sums:
+        sums.put("own", tmp_path / name, pieces, {"ones": tensor})
+        sums.files()
+    assert threading.active_count() == before
+    if name == "/dev/full":
+        assert isinstance(caught.value, OSError)
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, name)
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp", "safetensors", "flowcheck"])
+@pytest.mark.parametrize("of", ["model", "optimizer"])
+def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_stays(
+    tmp_path: Path, form: str, of: str
+) -> None:
+    step = step_before()
+    kept = checkpoint.save_given(step.given, tmp_path / "kept", step.layout)
+    file = kept / f"{of}.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-5] ^= 16
+    file.write_bytes(raw)
+    out = tmp_path / "out"
+    out.mkdir()
+    asked = restore_as.Asked(form, out / "own")
+    with (
+        pytest.raises(StateError, match=rf"{of}/.*: is not what was written"),
+        restore_as.step_of(restore_as.Source(kept, kept), None) as found,
+    ):
+        restore_as.restore_from(found, asked)
+    assert list(out.iterdir()) == []
