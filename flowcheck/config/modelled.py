@@ -47,6 +47,8 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     gave, or as stated."""
     keys: tuple[tuple[str, str], ...] = ()
     """Of the module's state_dict, each with its tensor's name in `everything`."""
+    ready: tuple[int, ...] | None = None
+    """Parameters in the order in which the backward of `loss` made their gradients."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()
     """Of the gradients that a trainer without DistributedDataParallel sums, one by one or in flat
     buffers, where sizes leave it open; or all names in that order."""

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flowcheck.cli import app
 from flowcheck.ops.running import leftovers
 from flowcheck.stages.chain.living import identity, run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
@@ -66,6 +68,8 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     assert "3 MiB of shared memory with its replica" in sentence
     assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
+    down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
+    assert down.stdout == f"nothing ran in {tmp_path / 'other'}\n"  # that is for up and status
 
 
 def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:
@@ -109,7 +113,7 @@ def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path)
     (shm / "flowcheck-notes").mkdir()
     (shm / "flowcheck-a-b-c").mkdir()
     assert stale_memory([shm]) == []
-    assert cleared(tmp_path / "other", replicas=True).sentences == []
+    assert cleared(tmp_path / "other", replicas=True) == leftovers.Cleared()
     run.remove()
     assert stale_memory([shm]) == []
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.ops.planning import job as plan_job
-from flowcheck.ops.running import up
+from flowcheck.ops.running import chain, up
+from flowcheck.ops.running.expected import expected_of_each
 
 NET = """
 import torch
@@ -92,3 +93,31 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
         up.up(tmp_path / "job.toml", None, as_json=True)
     assert f"= {told['bytes']:,} bytes, and {told['bytes'] - 1:,} are free" in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+COUNTED = """
+from pathlib import Path
+def make():
+    import torch
+    with Path(__file__).with_suffix(".made").open("a") as file:
+        file.write("m")
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
+def loss(net):
+    import torch
+    return net(torch.ones(2, 8)).sum()
+"""
+
+
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_model_is_made_once_for_all_that_a_start_asks_of_it(tmp_path: Path, loss: bool) -> None:
+    (tmp_path / "net.py").write_text(COUNTED)
+    stated = MODEL + ('loss = "{}/net.py:loss"\n' if loss else "")
+    job = tmp_path / "job.toml"
+    text = JOB.format(tmp_path, 0).replace("[replica]", "[replica]\njoins = true")
+    job.write_text(text + stated.format(tmp_path, tmp_path))
+    config = chain.job_to_run(job)
+    (expected,) = expected_of_each(config)
+    plan_job.check_fits(config)
+    assert (tmp_path / "net.made").read_text() == "m"
+    assert expected is not None and expected.parameters[0].sizes == (8, 8)
+    assert bool(expected.assumed) is not loss  # the order of gradients is known from its backward

@@ -11,11 +11,10 @@ from rich.console import Console
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.planning.memory import Held, Memory, Part, held_by
-from flowcheck.ops.planning.model import load_model
 from flowcheck.ops.planning.report import memory_table
 from flowcheck.ops.running.chain import job_to_run, memory_need, ordinary_bytes_free
 from flowcheck.ops.running.several import own_settings
-from flowcheck.ops.running.stated import KEY
+from flowcheck.ops.running.stated import made_in
 from flowcheck.plane.memory import huge_bytes_free
 from flowcheck.stages.jobs import count, folder_of
 from flowcheck.stages.updating.retaken import logs_bytes
@@ -91,9 +90,7 @@ def _held_of(own: JobConfig) -> Held:
     if model.factory is None or own.optimizer is None:
         right = "is needed to plan: sizes come from the model, which no frame has told yet"
         raise ConfigError("model.factory", model.factory or "none", right)
-    settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
-    made = load_model(model.factory, settings, dtype=None, loss=None, key=KEY)
-    return held_by(made, own.optimizer, own.replica.keep_bytes)
+    return held_by(made_in(model), own.optimizer, own.replica.keep_bytes)
 
 
 def _readers(own: JobConfig, config: JobConfig, held: Held) -> list[Part]:

@@ -57,7 +57,8 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
         check_target(config.persist)
         check_form(config.persist)
     if config.model.factory is not None:
-        config = msgspec.structs.replace(config, model=with_factory(config.model))
+        made = with_factory(config.model, joins=config.joins)
+        config = msgspec.structs.replace(config, model=made)
     check_rules(config)
     return config
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from flowcheck.config import JobConfig
-from flowcheck.ops.planning.model import load_model
 from flowcheck.ops.planning.traffic import REVERSE, Options, traffic_of
 from flowcheck.ops.running.several import own_settings
-from flowcheck.ops.running.stated import KEY
+from flowcheck.ops.running.stated import made_in
 from flowcheck.stages.jobs import count
 from flowcheck.wire import ddp
 from flowcheck.wire.learn.jobs.late.amid import Expected
@@ -30,12 +29,11 @@ def expected_of_each(config: JobConfig) -> list[Expected | None]:
 
 def expected_of(config: JobConfig) -> Expected | None:
     """By DistributedDataParallel's rules; None where no factory is stated, or no job is to be
-    joined. Raises ConfigError for whatever of the user's code does not work out."""
+    joined."""
     model = config.model
     if model.factory is None or not config.joins:
         return None
-    settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
-    made = load_model(model.factory, settings, dtype=None, loss=model.loss, key=KEY)
+    made = made_in(model)
     cap = None if model.bucket_cap_mb is None else int(model.bucket_cap_mb * MIB)
     options = Options(cap_bytes=cap, find_unused_parameters=model.find_unused_parameters)
     traffic = traffic_of(made, options)

@@ -51,14 +51,12 @@ class Cleared:
 
     removed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """Sentences about memory that belongs to a run directory."""
+    """Sentences about memory that belongs to a run directory: `up` and `status` say them."""
 
     @property
     def sentences(self) -> list[str]:
-        return [
-            *(f"removed {path}: its supervisor was killed" for path in self.removed),
-            *self.left,
-        ]
+        """What was removed."""
+        return [f"removed {path}: its supervisor was killed" for path in self.removed]
 
 
 def find() -> list[Leftover]:

@@ -22,7 +22,7 @@ def with_factories(config: JobConfig) -> JobConfig:
     if not config.several:
         return config
     made = tuple(
-        msgspec.structs.replace(own, model=with_factory(own.model))
+        msgspec.structs.replace(own, model=with_factory(own.model, joins=config.joins))
         if own.model is not None and own.model.factory is not None
         else own
         for own in config.job

@@ -8,7 +8,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, ModelConfig
 from flowcheck.errors import ConfigError, LearnError, StateError
-from flowcheck.ops.planning.model import load_model
+from flowcheck.ops.planning.model import Model, load_model
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.parting.parted import Laying
 from flowcheck.replica.parting.units import Wrapped
@@ -21,12 +21,14 @@ from flowcheck.wire.parted import Style
 KEY = "model.factory"
 
 
-def with_factory(model: ModelConfig) -> ModelConfig:
-    """`model` with the names, sizes and types its factory gives. Raises ConfigError where the
-    user's code does not work out, or gives something else than what is stated beside it."""
+def with_factory(model: ModelConfig, *, joins: bool = False) -> ModelConfig:
+    """`model` with the names, sizes and types its factory gives; joins: and the order of gradients,
+    where a loss is stated. Raises ConfigError where the user's code does not work out, or gives
+    something else than what is stated beside it."""
     assert model.factory is not None
     settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
-    made = load_model(model.factory, settings, dtype=None, loss=None, key=KEY)
+    loss = model.loss if joins else None
+    made = load_model(model.factory, settings, dtype=None, loss=loss, key=KEY)
     names = tuple(tensor.name for tensor in made.trained)
     parameters = tuple(tensor.wire for tensor in made.trained)
     if model.names and model.names != names:
@@ -43,6 +45,19 @@ def with_factory(model: ModelConfig) -> ModelConfig:
         parameters=parameters,
         everything=(*made.tensors, *made.buffers),
         keys=made.keys,
+        ready=made.ready,
+    )
+
+
+def made_in(model: ModelConfig) -> Model:
+    """What `with_factory` put there, as its factory gave it: large models take long to make."""
+    of_module = [tensor for tensor in model.everything if not tensor.buffer]
+    return Model(
+        name=model.factory or "",
+        tensors=tuple(of_module),
+        buffers=tuple(tensor for tensor in model.everything if tensor.buffer),
+        keys=model.keys,
+        ready=model.ready,
     )
 
 

@@ -44,7 +44,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             rescued = rescue(RunDir(where))
         if rescued is not None:
             say(f"{rescued}; this one begins anew")
-        for sentence in clear(apart_from=where, replicas=False).sentences:
+        cleared = clear(apart_from=where, replicas=False)
+        for sentence in (*cleared.sentences, *cleared.left):
             say(sentence)
         check_fits(config)
         run, memory = create(config, where, expected)

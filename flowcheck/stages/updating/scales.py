@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -20,6 +20,8 @@ from flowcheck.whole import write_whole
 PARAMETERS = 32
 """The largest ones, of which the first VALUES are looked at."""
 VALUES = 2048
+Span = tuple[int, int, str]
+"""First byte, the one behind the last, dtype."""
 CONTRADICTED = (
     "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
     "that were taken"
@@ -38,6 +40,7 @@ class Scales:
             self._seen = Seen(math.log2(stated.growth_factor), tally_of(run.scale))
         self._before: tuple[float, float] | None = None
         """Scale, and how many steps were skipped, before the step that is being taken."""
+        self._looked: tuple[Layout, list[Span]] | None = None
 
     def before(self, replica: Replica) -> None:
         """A step is about to be taken."""
@@ -52,7 +55,9 @@ class Scales:
         scale, skipped = self._before
         if float(replica.sections()[SCALER][2]) > skipped or scale <= 0:
             return  # what is inf or NaN has no size
-        level_log2 = size_log2(gradient, replica.layout)
+        if self._looked is None or self._looked[0] is not replica.layout:
+            self._looked = replica.layout, looked_at(replica.layout)
+        level_log2 = size_log2(gradient, self._looked[1])
         if level_log2 is None or not self._seen.add(level_log2, math.log2(scale)):
             return
         tally = self._seen.tally
@@ -61,18 +66,23 @@ class Scales:
             self._say(f"{CONTRADICTED}: {tally.told}")
 
 
-def size_log2(gradient: np.ndarray, layout: Layout) -> float | None:
-    """Of gradients as they were reduced: the mean over parameters of log2 of their root mean
-    square, as far as they are looked at; None where all are 0."""
-    raw = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
+def looked_at(layout: Layout) -> list[Span]:
+    """What is looked at of gradients as they are reduced."""
     sizes, at = [], 0
     for parameter in layout.parameters:
         dtype = layout.gradient_dtype or layout.dtype_of(parameter)
         sizes.append((parameter.elements, at, dtype))
         at += parameter.elements * size_of(dtype)
+    largest = sorted(sizes, reverse=True)[:PARAMETERS]
+    return [(at, at + min(count, VALUES) * size_of(dtype), dtype) for count, at, dtype in largest]
+
+
+def size_log2(gradient: np.ndarray, spans: Sequence[Span]) -> float | None:
+    """Of gradients as they were reduced: the mean over parameters of log2 of their root mean
+    square, as far as they are looked at; None where all are 0."""
+    raw = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
     logs = []
-    for elements, start, dtype in sorted(sizes, reverse=True)[:PARAMETERS]:
-        stop = start + min(elements, VALUES) * size_of(dtype)
+    for start, stop, dtype in spans:
         values = numbers(raw[start:stop], dtype).astype(np.float64)
         square = float(np.mean(values * values)) if values.size else 0.0
         if square > 0 and math.isfinite(square):
