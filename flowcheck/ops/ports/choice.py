@@ -95,12 +95,14 @@ def _unseen(
     want: Want, usable: Sequence[Tap], monitors: Monitors, machine: str, redundancy: int
 ) -> int:
     """Bits of a want that fewer monitors of a machine could see than they should."""
-    short = 0
-    for bit in range(len(want.chunks)):
-        shown = [tap for tap in usable if tap.shows.get(want.name, 0) >> bit & 1]
-        spots = {spot.number for tap in shown for spot in _at(tap, monitors, machine)}
-        short |= (len(spots) < redundancy) << bit
-    return short
+    spots: list[set[int]] = [set() for _ in want.chunks]
+    for tap in usable:
+        bits = tap.shows.get(want.name, 0)
+        own = {spot.number for spot in _at(tap, monitors, machine)} if bits else set()
+        for bit, there in enumerate(spots):
+            if own and bits >> bit & 1 and len(there) < redundancy:
+                there.update(own)
+    return sum(1 << bit for bit, there in enumerate(spots) if len(there) < redundancy)
 
 
 def _at(tap: Tap, monitors: Monitors, machine: str) -> list[Spot]:
@@ -151,23 +153,36 @@ def _too_much(
     )
     found = Search(wants, taps, free, homes, redundancy, most_steps).run()
     rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
+    ends = {pair.switch for tap in taps for pair in tap.pairs}
     if found is None:
         why = f"no choice was found in {most_steps:,} steps: state fewer rings or nodes"
         return ConfigError("ring", rings, why)
-    told: list[str] = []
-    for switch in dict.fromkeys(pair.switch for pair, _ in found.placed):
-        there = [pair for pair, _ in found.placed if pair.switch == switch]
-        total = " + ".join(f"{pair.gbps:g}" for pair in there)
-        spots = monitors.on(switch)
-        own = ", ".join(f"{s.monitor.called} {s.monitor.gbps:g}" for s in spots)
-        told.append(
-            f"{switch} would copy {total} = {sum(p.gbps for p in there):g} Gb/s "
-            f"({', '.join(f'{p.port}:{p.direction}' for p in there)}), and its monitors are {own}"
+    switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
+    load = load_of(found.placed)
+    needed = sum(pair.gbps for pair, _ in found.placed)
+    room = sum(s.monitor.gbps / s.growth for s in monitors.spots if s.monitor.switch in ends)
+    refusals = (monitors.refused(switch, load) for switch in switches if needed <= room)
+    total = " + ".join(f"{count} * {gbps:g}" for gbps, count in _by_speed(found.placed))
+    there = [
+        f"{s.name} {s.monitor.gbps:g}"
+        + (
+            f" ({s.monitor.gbps / s.growth:.4g} without the tunnel's headers)"
+            if s.growth > 1
+            else ""
         )
-        load = load_of(
-            tuple((pair, where) for pair, where in found.placed if pair.switch == switch)
-        )
-        if (refusal := monitors.refused(switch, load)) is not None:
-            told.append(refusal)
+        for s in monitors.spots
+        if s.monitor.switch in ends
+    ]
+    told = [
+        f"{len(found.placed)} pairs are needed, {total} = "
+        f"{needed:g} Gb/s; the monitor ports beside them are "
+        f"{', '.join(there)}",
+        *(refusal for refusal in refusals if refusal is not None),
+    ]
     why = f"{'; '.join(told)}: state more or faster monitor ports"
     return ConfigError("monitor", rings, why)
+
+
+def _by_speed(placed: Placed) -> list[tuple[float, int]]:
+    speeds = [pair.gbps for pair, _ in placed]
+    return [(gbps, speeds.count(gbps)) for gbps in sorted(set(speeds))]

@@ -13,6 +13,10 @@ Placed = tuple[tuple[Pair, int], ...]
 """Pairs with the number of the monitor that has their copies."""
 
 
+Seen = tuple[tuple[int, frozenset[int]], ...]
+"""[bit of a want] (on how many monitors it is seen, which)."""
+
+
 class Partial(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the search."""
 
@@ -23,24 +27,30 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
     """[group] the machine that all its copies end at."""
     banned: frozenset[int]
     """Taps whose every choice was tried under another branch."""
+    seen: dict[str, Seen]
+    """[want]"""
 
 
-def seen_on(
-    want: Want, at: Partial, taps: Sequence[Tap], monitors: Monitors
-) -> list[tuple[int, frozenset[int]]]:
-    """[bit of the want] (how many monitors of the group's machine see it, which). Of taps of
-    several pairs those count that share no monitor."""
+def seen_on(want: Want, at: Partial, taps: Sequence[Tap], monitors: Monitors) -> Seen:
+    """By the monitors of its group's machine. Of taps of several pairs those count that share no
+    monitor."""
     machine = at.home.get(want.group)
-    seen: list[tuple[int, frozenset[int]]] = [(0, frozenset())] * len(want.chunks)
+    seen: Seen = ((0, frozenset()),) * len(want.chunks)
     for number, where in at.chosen:
-        bits = taps[number].shows.get(want.name, 0)
         ends = {monitors.spots[spot].monitor.machine for spot in where}
-        if not bits or (machine is not None and ends != {machine}):
-            continue
-        for bit, (count, there) in enumerate(seen):
-            if bits >> bit & 1 and not there & where:
-                seen[bit] = (count + 1, there | where)
+        if machine is None or ends == {machine}:
+            seen = shown_more(seen, taps[number].shows.get(want.name, 0), where)
     return seen
+
+
+def shown_more(seen: Seen, bits: int, where: frozenset[int]) -> Seen:
+    """With a tap more, that shows these bits on these monitors."""
+    if not bits:
+        return seen
+    return tuple(
+        (count + 1, there | where) if bits >> bit & 1 and not there & where else (count, there)
+        for bit, (count, there) in enumerate(seen)
+    )
 
 
 def load_of(placed: Placed) -> dict[int, tuple[Pair, ...]]:

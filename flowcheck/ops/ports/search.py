@@ -6,16 +6,16 @@ yet, so that whatever remains is found under another branch: what ends by itself
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from flowcheck.ops.ports.bound import Bound
 from flowcheck.ops.ports.monitors import Monitors, Spot
-from flowcheck.ops.ports.partial import Partial, Placed, load_of, seen_on
+from flowcheck.ops.ports.partial import Partial, Placed, Seen, load_of, seen_on, shown_more
 from flowcheck.ops.ports.taps import Pair, Tap, Want
 
-MOST_STEPS = 20_000
+MOST_STEPS = 5_000
 """Of a search; beyond, the best that was found stands, with how much less there might be."""
 
 
@@ -61,12 +61,19 @@ class Search:
         self.showing = {
             name: [n for n, tap in enumerate(taps) if name in tap.shows] for name in self.wants
         }
-        self.price = {name: self._price(name) for name in self.wants}
+        self.bound = Bound(wants, taps)
+        pairs = [pair for tap in taps for pair in tap.pairs]
+        self.slowest = min((pair.gbps for pair in pairs), default=1.0)
+        switches = {pair.switch for pair in pairs}
+        self.spots = [s for s in monitors.spots if s.monitor.switch in switches]
         self.fits: dict[tuple[str, frozenset[tuple[Pair, int]]], bool] = {}
 
     def run(self) -> Result | None:
-        root = Partial(chosen=(), placed=(), home={}, banned=frozenset())
-        least = self._bound(self._short(root))
+        nothing: dict[str, Seen] = {
+            name: ((0, frozenset()),) * len(want.chunks) for name, want in self.wants.items()
+        }
+        root = Partial(chosen=(), placed=(), home={}, banned=frozenset(), seen=nothing)
+        least = self.bound.pairs(self._short(root))
         exhausted = True
         try:
             self._extend(root, least)
@@ -93,60 +100,71 @@ class Search:
             if len(at.placed) == least:
                 raise Enough
             return
-        if self.best is not None and len(at.placed) + self._bound(short) >= len(self.best):
+        needed = self.bound.pairs(short)
+        if self.best is not None and len(at.placed) + needed >= len(self.best):
+            return
+        if needed > self._room(at):
             return
         name = min(short, key=lambda one: (self._homeless(at, one), len(self.showing[one])))
         group = self.wants[name].group
         if group not in at.home:
             for machine in self.homes[group]:
-                home = {**at.home, group: machine}
-                self._extend(msgspec.structs.replace(at, home=home), least)
+                self._extend(self._at_home(at, group, machine), least)
             return
         bit = max(range(len(short[name])), key=lambda n: short[name][n])
         banned = set(at.banned)
         for number in self._order(at, name, bit, short, banned):
             for placed in self._places(at, number, name, bit):
-                further = Partial(
-                    chosen=(*at.chosen, (number, frozenset(where for _, where in placed))),
-                    placed=(*at.placed, *placed),
-                    home=at.home,
-                    banned=frozenset(banned | {number}),
-                )
+                further = self._with(at, number, placed, frozenset(banned | {number}))
                 self._extend(further, least)
             banned.add(number)
 
     def _homeless(self, at: Partial, name: str) -> bool:
         return self.wants[name].group not in at.home
 
+    def _at_home(self, at: Partial, group: str, machine: str) -> Partial:
+        """Its group's copies end there: what ends elsewhere is not seen."""
+        moved = msgspec.structs.replace(at, home={**at.home, group: machine})
+        own = {
+            name: seen_on(want, moved, self.taps, self.monitors)
+            for name, want in self.wants.items()
+            if want.group == group
+        }
+        return msgspec.structs.replace(moved, seen={**at.seen, **own})
+
+    def _with(self, at: Partial, number: int, placed: Placed, banned: frozenset[int]) -> Partial:
+        """A tap more."""
+        where = frozenset(spot for _, spot in placed)
+        (machine,) = {self.monitors.spots[spot].monitor.machine for spot in where}
+        more = {
+            name: shown_more(at.seen[name], bits, where)
+            for name, bits in self.taps[number].shows.items()
+            if at.home.get(self.wants[name].group, machine) == machine
+        }
+        return Partial(
+            chosen=(*at.chosen, (number, where)),
+            placed=(*at.placed, *placed),
+            home=at.home,
+            banned=banned,
+            seen={**at.seen, **more},
+        )
+
     def _short(self, at: Partial) -> dict[str, list[int]]:
         """[want][bit] how many monitors more have to see it; those that lack nothing left out."""
         found: dict[str, list[int]] = {}
-        for name in self.wants:
-            used = self._used(at, name)
-            counts = [max(0, self.redundancy - count) for count, _ in used]
-            if any(counts):
-                found[name] = counts
+        for name, seen in at.seen.items():
+            if min(count for count, _ in seen) < self.redundancy:
+                found[name] = [max(0, self.redundancy - count) for count, _ in seen]
         return found
 
-    def _used(self, at: Partial, name: str) -> list[tuple[int, frozenset[int]]]:
-        return seen_on(self.wants[name], at, self.taps, self.monitors)
-
-    def _price(self, name: str) -> float:
-        """Of a tap more for this want, where all that a tap costs is shared by what it shows."""
-        taps = (self.taps[number] for number in self.showing[name])
-        return min((len(tap.pairs) / len(tap.shows) for tap in taps), default=0.0)
-
-    def _bound(self, short: Mapping[str, list[int]]) -> int:
-        """Pairs that are missing at least: each want by its chunks, shared out over taps (a
-        solution of the dual program, so no choice has fewer)."""
-        total = 0.0
-        for name, counts in short.items():
-            lacks = sum(1 << bit for bit, count in enumerate(counts) if count)
-            shown = (self.taps[n].shows[name] & lacks for n in self.showing[name])
-            widest = max((bits.bit_count() for bits in shown), default=0)
-            needed = max(*counts, -(-sum(counts) // max(widest, 1)))
-            total += needed * self.price[name]
-        return math.ceil(total - 1e-9)
+    def _room(self, at: Partial) -> int:
+        """How many of the slowest pairs the monitors could still take."""
+        load = load_of(at.placed)
+        left = (
+            (s.monitor.gbps * (1 + 1e-9) - self.monitors.gbps(s, load.get(s.number, ()))) / s.growth
+            for s in self.spots
+        )
+        return sum(int(min(one / self.slowest, len(self.taps) * 8)) for one in left)
 
     def _order(
         self,
@@ -174,16 +192,25 @@ class Search:
 
     def _places(self, at: Partial, number: int, name: str, bit: int) -> Iterator[Placed]:
         """Ways to give a tap's pairs to monitors on which that chunk is not seen yet."""
-        taken = self._used(at, name)[bit][1]
+        seen = at.seen[name]
+        shows = self.taps[number].shows[name]
         machine = at.home[self.wants[name].group]
+
+        gains = {
+            s.number: sum(
+                shows >> n & 1 and count < self.redundancy and s.number not in there
+                for n, (count, there) in enumerate(seen)
+            )
+            for s in self.spots
+        }
 
         def place(pairs: Sequence[Pair], done: Placed) -> Iterator[Placed]:
             if not pairs:
                 yield done
                 return
             pair, alike = pairs[0], set()
-            for spot in self._spots(pair, machine, (*at.placed, *done)):
-                if spot.number in taken:
+            for spot in self._spots(pair, machine, (*at.placed, *done), gains):
+                if spot.number in seen[bit][1]:
                     continue
                 load = load_of((*at.placed, *done, (pair, spot.number)))
                 if len(load[spot.number]) == 1:
@@ -195,11 +222,15 @@ class Search:
 
         yield from place(self.taps[number].pairs, ())
 
-    def _spots(self, pair: Pair, machine: str, placed: Placed) -> list[Spot]:
-        """Monitors beside the port, those in use first."""
+    def _spots(
+        self, pair: Pair, machine: str, placed: Placed, gains: Mapping[int, int]
+    ) -> list[Spot]:
+        """Monitors beside the port, those on which most is new first, then those in use."""
         used = {where for _, where in placed}
         spots = [s for s in self.monitors.on(pair.switch) if s.monitor.machine == machine]
-        return sorted(spots, key=lambda s: (s.number not in used, s.monitor.gbps, s.number))
+        return sorted(
+            spots, key=lambda s: (-gains[s.number], s.number not in used, s.monitor.gbps, s.number)
+        )
 
     def _fits(self, switch: str, placed: Placed) -> bool:
         own = frozenset((pair, where) for pair, where in placed if pair.switch == switch)
