@@ -1,0 +1,105 @@
+"""A whole chain that is watched by a real Prometheus while frames are left out on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.chain import Command, signal_stage, wait_until
+from support.watched import MONITORING, expressions, free_port, paced, prometheus
+
+from flowcheck.stages.rundir import RunDir
+
+LOST_STEP = 10
+
+
+def asked(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+    except OSError:
+        return 0, None
+
+
+@pytest.mark.slow
+def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    """A scrape a second: of each, what was captured and what was missing are one reading. So a
+    scrape that has captured what lies behind the frames left out shows the loss, and the next one
+    does that comes."""
+    port, run = free_port(), RunDir(tmp_path / "run")
+    reveals = paced(tmp_path / "c.pcap", from_step=7, lost_step=LOST_STEP, frame_every_s=0.01)
+    (tmp_path / "job.toml").write_text(
+        f'run = "{run.root}"\n[[source]]\nfile = "{tmp_path}/c.pcap"\nspeed = 1.0\n'
+        f"[ring]\nslots = 4096\n[staging]\nsize_bytes = 16_777_216\n"
+        f'[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n[watch]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    base = f"http://127.0.0.1:{port}"
+    with (
+        prometheus(tmp_path, f"127.0.0.1:{port}") as watching,
+        Command("up", tmp_path / "job.toml", "--json") as up,
+    ):
+        wait_until(lambda: asked(f"{base}/healthz")[0] != 0, 60, "the watcher")
+        assert signal_stage(run, "watch") is not None  # it may be killed: nothing waits for it
+        stale = f"{base}/healthz"
+        wait_until(lambda: asked(stale)[1] and "lost" in asked(stale)[1]["reason"], 90, "a loss")
+        assert asked(stale)[0] == 503
+        wait_until(lambda: 1 in watching.samples("flowcheck_lost_steps_total").values(), 20, "it")
+        parsed = watching.samples("flowcheck_parsed_frames_total")
+        missing = watching.samples("flowcheck_missing_packets")
+        behind = [at for at, frames in parsed.items() if frames > reveals + 100]
+        before = [at for at, frames in parsed.items() if frames <= reveals]
+        assert behind and all(missing[at] > 0 for at in behind)
+        assert not any(missing[at] for at in before)
+        for expr in expressions(json.loads((MONITORING / "dashboard.json").read_text())):
+            watching.get("query", query=expr)
+        rules = watching.get("rules")["groups"][0]["rules"]
+        wait_until(lambda: all(r["health"] != "err" for r in rules), 1, "rules that can be told")
+        state = asked(f"{base}/state.json")[1]
+        marks = {one["step"]: one for one in state["jobs"][0]["timeline"]}
+        assert marks[LOST_STEP]["lost"] and marks[LOST_STEP - 1]["applied_ns"]
+        up.process.send_signal(signal.SIGTERM)
+        code, out, _ = up.result()
+        assert code == 1 and json.loads(out)["steps"] == LOST_STEP - 1
+    kinds = [json.loads(line)["kind"] for line in run.events.read_text().splitlines()]
+    assert kinds[0] == "start" and kinds[-1] == "stop"
+    assert {"up", "learned", "arrived", "applied", "loss", "restart", "note"} <= set(kinds)
+
+
+@pytest.mark.nightly
+def test_a_watcher_that_outlives_its_chain_says_so(tmp_path: Path) -> None:
+    """One of its own; the supervisor is stopped, then killed."""
+    port, run = free_port(), RunDir(tmp_path / "run")
+    paced(tmp_path / "c.pcap", from_step=7, lost_step=LOST_STEP, frame_every_s=0.05)
+    (tmp_path / "job.toml").write_text(
+        f'run = "{run.root}"\n[[source]]\nfile = "{tmp_path}/c.pcap"\nspeed = 1.0\n'
+        '[ring]\nslots = 4096\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+    )
+    address = f"127.0.0.1:{port}"
+    health = f"http://{address}/healthz"
+    with Command("watch", "--run", run.root, "--listen", address):
+        wait_until(lambda: asked(health)[0] == 503, 60, "a watcher without a chain")
+        assert "no chain was started" in asked(health)[1]["reason"]
+        with Command("up", tmp_path / "job.toml") as up:
+            wait_until(lambda: asked(health)[1]["word"] == "exact", 90, "a chain that is well")
+            os.kill(up.process.pid, signal.SIGSTOP)
+            wait_until(lambda: "stands still" in asked(health)[1]["reason"], 30, "no heart beat")
+            os.kill(up.process.pid, signal.SIGCONT)
+            wait_until(lambda: asked(health)[0] == 200, 30, "its return")
+            os.kill(up.process.pid, signal.SIGKILL)
+            wait_until(lambda: "supervisor is gone" in asked(health)[1]["reason"], 30, "its end")
+            assert asked(health)[0] == 503
+        with Command("down", "--run", run.root) as down:
+            assert down.result()[0] == 0
+        wait_until(lambda: "no chain" in asked(health)[1]["reason"], 30, "that it is no more")
+        assert time.time_ns() > asked(f"http://{address}/state.json")[1]["time_ns"]

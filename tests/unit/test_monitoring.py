@@ -1,0 +1,84 @@
+"""The dashboard and the alerts, judged by Prometheus' own tool; what they name, we tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.watched import MONITORING, REPOSITORY, expressions
+
+from flowcheck.ops.watch.metrics import METRICS
+from flowcheck.ops.watch.state import Word
+from flowcheck.stages.chain.events import Kind
+
+NAME = re.compile(r"\bflowcheck_\w+")
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+ALERTS = (MONITORING / "alerts.yml").read_text()
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    return found
+
+
+def checked(*words: str | Path) -> None:
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_and_configuration_are_taken_and_alert_when_they_should(promtool: str) -> None:
+    checked(promtool, "check", "config", MONITORING / "prometheus.yml")
+    checked(promtool, "check", "rules", MONITORING / "alerts.yml")
+    checked(promtool, "test", "rules", REPOSITORY / "tests/data/watch/alerts-test.yml")
+
+
+@pytest.mark.nightly
+def test_a_rule_that_is_changed_fails_its_test(promtool: str, tmp_path: Path) -> None:
+    """The judge itself is judged: every alert's condition is held by some case."""
+    case = (REPOSITORY / "tests/data/watch/alerts-test.yml").read_text()
+    (tmp_path / "case.yml").write_text(
+        re.sub(r"\S+/alerts\.yml", str(tmp_path / "alerts.yml"), case)
+    )
+    alerts = re.findall(r"- alert: (\w+)\n\s+expr: (.+)", ALERTS)
+    assert len(alerts) == ALERTS.count("- alert:")
+    for _, expr in alerts:
+        (tmp_path / "alerts.yml").write_text(
+            ALERTS.replace(f"expr: {expr}\n", "expr: vector(0) > 1\n")
+        )
+        done = subprocess.run(
+            [promtool, "test", "rules", tmp_path / "case.yml"], capture_output=True, check=False
+        )
+        assert done.returncode != 0, expr
+
+
+def test_every_expression_of_the_dashboard_is_one(promtool: str, tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{n}", "expr": one} for n, one in enumerate(expressions(DASHBOARD))]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
+    checked(promtool, "check", "rules", tmp_path / "rules.yml")
+
+
+def test_dashboard_and_alerts_name_metrics_and_words_that_are_told() -> None:
+    told = set(METRICS)
+    for expr in expressions(DASHBOARD):
+        assert set(NAME.findall(expr)) <= told, expr
+    exprs = re.findall(r"expr: (.+)", ALERTS)
+    assert all(set(NAME.findall(expr)) <= told for expr in exprs)
+    text = ALERTS + json.dumps(DASHBOARD).replace('\\"', '"')
+    words = set(re.findall(r'\bword="(\w+)"', text))
+    assert words and words <= set(Word)
+    kinds = {
+        kind for some in re.findall(r'kind!?[=~]+"([\w|]+)"', text) for kind in some.split("|")
+    }
+    assert kinds <= set(Kind)
+    legends = {t["legendFormat"] for panel in DASHBOARD["panels"] for t in panel["targets"]}
+    labels = {one for legend in legends for one in re.findall(r"{{(\w+)}}", legend)}
+    assert labels <= {label for metric in METRICS.values() for label in metric.labels}
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
