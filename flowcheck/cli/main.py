@@ -200,6 +200,7 @@ app.command()(cli_plan.plan)
 app.command()(cli_ports.ports)
 app.command()(cli_serve.serve)
 app.command()(cli_watch.watch)
+app.command()(cli_watch.top)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
 app.command()(cli_machine.stage)

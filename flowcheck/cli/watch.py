@@ -35,3 +35,13 @@ def watch(
 
     token = str(token_file) if token_file is not None else None
     raise typer.Exit(serving.run(run, listen, token, parent, as_json=as_json))
+
+
+def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
+    """Show a chain in the terminal until Ctrl-C: rates, lag, ring fill, loss, the last steps.
+
+    Where stdout is no terminal, one frame. The chain may begin later, and end meanwhile.
+    """
+    from flowcheck.ops.watch import top as verb
+
+    raise typer.Exit(verb.run(run, as_json=as_json))

@@ -21,8 +21,8 @@ class History:
     def __init__(self, events: Path) -> None:
         self._tail = Tail(events)
         self._steps: dict[int, Step] = {}
-        self._newest = 0
-        """Step that arrived or was taken last."""
+        self._taken = 0
+        """Step that was taken last."""
         self.recent: deque[Event] = deque(maxlen=EVENTS)
         self.lost: Event | None = None
         """The loss of a step that the replica waits before."""
@@ -36,12 +36,12 @@ class History:
 
     @property
     def timeline(self) -> tuple[Step, ...]:
-        return tuple(self._steps.values())
+        return tuple(self._steps[step] for step in sorted(self._steps))
 
     @property
     def step_rate(self) -> float | None:
         """Steps a second of the last RATE_STEPS."""
-        times = [one.applied_ns for one in self._steps.values() if one.applied_ns][-RATE_STEPS:]
+        times = [one.applied_ns for one in self.timeline if one.applied_ns][-RATE_STEPS:]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
         return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
@@ -58,13 +58,14 @@ class History:
             self.recent.append(event)
         if event.kind is Kind.HANDOVER:
             self.lost = self.arrived = None
+            self._forget_behind(event.step or 0)
         step = event.step
         match event.kind:
             case Kind.ARRIVED if step is not None:
                 self._arrived(step, event.time_ns)
             case Kind.APPLIED if step is not None:
                 self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
-                self._newest = step
+                self._taken = step
                 if self.lost is not None and step >= (self.lost.step or 0):
                     self.lost = None
             case Kind.LOSS if event.what == STEP and step is not None:
@@ -82,9 +83,9 @@ class History:
     def _arrived(self, step: int, time_ns: int) -> None:
         known = self._steps.get(step)
         if known is not None and known.applied_ns is not None:
-            del self._steps[step]  # of an earlier life of the job: this is another step
+            self._forget_behind(step - 1)  # of an earlier life of the job: this is another step
         self._change(step, arrived_ns=time_ns)
-        self.arrived = self._newest = step
+        self.arrived = step
 
     def _count(self, event: Event) -> None:
         """Frames and packets are of the step that was under way."""
@@ -100,22 +101,31 @@ class History:
             self._change(step, missing=have.missing + event.count)
             return
         left = event.count
-        for one in reversed(list(self._steps.values())):
+        for one in reversed(self.timeline):
             came = min(left, one.missing - one.healed)
             if came > 0:
                 self._change(one.step, healed=one.healed + came)
                 left -= came
 
     def _under_way(self) -> int | None:
-        return self._newest + 1 if self._steps else None
+        """The first step behind the one taken last that is not whole."""
+        if not self._steps:
+            return None
+        step = self._taken + 1
+        while step in self._steps and self._steps[step].arrived_ns is not None:
+            step += 1
+        return step
+
+    def _forget_behind(self, step: int) -> None:
+        self._steps = {known: marks for known, marks in self._steps.items() if known <= step}
+        self._taken = min(self._taken, step)
 
     def _change(self, step: int, **marks: object) -> None:
         have = self._steps.get(step, Step(step=step))
         self._steps[step] = msgspec.structs.replace(have, **marks)
         while len(self._steps) > TIMELINE_STEPS:
-            del self._steps[next(iter(self._steps))]
+            del self._steps[min(self._steps)]
 
     def _forget(self) -> None:
-        self._steps.clear()
-        self._newest = 0
+        self._forget_behind(0)
         self.lost = self.arrived = None

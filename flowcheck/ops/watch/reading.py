@@ -56,6 +56,8 @@ class Reader:
     def _read(self) -> State:
         self._problems = []
         run = self._run
+        if not run.config.exists():
+            return self._absent(None, "no chain was started there: flowcheck up JOB.toml")
         config = self._try("settings", run.settings)
         beat = read_beat(run.beat)
         if config is None:

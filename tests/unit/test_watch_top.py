@@ -1,0 +1,112 @@
+"""The terminal view: what it says, to whom, and what it does not let through."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from test_watch_reading import CONFIG, beat
+from test_watch_server import recorded
+
+from flowcheck.ops.running.chain import create
+from flowcheck.ops.watch.state import State
+from flowcheck.ops.watch.top import frame
+from flowcheck.stages.chain.beat import write_beat
+
+
+def shown(state: State, width: int = 140) -> str:
+    out = StringIO()
+    Console(file=out, width=width, highlight=False).print(frame(state))
+    return out.getvalue()
+
+
+def test_a_frame_says_in_words_what_the_state_says() -> None:
+    state = recorded("state-lost.json")
+    job = state.jobs[0]
+    text = shown(state)
+    assert text.index("STALE") < 20 and f"step {job.lost_step} was lost" in text
+    assert (
+        f"waits at {job.lost_step}" in text and f"step {job.durable and job.durable.step}" in text
+    )
+    assert "34 packets" in text and "LOST: every flow went on without it" in text
+    for stage in state.stages:
+        assert stage.name in text and str(stage.pid) in text
+    assert "EXACT" in shown(recorded()) and "came after all" not in shown(recorded())
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(map(len, shown(recorded("state-lost.json"), width).splitlines())) <= width
+
+
+def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:
+    state = recorded("state-lost.json")
+    bad = "\x1b]0;title\x07\x1b[2J[red]x[/]"
+    job = msgspec.structs.replace(
+        state.jobs[0], name=bad, why_not=(bad,), tainted=(bad,), lost_why=bad
+    )
+    rings = (msgspec.structs.replace(state.rings[0], source=bad),)
+    events = (msgspec.structs.replace(state.events[-1], why=bad, stage=bad),)
+    health = msgspec.structs.replace(state.health, reason=bad)
+    text = shown(
+        msgspec.structs.replace(
+            state, run=bad, jobs=(job,), rings=rings, events=events, health=health, problems=(bad,)
+        ),
+        400,
+    )
+    assert not any(one < " " and one != "\n" for one in text)
+    assert text.count("[red]x[/]") >= 8
+
+
+def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
+
+
+def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_it_was(
+    tmp_path: Path,
+) -> None:
+    parent, child = pty.openpty()
+    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        words, stdin=child, stdout=child, stderr=child, env=os.environ | {"TERM": "xterm"}
+    )
+    os.close(child)
+    seen = bytearray()
+
+    def until(words: bytes) -> None:
+        until_s = time.monotonic() + 60
+        while words not in seen and time.monotonic() < until_s:
+            if select.select([parent], [], [], 1.0)[0]:
+                try:
+                    seen.extend(os.read(parent, 65536))
+                except OSError:  # it has left
+                    break
+        assert words in seen, bytes(seen[-2000:])
+
+    try:
+        until(b"no chain was")
+        run, _ = create(CONFIG, tmp_path / "run")
+        write_beat(run.beat, beat())
+        until(b"BEHIND")
+        run.remove()
+        seen.clear()
+        until(b"STALE")
+        process.send_signal(signal.SIGINT)
+        until(b"\x1b[?1049l")
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)
