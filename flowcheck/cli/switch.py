@@ -9,7 +9,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from flowcheck.cli import switch_apply
 from flowcheck.cli.options import Json
+from flowcheck.cli.switch_options import Bridge, Erspan, Monitor, Os, SessionId, Sources
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,33 +26,13 @@ sends. Mirror `rx` of two neighbours of the ring.
 * `flowcheck switch render --os eos --source Ethernet1/1 --monitor Ethernet32/1` - what to paste
 * `flowcheck switch check --os eos --source Ethernet1/1 --monitor Ethernet32/1 --source-gbps 100
   --monitor-gbps 100` - whether its copies fit
+
+* `flowcheck switch apply --os tc --source eth1 --monitor eth9` - done, not printed: Open vSwitch
+  and Linux tc; `flowcheck switch remove --os tc` undoes it
 """,
 )
-
-Os = Annotated[str, typer.Option("--os", help="The switch's system: a name of `switch list`.")]
-Sources = Annotated[
-    list[str],
-    typer.Option(
-        "--source",
-        metavar="PORT[:rx|tx|both]",
-        help="A watched port, rx unless said; repeatable.",
-    ),
-]
-Monitor = Annotated[
-    str | None, typer.Option(metavar="PORT", help="The port copies leave by, to the capture card.")
-]
-Erspan = Annotated[
-    str | None,
-    typer.Option(
-        metavar="src=A,dst=B[,id=N]",
-        help="Instead: through a tunnel, from the switch's address to the capture node's.",
-    ),
-]
-SessionId = Annotated[
-    str | None,
-    typer.Option("--session", metavar="N|NAME", help="A free number; or a name [flowcheck]."),
-]
-Bridge = Annotated[str | None, typer.Option(help="Of Open vSwitch, where the ports are.")]
+app.command()(switch_apply.apply)
+app.command()(switch_apply.remove)
 
 
 @app.command("list")

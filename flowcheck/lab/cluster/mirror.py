@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from socket import htons
+
 from pyroute2 import IPRoute, NetlinkError
-from pyroute2.netlink.rtnl import TC_H_CLSACT
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
+from pyroute2.netlink.rtnl import RTM_NEWTFILTER, TC_H_CLSACT
+from pyroute2.netlink.rtnl.tcmsg import cls_u32, tcmsg
+from pyroute2.netlink.rtnl.tcmsg.common import tc_actions
 
 from flowcheck.lab.cluster.links import index_of
 from flowcheck.lab.cluster.namespaces import needs, netlink
 from flowcheck.lab.cluster.spec import Cluster, Direction, port_name
 
 ETH_P_ALL = 3
+PREF = 1
 # linux/pkt_sched.h TC_H_MIN_INGRESS, TC_H_MIN_EGRESS; what the port sends is what leaves it.
 PARENTS: dict[Direction, int] = {"rx": 0xFFFFFFF2, "tx": 0xFFFFFFF3}
 
@@ -19,19 +25,30 @@ def copy_to(route: IPRoute, port: int, direction: Direction, monitor: int) -> No
     if not any(q["handle"] == TC_H_CLSACT & 0xFFFF0000 for q in route.get_qdiscs(index=port)):
         with needs("tc's hook at a port (clsact)", "CONFIG_NET_SCH_INGRESS"):
             route.tc("add", "clsact", port)
-    action = {"kind": "mirred", "direction": "egress", "action": "mirror", "ifindex": monitor}
     with needs("a mirror (u32, mirred)", "CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"):
-        route.tc(
-            "add-filter",
-            "u32",
-            port,
-            parent=PARENTS[direction],
-            prio=1,
-            protocol=ETH_P_ALL,
-            target=0,
-            keys=["0x0/0x0+0"],
-            action=action,
-        )
+        route.nlm_request_batch([_filter(port, direction, monitor)])
+
+
+def _filter(port: int, direction: Direction, monitor: int) -> tcmsg:
+    """Every frame of one direction of a port to the monitor, and on to the filters behind.
+
+    By hand, because pyroute2's own mirror ends the frame's classification: the filters behind it
+    would see none (its act_mirred.get_parameters: `pipe`).
+    """
+    action = {"kind": "mirred", "direction": "egress", "action": "mirror", "ifindex": monitor}
+    words = {"target": 0, "keys": ["0x0/0x0+0"], "action": action}
+    options = cls_u32.get_parameters(words)
+    (_, actions), *_ = options["attrs"]
+    (_, first), *_ = actions["attrs"]
+    (_, mirred) = first["attrs"][1]
+    mirred["attrs"][0][1]["action"] = tc_actions["unspec"]
+    message = tcmsg()
+    message["header"]["type"] = RTM_NEWTFILTER
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+    message["index"], message["parent"] = port, PARENTS[direction]
+    message["info"] = htons(ETH_P_ALL) | PREF << 16
+    message["attrs"] = [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)]
+    return message
 
 
 def stop_copies(cluster: Cluster) -> None:

@@ -1,0 +1,117 @@
+"""The verbs that change a switch, where it can be read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flowcheck.cli.options import Json
+from flowcheck.cli.switch_options import Bridge, Erspan, Monitor, Os, SessionId, Sources
+
+if TYPE_CHECKING:
+    from flowcheck.ops.switch.apply.bring import Result, Step
+
+Database = Annotated[
+    str | None,
+    typer.Option("--db", metavar="unix:FILE|tcp:HOST:PORT", help="Of Open vSwitch, if not here."),
+]
+JournalFolder = Annotated[
+    Path | None,
+    typer.Option("--journal", help="Where is noted what can carry no mark of ours."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell the difference, do nothing.")]
+
+
+def apply(
+    os: Os,
+    source: Sources,
+    monitor: Monitor = None,
+    erspan: Erspan = None,
+    session: SessionId = None,
+    bridge: Bridge = None,
+    database: Database = None,
+    form: Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")] = None,
+    journal: JournalFolder = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make a mirror session: look, tell the difference, act, look again.
+
+    Twice is once. What it did is undone where it fails in the middle; mirrors and filters of
+    others are never touched. Exit code 0: it is as asked; 1: it failed, and all was undone; 2: it
+    was refused and nothing touched, or something is left, with the commands that mend it.
+
+    Example: `flowcheck switch apply --os openvswitch --bridge br0 --source eth1 --monitor eth9`
+    """
+    from flowcheck.ops.switch import asked
+    from flowcheck.ops.switch.apply import target
+
+    where = target.Where(database=database, form=form, journal=journal)
+    platform = target.told(os, where)
+    request = asked.asked(
+        platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
+    )
+    said = _Said(as_json=as_json)
+    result = target.apply(os, request, where, dry_run=dry_run, warn=said.warn, tell=said.difference)
+    said.end(result)
+
+
+def remove(
+    os: Os,
+    session: Annotated[
+        str, typer.Option("--session", metavar="NAME", help="What the session is called.")
+    ] = "flowcheck",
+    database: Database = None,
+    keep_hook: Annotated[
+        bool,
+        typer.Option("--keep-hook", help="Of tc: leave the empty qdisc clsact where it is."),
+    ] = False,
+    journal: JournalFolder = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Take away the session that apply made under this name, and nothing of anybody else.
+
+    Ports are not named: what is ours is found by its mark. Exit codes as for apply. Linux drops
+    what a port sends for some milliseconds when tc's hook goes: --keep-hook leaves it.
+
+    Example: `flowcheck switch remove --os openvswitch`
+    """
+    from flowcheck.ops.switch.apply import target
+
+    where = target.Where(database=database, keep_hooks=keep_hook, journal=journal)
+    said = _Said(as_json=as_json)
+    said.end(target.remove(os, session, where, dry_run=dry_run, tell=said.difference))
+
+
+class _Said:
+    """For a person as it happens, for a program at the end."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._notes: list[str] = []
+
+    def warn(self, sentence: str) -> None:
+        from flowcheck.ops.switch.apply import told
+
+        self._notes.append(sentence)
+        if not self._as_json:
+            told.warned(sentence)
+
+    def difference(self, steps: list[Step]) -> None:
+        from flowcheck.ops.switch.apply import told
+
+        if not self._as_json:
+            told.difference(steps)
+
+    def end(self, result: Result) -> None:
+        from flowcheck.ops.switch.apply import bring, told
+
+        if self._as_json:
+            print(json.dumps(told.as_json(result, self._notes), indent=2))
+        else:
+            told.ended(result)
+        raise typer.Exit(bring.EXIT_CODES.get(result.outcome, 0))

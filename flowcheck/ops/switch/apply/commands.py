@@ -1,0 +1,71 @@
+"""Programs of the system, run with a limit on their time and on what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from threading import Timer
+from typing import Any
+
+from flowcheck.errors import StateError
+
+LIMIT_S = 30
+MOST_BYTES = 16 << 20
+SAID_BYTES = 4096
+"""Of standard error, its end."""
+
+
+def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
+    """Standard output.
+
+    Raises StateError with what the program said where it fails, is missing, takes longer than
+    `limit_s` or says more than MOST_BYTES.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+            )
+        except OSError as error:
+            raise StateError(f"{command[0]}: {error.strerror}: is it installed?") from error
+        timer = Timer(limit_s, process.kill)
+        timer.start()
+        try:
+            with process:
+                assert process.stdout is not None
+                out = process.stdout.read(MOST_BYTES + 1)
+                if len(out) > MOST_BYTES:
+                    process.kill()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - SAID_BYTES))
+        said = errors.read().decode(errors="replace").strip()
+    if late and process.returncode:
+        raise StateError(f"{command[0]} did not end within {limit_s:g} s: {said or 'no word'}")
+    if len(out) > MOST_BYTES:
+        raise StateError(f"{command[0]} said more than {MOST_BYTES >> 20} MiB")
+    if process.returncode:
+        heard = said or out[-SAID_BYTES:].decode(errors="replace").strip() or "no reason given"
+        raise StateError(f"{command[0]} ended with {process.returncode}: {' '.join(heard.split())}")
+    return out.decode(errors="replace")
+
+
+def run_json(command: Sequence[str]) -> Any:
+    """Standard output as JSON; None where there is none. Raises StateError."""
+    out = run(command)
+    try:
+        return json.loads(out) if out.strip() else None
+    except ValueError as error:
+        raise StateError(f"{' '.join(command)}: what it printed is no JSON: {error}") from error

@@ -1,0 +1,86 @@
+"""What was made and can carry no mark of its own, on disk before it is made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import ConfigError, StateError, naming
+from flowcheck.whole import write_whole
+
+LOCK_S = 10.0
+LOOK_S = 0.1
+
+
+def default_folder() -> Path:
+    """Of the machine for root, of the user for others."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/flowcheck/switch")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(home) / "flowcheck/switch"
+
+
+class Journal:
+    """One file of a folder: what is noted of one switch."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"{name}.json"
+
+    def read(self) -> dict[str, Any]:
+        """What is noted; nothing where there is no file. Raises StateError for another's file."""
+        try:
+            with naming(self._path):
+                noted = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return {}
+        except msgspec.MsgspecError as error:
+            raise StateError(f"{self._path}: no journal of ours: {error}") from error
+        return noted
+
+    def write(self, noted: dict[str, Any]) -> None:
+        """On disk when this returns; an empty one is no file."""
+        with naming(self._path):
+            if noted:
+                write_whole(self._path, msgspec.json.encode(noted))
+            else:
+                self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One at a time on this machine, and a folder that can be written.
+
+    Raises ConfigError where it cannot, StateError where another holds it for LOCK_S.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        right = f"cannot be written ({error.strerror}): what is made is noted there first"
+        raise ConfigError("--journal", str(folder), right) from error
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    end = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise StateError(f"{folder}: another apply or remove is under way") from None
+            Event().wait(LOOK_S)
+        else:
+            return

@@ -1,0 +1,176 @@
+"""What an Open vSwitch database holds, read in one transaction: all of it is of one time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import StateError
+from flowcheck.ops.switch.apply.commands import run_json
+
+TIMEOUT_S = 10
+"""ovsdb-client and ovs-vsctl would wait for ever where nobody answers."""
+COLUMNS = {
+    "Open_vSwitch": ("external_ids", "other_config"),
+    "Bridge": ("_uuid", "name", "ports", "mirrors", "controller"),
+    "Port": ("_uuid", "name", "interfaces", "tag", "vlan_mode"),
+    "Interface": ("_uuid", "name", "type", "ofport", "error"),
+    "Mirror": (
+        *("_uuid", "name", "external_ids", "output_port", "output_vlan", "snaplen", "statistics"),
+        *("select_all", "select_src_port", "select_dst_port", "select_vlan"),
+    ),
+}
+
+
+class Bridge(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    ports: frozenset[str]
+    mirrors: frozenset[str]
+    controlled: bool
+    """Somebody's controller tells it what to do."""
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    name: str
+    tag: int | None
+    vlan_mode: str | None
+    kinds: tuple[str, ...]
+    """The type of each of its interfaces; `` is a device of the system."""
+    numbers: tuple[int, ...]
+    """Of the interfaces the daemon has opened."""
+    errors: tuple[str, ...]
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    name: str
+    mark: str | None
+    """external_ids:flowcheck"""
+    output: str | None
+    rx: frozenset[str]
+    tx: frozenset[str]
+    plain: bool
+    """Nothing else is set: no select_all, VLANs or snaplen."""
+    counted: bool
+    """The daemon does it: it counts what it copies."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows by UUID; bridges by name."""
+
+    bridges: dict[str, Bridge]
+    ports: dict[str, Port]
+    mirrors: dict[str, Mirror]
+    virtual_network: bool
+    """OVN is at home here."""
+    counts_after_ms: int
+
+    def port(self, name: str) -> Port | None:
+        """By its name, which the database keeps unique."""
+        return next((port for port in self.ports.values() if port.name == name), None)
+
+    def bridge_of(self, uuid: str) -> Bridge | None:
+        """The one a port or a mirror is on."""
+        return next((one for one in self.bridges.values() if uuid in one.ports | one.mirrors), None)
+
+
+def read(database: str | None) -> State:
+    """Raises StateError where the database does not answer."""
+    selects = [
+        {"op": "select", "table": table, "where": [], "columns": list(columns)}
+        for table, columns in COLUMNS.items()
+    ]
+    answer = run_json(
+        [
+            *("ovsdb-client", f"--timeout={TIMEOUT_S}", "transact"),
+            *([database] if database else []),
+            json.dumps(["Open_vSwitch", *selects]),
+        ]
+    )
+    try:
+        tables = {
+            table: [{key: _plain(cell) for key, cell in row.items()} for row in one["rows"]]
+            for table, one in zip(COLUMNS, answer, strict=True)
+        }
+        return _state(tables)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateError(f"ovsdb-client: an answer that is none: {answer}") from error
+
+
+def _plain(cell: Any) -> Any:
+    """RFC 7047, 5.1: a set of one is its atom, a map a list of pairs, a UUID a pair."""
+    match cell:
+        case ["uuid", str(uuid)]:
+            return uuid
+        case ["set", list(members)]:
+            return frozenset(_plain(member) for member in members)
+        case ["map", list(pairs)]:
+            return {_plain(key): _plain(value) for key, value in pairs}
+    return cell
+
+
+def _set(cell: Any) -> frozenset[Any]:
+    return cell if isinstance(cell, frozenset) else frozenset([cell])
+
+
+def _one(cell: Any) -> Any:
+    """A column that may be empty."""
+    return next(iter(_set(cell)), None)
+
+
+def _state(tables: dict[str, list[dict[str, Any]]]) -> State:
+    interfaces = {row["_uuid"]: row for row in tables["Interface"]}
+    top = tables["Open_vSwitch"][0]
+    return State(
+        bridges={
+            row["name"]: Bridge(
+                name=row["name"],
+                ports=_set(row["ports"]),
+                mirrors=_set(row["mirrors"]),
+                controlled=bool(_set(row["controller"])),
+            )
+            for row in tables["Bridge"]
+        },
+        ports={
+            row["_uuid"]: _port(row, [interfaces[one] for one in _set(row["interfaces"])])
+            for row in tables["Port"]
+        },
+        mirrors={row["_uuid"]: _mirror(row) for row in tables["Mirror"]},
+        virtual_network=any(key.startswith("ovn-") for key in top["external_ids"]),
+        counts_after_ms=int(top["other_config"].get("stats-update-interval", 5000)),
+    )
+
+
+def _port(row: dict[str, Any], interfaces: list[dict[str, Any]]) -> Port:
+    numbers = (_one(one["ofport"]) for one in interfaces)
+    errors = (_one(one["error"]) for one in interfaces)
+    return Port(
+        uuid=row["_uuid"],
+        name=row["name"],
+        tag=_one(row["tag"]),
+        vlan_mode=_one(row["vlan_mode"]),
+        kinds=tuple(one["type"] for one in interfaces),
+        numbers=tuple(number for number in numbers if number is not None and number > 0),
+        errors=tuple(error for error in errors if error),
+    )
+
+
+def _mirror(row: dict[str, Any]) -> Mirror:
+    return Mirror(
+        uuid=row["_uuid"],
+        name=row["name"],
+        mark=row["external_ids"].get("flowcheck"),
+        output=_one(row["output_port"]),
+        rx=_set(row["select_src_port"]),
+        tx=_set(row["select_dst_port"]),
+        plain=not (
+            row["select_all"]
+            or _set(row["select_vlan"])
+            or _set(row["output_vlan"])
+            or _set(row["snaplen"])
+        ),
+        counted=bool(row["statistics"]),
+    )

@@ -1,0 +1,117 @@
+"""Which switches are told directly, and how each is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.apply import ovs_asked, tc_asked, tc_state
+from flowcheck.ops.switch.apply.bring import Result, Step, Target, bring
+from flowcheck.ops.switch.apply.journal import Journal, default_folder, held
+from flowcheck.ops.switch.apply.made import Made
+from flowcheck.ops.switch.apply.ovs import OpenVSwitch
+from flowcheck.ops.switch.apply.tc import Tc
+from flowcheck.ops.switch.asked import NAME
+from flowcheck.ops.switch.platforms import Platform, named
+from flowcheck.ops.switch.rules import planned
+from flowcheck.ops.switch.session import Session
+
+TOLD = ("openvswitch", "tc")
+Warn = Callable[[str], None]
+Tell = Callable[[list[Step]], None]
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """How the switch is reached, beside its ports."""
+
+    database: str | None = None
+    """Open vSwitch's, as ovs-vsctl's --db; None: this machine's."""
+    form: str | None = None
+    """Of tc; None: what this kernel has."""
+    keep_hooks: bool = False
+    """Of tc: the emptied qdisc clsact stays."""
+    journal: Path | None = None
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch, and its own words for a session and for none."""
+
+    target: Target[Any, Any]
+    asked: Callable[[Session, Any, Warn], Any]
+    nothing: Any
+
+
+def apply(
+    os: str, session: Session, where: Where, *, dry_run: bool, warn: Warn, tell: Tell
+) -> Result:
+    """Makes the switch hold `session`. Raises FlowCheckError where nothing was touched."""
+    (session,) = planned(told(os, where), session)
+    with _reached(os, session.name, where, dry_run=dry_run) as one:
+        return bring(
+            one.target,
+            lambda state: one.asked(session, state, warn),
+            dry_run=dry_run,
+            tell=tell,
+        )
+
+
+def remove(os: str, name: str, where: Where, *, dry_run: bool, tell: Tell) -> Result:
+    """Takes away what apply made under `name`, and nothing else. Raises as apply()."""
+    told(os, where)
+    if not re.fullmatch(NAME, name, re.ASCII):
+        raise ConfigError("--session", name, "is no name a session of ours can have")
+    with _reached(os, name, where, dry_run=dry_run) as one:
+        return bring(one.target, lambda _: one.nothing, dry_run=dry_run, tell=tell)
+
+
+def told(os: str, where: Where) -> Platform:
+    """The platform. Raises ConfigError for one that has to be pasted to, and for options of
+    another one."""
+    platform = named(os)
+    if os not in TOLD:
+        right = (
+            f"is not told directly: `flowcheck switch render --os {os}` prints what to paste "
+            f"({', '.join(TOLD)} are)"
+        )
+        raise ConfigError("--os", os, right)
+    for option, value, its in (
+        ("--db", where.database, "openvswitch"),
+        ("--form", where.form, "tc"),
+        ("--keep-hook", where.keep_hooks or None, "tc"),
+    ):
+        if value is not None and os != its:
+            raise ConfigError(option, value, f"is of --os {its}")
+    if where.form is not None and where.form not in platform.forms:
+        raise ConfigError("--form", where.form, f"is one of {', '.join(platform.forms)}")
+    return platform
+
+
+@contextmanager
+def _reached(os: str, name: str, where: Where, *, dry_run: bool) -> Iterator[Reached]:
+    folder = where.journal or default_folder()
+    if os == "openvswitch":
+        ovs = OpenVSwitch(name, where.database)
+        yield Reached(
+            target=ovs,
+            asked=lambda session, state, warn: ovs_asked.goal(ovs, session, state, warn),
+            nothing=None,
+        )
+        return
+    made = Made(Journal(folder, f"tc-{tc_state.namespace()}"))
+    tc = Tc(name, where.form or "", made, keep_hooks=where.keep_hooks)
+    reached = Reached(
+        target=tc,
+        asked=lambda session, state, warn: tc_asked.goal(tc, session, state, warn),
+        nothing=frozenset(),
+    )
+    if dry_run:
+        yield reached
+        return
+    with held(folder):
+        yield reached

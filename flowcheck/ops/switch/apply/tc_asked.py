@@ -1,0 +1,109 @@
+"""What is asked of tc, against what the machine has: refused before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.apply.tc import Goal, Tc
+from flowcheck.ops.switch.apply.tc_state import Link, State
+from flowcheck.ops.switch.apply.tc_steps import Copy
+from flowcheck.ops.switch.session import Direction, Session, Source
+
+WAY = {Direction.RX: "ingress", Direction.TX: "egress"}
+HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
+"""Root qdiscs that drop nothing while the device keeps up."""
+
+
+def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) -> Goal:
+    """The copies `session` asks for.
+
+    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    """
+    if session.tunnel is not None or session.monitor is None:
+        right = "a tunnel of tc's is not made by apply: use `render --os tc` and paste"
+        raise ConfigError("--erspan", "given", right)
+    monitor = _present(state, "--monitor", session.monitor)
+    _monitor(state, monitor, warn)
+    wanted: list[Copy] = []
+    for source in session.sources:
+        link = _present(state, "--source", source.port)
+        _sizes(link, monitor)
+        if not link.up:
+            warn(f"{link.name} is down: nothing to copy until it is up")
+        for way in source.direction.ways():
+            _hook(state, source, way)
+            copy = Copy(device=link.name, way=WAY[way], monitor=monitor.name)
+            _others(tc, state, copy)
+            wanted.append(copy)
+    return frozenset(wanted)
+
+
+def _present(state: State, option: str, name: str) -> Link:
+    if name not in state.links:
+        raise ConfigError(option, name, "is no device of this network namespace")
+    return state.links[name]
+
+
+def _monitor(state: State, monitor: Link, warn: Callable[[str], None]) -> None:
+    if monitor.master:
+        right = f"belongs to {monitor.master}, which would forward copies or get them back"
+        raise ConfigError("--monitor", monitor.name, right)
+    if monitor.addresses:
+        right = f"has an address ({', '.join(monitor.addresses)}): it is in use"
+        raise ConfigError("--monitor", monitor.name, right)
+    if not monitor.up:
+        raise ConfigError(
+            "--monitor",
+            monitor.name,
+            f"is down, copies would be dropped: ip link set {monitor.name} up",
+        )
+    root = state.root.get(monitor.name, "noqueue")
+    if root not in HARMLESS:
+        warn(f"{monitor.name} has the qdisc {root}, which may drop or delay copies")
+    if state.on(monitor.name, "egress"):
+        warn(f"{monitor.name} has filters of its own on egress, which copies meet")
+
+
+def _sizes(source: Link, monitor: Link) -> None:
+    if monitor.mtu < source.mtu:
+        right = (
+            f"its MTU of {monitor.mtu} is below the {source.mtu} of {source.name}: larger copies "
+            "would be dropped in silence"
+        )
+        raise ConfigError("--monitor", monitor.name, right)
+
+
+def _hook(state: State, source: Source, way: Direction) -> None:
+    hook = state.hooks.get(source.port)
+    if hook is None:
+        return
+    if hook.shared:
+        right = "its filters are in a block it shares with other devices: all would be copied"
+        raise ConfigError("--source", str(source), right)
+    if hook.kind == "ingress" and way is Direction.TX:
+        right = (
+            "it has somebody's qdisc `ingress`, beside which there is no egress: take rx, or have "
+            "its owner put clsact there"
+        )
+        raise ConfigError("--source", str(source), right)
+
+
+def _others(tc: Tc, state: State, copy: Copy) -> None:
+    mine = tc.filters(state)
+    where = f"{copy.device} {copy.way}"
+    others = [one for one in state.on(copy.device, copy.way) if one not in mine]
+    for one in others:
+        if copy.monitor in one.copies_to:
+            right = (
+                f"{where} is copied there already by a filter that is not ours (pref {one.pref}): "
+                "each frame would come twice"
+            )
+            raise ConfigError("--monitor", copy.monitor, right)
+    if tc.pref(state, copy.device, copy.way, mine) is None:
+        first = min(one.pref for one in others)
+        right = (
+            f"{where} has a filter at pref {first} that decides on frames before any of ours could "
+            "see them: its owner must move it up"
+        )
+        raise ConfigError("--source", copy.device, right)

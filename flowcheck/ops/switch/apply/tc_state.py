@@ -1,0 +1,200 @@
+"""What Linux tc holds, as `tc -j` and `ip -j` print it.
+
+The programs and not netlink by hand: what is looked at and what is done is what the operator can
+type, and pyroute2 0.9 knows neither an action's cookie nor half of the classifiers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import StateError
+from flowcheck.ops.switch.apply.commands import run_json
+
+WAYS = ("ingress", "egress")
+TC = ("tc", "-j")
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A device."""
+
+    name: str
+    index: int
+    mac: str
+    mtu: int
+    up: bool
+    master: str | None
+    addresses: tuple[str, ...]
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """The qdisc filters hang on: `clsact`, or `ingress`, which has no egress."""
+
+    kind: str
+    shared: bool
+    """Its filters are in a block of several devices."""
+    chains: bool
+    """Chains are on it that no filter keeps there."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """One filter of one hook, or an empty table of u32's."""
+
+    device: str
+    way: str
+    protocol: str
+    pref: int
+    kind: str
+    chain: int
+    handle: str | None
+    """None: only a table."""
+    cookies: tuple[str, ...]
+    controls: tuple[str, ...]
+    """What follows each action."""
+    copies_to: tuple[str, ...]
+    matches_all: bool
+    in_hardware_only: bool
+
+    def passes_on(self) -> bool:
+        """The filters behind it see every frame it saw."""
+        return (
+            bool(self.controls)
+            and self.controls[-1] == "continue"
+            and set(self.controls) <= {"continue", "pipe"}
+        )
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything read at once."""
+
+    links: dict[str, Link]
+    hooks: dict[str, Hook]
+    root: dict[str, str]
+    """The kind of each device's root qdisc."""
+    filters: list[Filter]
+
+    def on(self, device: str, way: str) -> list[Filter]:
+        """Of one hook, tables left out."""
+        return [
+            one
+            for one in self.filters
+            if (one.device, one.way) == (device, way) and one.handle is not None
+        ]
+
+
+def read() -> State:
+    """The devices, qdiscs and filters of this network namespace. Raises StateError."""
+    links = {}
+    for one in run_json(["ip", "-j", "address", "show"]) or []:
+        if link := _link(one):
+            links[link.name] = link
+    kinds, shared, root = {}, set(), {}
+    for one in run_json([*TC, "qdisc", "show"]) or []:
+        device = one.get("dev", "")
+        if one.get("kind") in ("clsact", "ingress"):
+            kinds[device] = str(one["kind"])
+            if any("block" in key for key in one):
+                shared.add(device)
+        elif one.get("root"):
+            root[device] = str(one.get("kind"))
+    hooks, filters = {}, []
+    for device, kind in kinds.items():
+        if device in links:
+            chains = False
+            for way in WAYS if kind == "clsact" else WAYS[:1]:
+                there = read_hook(device, way)
+                chains |= bool(read_chains(device, way) - {one.chain for one in there})
+                filters += there
+            hooks[device] = Hook(kind=kind, shared=device in shared, chains=chains)
+    return State(links=links, hooks=hooks, root=root, filters=filters)
+
+
+def read_hook(device: str, way: str) -> list[Filter]:
+    """The filters of one hook, in the order frames meet them. Raises StateError."""
+    shown = run_json([*TC, "filter", "show", "dev", device, way]) or []
+    return [_filter(device, way, one) for one in shown if "options" in one]
+
+
+def read_chains(device: str, way: str) -> set[int]:
+    """The numbers of a hook's chains. Raises StateError."""
+    shown = run_json([*TC, "chain", "show", "dev", device, way]) or []
+    return {one.get("chain", 0) for one in shown}
+
+
+def namespace() -> str:
+    """What tells this network namespace of this boot from others."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{Path('/proc/thread-self/ns/net').stat().st_ino}"
+
+
+def has_classifier(name: str) -> bool:
+    """This kernel has it built in, loaded, or as a module it can load."""
+    module = f"cls_{name}"
+    if Path("/sys/module", module).exists():
+        return True
+    folder = Path("/lib/modules", os.uname().release)
+    for listing in ("modules.builtin", "modules.dep"):
+        path = folder / listing
+        if path.is_file() and f"/{module}.ko" in path.read_text():
+            return True
+    return False
+
+
+def _link(one: dict[str, Any]) -> Link | None:
+    if "ifname" not in one:
+        return None
+    found = []
+    for address in one.get("addr_info", []):
+        if address.get("local") and address.get("scope") != "link":
+            found.append(f"{address['local']}/{address.get('prefixlen')}")
+    return Link(
+        name=one["ifname"],
+        index=one["ifindex"],
+        mac=one.get("address", ""),
+        mtu=one.get("mtu", 0),
+        up="UP" in one.get("flags", ()),
+        master=one.get("master"),
+        addresses=tuple(found),
+    )
+
+
+def _filter(device: str, way: str, one: dict[str, Any]) -> Filter:
+    try:
+        options, actions = one["options"], one["options"].get("actions", [])
+        handle = options.get("fh", options.get("handle"))
+        table = one["kind"] == "u32" and "ht_divisor" in options
+        return Filter(
+            device=device,
+            way=way,
+            protocol=one["protocol"],
+            pref=one["pref"],
+            kind=one["kind"],
+            chain=one.get("chain", 0),
+            handle=None if table else str(handle),
+            cookies=tuple(str(action["cookie"]) for action in actions if "cookie" in action),
+            controls=tuple(_control(action) for action in actions),
+            copies_to=tuple(
+                str(action.get("to_dev"))
+                for action in actions
+                if (action.get("kind"), action.get("mirred_action"), action.get("direction"))
+                == ("mirred", "mirror", "egress")
+            ),
+            matches_all=one["kind"] == "matchall" or _all_of_u32(options),
+            in_hardware_only=bool(options.get("skip_sw")),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{device} {way}: tc shows a filter that cannot be read: {one}") from error
+
+
+def _control(action: dict[str, Any]) -> str:
+    control = action.get("control_action", {})
+    return str(control.get("type")) if isinstance(control, dict) else str(control)
+
+
+def _all_of_u32(options: dict[str, Any]) -> bool:
+    match = options.get("match")
+    return isinstance(match, dict) and str(match.get("mask")) == "0"
