@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -227,10 +227,15 @@ def main() -> None:
     try:
         app()
     except FlowCheckError as error:
-        print(f"flowcheck: {error}", file=sys.stderr)
-        sys.exit(OPERATOR_ERROR)
+        _end(str(error))
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"flowcheck: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(OPERATOR_ERROR)
+        _end(f"{error.filename}: {error.strerror}")
+
+
+def _end(sentence: str) -> NoReturn:
+    from flowcheck.ops.running.progress import ERROR, say
+
+    say(sentence, ERROR)
+    sys.exit(OPERATOR_ERROR)

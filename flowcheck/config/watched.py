@@ -54,7 +54,8 @@ class WatchConfig(Section, frozen=True, kw_only=True):
 
 
 class LogConfig(Section, frozen=True, kw_only=True):
-    """What is said on stderr, and by stages in their logs."""
+    """What `flowcheck up` says on stderr."""
 
     format: Literal["text", "json"] = "text"
-    """json: a line is an object {time_ns, level, stage, message}."""
+    """json: each line is an object {"time_ns", "level", "message"}. The stages' own logs are what
+    DPDK, torch and Python print, and stay text."""

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowcheck.config import JobConfig, encode_config, load_job
+from flowcheck.cli import main as cli_main
+from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.running import remains, status, up
 from flowcheck.ops.running.chain import create
+from flowcheck.ops.running.progress import speak
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
@@ -91,6 +93,22 @@ def test_the_exit_code_says_whether_the_replica_followed_to_the_end(
     assert (told["why"] or "").startswith(why) and bool(told["why"]) == bool(why)
     assert not why or f"flowcheck: {told['why']}\n" in err
     assert not (job.parent / "run" / "memory").is_symlink()
+
+
+def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    job.write_text(job.read_text() + '[log]\nformat = "json"\n')
+    assert run_up(monkeypatch, job, lost) == 1
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(set(one) == {"time_ns", "level", "message"} for one in said)
+    assert any(one["message"].startswith("starting in") for one in said)
+    assert [one["level"] for one in said][-1] == "error"
+    monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job.with_name("none"))])
+    with pytest.raises(SystemExit):
+        cli_main()
+    assert "cannot be read" in json.loads(capsys.readouterr().err)["message"]
+    speak(LogConfig())
 
 
 def test_the_last_line_says_that_no_checkpoint_was_asked_for(

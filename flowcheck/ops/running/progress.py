@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import suppress
@@ -9,7 +10,7 @@ from contextlib import suppress
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from flowcheck.config import JobConfig
+from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import StepLost
 from flowcheck.plane.ring import Ring
@@ -20,6 +21,7 @@ STALL_LIMIT_S = 120.0
 """No position moved for so long: the chain is stuck, and says where. A pause between two frames
 of a capture that is paced by its time stamps is not counted."""
 
+ERROR = "error"
 RANGES_SAID = 8
 """Missing ranges a sentence names; events.jsonl has them all."""
 
@@ -115,7 +117,7 @@ class Aloud:
             say(f"the job is learned; the replica is at step {progress.steps} and goes on")
         if progress.lost is not None and not self._lost:
             self._lost = True
-            say(lost_sentence(progress.lost))
+            say(lost_sentence(progress.lost), ERROR)
 
 
 def lost_sentence(lost: StepLost) -> str:
@@ -128,7 +130,22 @@ def lost_sentence(lost: StepLost) -> str:
     )
 
 
-def say(sentence: str) -> None:
+def say(sentence: str, level: str = "info") -> None:
     """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
+    line = f"flowcheck: {sentence}"
+    if _VOICE.format == "json":
+        line = json.dumps({"time_ns": time.time_ns(), "level": level, "message": sentence})
     with suppress(OSError):
-        print(f"flowcheck: {sentence}", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
+
+
+def speak(config: LogConfig) -> None:
+    """How this process says what it says from now on."""
+    _VOICE.format = config.format
+
+
+class _Voice:
+    format = "text"
+
+
+_VOICE = _Voice()

@@ -13,7 +13,7 @@ from flowcheck.ops.running.chain import create, job_to_run, supervise
 from flowcheck.ops.running.ending import Ending, ending
 from flowcheck.ops.running.expected import expected_of_each
 from flowcheck.ops.running.leftovers import clear
-from flowcheck.ops.running.progress import Aloud, say
+from flowcheck.ops.running.progress import ERROR, Aloud, say, speak
 from flowcheck.ops.running.remains import keep_all, rescue
 from flowcheck.ops.running.sources import check_sources
 from flowcheck.stages.chain.notify import Notifier
@@ -34,6 +34,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
     """
     config = job_to_run(job)
+    speak(config.log)
     check_sources(config.source)
     expected = expected_of_each(config)
     where = root or Path(config.run)
@@ -64,7 +65,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
     for number, one in enumerate(ended, 1):
         if one.why is not None:
-            say(f"job {number}: {one.why}" if len(runs) > 1 else one.why)
+            say(f"job {number}: {one.why}" if len(runs) > 1 else one.why, ERROR)
     if as_json:
         print(json.dumps(told[0] | ({"beside": told[1:]} if told[1:] else {})))
     for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
@@ -103,7 +104,7 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals, manager: Notif
     except BaseException as error:
         manager.stopping()
         for saved in filter(None, _kept(config, run, manager, after=error)):
-            say(f"the chain failed; its replica is kept in {saved}")
+            say(f"the chain failed; its replica is kept in {saved}", ERROR)
         run.remove(keep_records=True)
         raise
 

@@ -34,6 +34,11 @@ class History:
             if event is not None:
                 self._take(event)
 
+    def taint(self, step: int) -> None:
+        """It was taken without all of its bytes."""
+        if step in self._steps:
+            self._change(step, tainted=True)
+
     @property
     def timeline(self) -> tuple[Step, ...]:
         return tuple(self._steps[step] for step in sorted(self._steps))

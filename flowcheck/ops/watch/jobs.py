@@ -16,6 +16,7 @@ from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.picture import diagrams
 from flowcheck.ops.watch.state import Durable, Health, Word
 from flowcheck.ops.watch.state import Job as State
+from flowcheck.ops.watch.tail import Tail
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.shard import State as Generation
 from flowcheck.stages.bounded import last_line
@@ -55,6 +56,7 @@ class JobReader:
     def __init__(self, run: RunDir, number: int, name: str) -> None:
         self.run, self.number, self.name = run, number, name
         self.history = History(run.events)
+        self._steps = Tail(run.steps)
         self._learned: Learned | None = None
 
     def read(self, config: JobConfig, each: int, steps_lost: int) -> State:
@@ -113,6 +115,9 @@ class JobReader:
         return self._learned
 
     def _last_line(self) -> Line | None:
+        for line in self._steps.new():
+            if b'"older":{"' in line:
+                self.history.taint(msgspec.json.decode(line, type=Line).step)
         found = last_line(self.run.steps)
         return None if found is None else msgspec.json.decode(found, type=Line)
 
