@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
+from flowcheck.ops import ports
 from flowcheck.ops.analysis.coverage import Shape, coverage_of
 from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
 from flowcheck.ops.ports.drawing import svg_of
@@ -356,3 +358,16 @@ def test_the_verb_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
     ElementTree.parse(svg)
     done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "200"})
     assert "No choice has fewer." in done.stdout and "rx: what node 1 sends by NIC 7" in done.stdout
+
+
+def test_the_page_shows_the_example_and_what_is_printed_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    page = (Path(ports.__file__).parent / "README.md").read_text()
+    (layout_of_it,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert layout_of_it == SIXTEEN.read_text()
+    (table,) = re.findall(r"```text\n(.*?)\n \.\.\.\n```", page, re.DOTALL)
+    printed(chosen_by(Asked(file=SIXTEEN)))
+    told = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert table in told

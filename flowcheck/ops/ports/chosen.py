@@ -32,6 +32,10 @@ SHARED = (
     "Other traffic on these ports is copied, too: it is in the line rates, and in the means as "
     "[traffic] other_gbps states it ({:g} Gb/s)."
 )
+ANY_ORDER = (
+    "Of each ring, ports of one direction, or both directions of one node, are watched: that shows "
+    "every chunk in whatever order a ring passes through the nodes."
+)
 CABLES = (
     "A NIC of several cables shares its traffic by a hash: all of its ports are watched together."
 )
@@ -100,7 +104,7 @@ def chosen_by(asked: Asked) -> Chosen:
         notes.append(SHARED.format(topology.traffic.other_gbps))
     if any(len(each) > 1 for each in plugs.of.values()):
         notes.append(CABLES)
-    return Chosen(
+    chosen = Chosen(
         topology=topology,
         rings=found.rings,
         sought=sought,
@@ -113,6 +117,21 @@ def chosen_by(asked: Asked) -> Chosen:
         assumed=found.assumed,
         order_assumed=any(told.startswith("order") for told in found.assumed),
     )
+    if any_order(chosen):
+        return msgspec.structs.replace(chosen, notes=(*chosen.notes, ANY_ORDER))
+    return chosen
+
+
+def any_order(chosen: Chosen) -> bool:
+    """Whether the order of nodes does not matter: what different nodes send passes different links
+    of a ring, and so does what one node sends and receives."""
+    for ring in chosen.rings:
+        pairs = chosen.pairs_on(ring)
+        nodes = {(pair.node, pair.nic) for pair in pairs}
+        ways = {pair.direction for pair in pairs}
+        if len(ways) > 1 and (len(nodes) > 1 or chosen.redundancy > 1):
+            return False
+    return True
 
 
 def _near(dumps: list[Dump]) -> dict[int, int] | None:
