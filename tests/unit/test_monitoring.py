@@ -82,3 +82,13 @@ def test_dashboard_and_alerts_name_metrics_and_words_that_are_told() -> None:
     assert labels <= {label for metric in METRICS.values() for label in metric.labels}
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
+
+
+def test_the_page_tells_of_every_metric_alert_event_and_word() -> None:
+    page = (REPOSITORY / "flowcheck/ops/watch/README.md").read_text()
+    for name, told in METRICS.items():
+        assert f"| `{name}` | {', '.join(told.labels)} | {told.help} |" in page
+    alerts = set(re.findall(r"- alert: (\w+)", ALERTS))
+    assert set(re.findall(r"`(FlowCheck\w+)`", page)) == alerts
+    named = {word for row in re.findall(r"^\| (.*?) \|", page, re.M) for word in row.split("`")}
+    assert set(Kind) | set(Word) <= named
