@@ -117,6 +117,10 @@ def check(
     members: Annotated[int | None, typer.Option(help="Of the ring.")] = None,
     step_s: Annotated[float | None, typer.Option(help="Seconds a step.")] = None,
     protocol: Annotated[str, typer.Option(help="NCCL's: simple, ll or ll128.")] = "simple",
+    ports_json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Or what `flowcheck ports --json` told of these ports."),
+    ] = None,
     roce_mtu: Annotated[int, typer.Option(help="Payload of a RoCE frame, bytes.")] = 4096,
     path_mtu: Annotated[
         int | None, typer.Option(help="Smallest IP MTU on a tunnel's route, bytes.")
@@ -128,7 +132,8 @@ def check(
     Line rates decide, because an all-reduce runs in bursts at line rate; figures of the job turn a
     refusal into a warning at most. Exit code 0: nothing is refused; 1: something is, and why.
     """
-    from flowcheck.ops.switch import asked, platforms, show
+    from flowcheck.errors import ConfigError
+    from flowcheck.ops.switch import asked, expected, platforms, show
     from flowcheck.ops.switch import check as held
 
     platform = platforms.named(os)
@@ -136,6 +141,10 @@ def check(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
     )
     figures = held.figures(measured_gbps, gradient_bytes, members, step_s, protocol)
+    if ports_json is not None:
+        if figures is not None:
+            raise ConfigError("--ports-json", str(ports_json), "is in place of other figures")
+        figures = expected.figures_in(ports_json, platform, request.sources)
     speeds = held.speeds(source_gbps, monitor_gbps)
     sizes = held.sizes(roce_mtu, path_mtu)
     findings = held.check(platform, request, speeds, figures, sizes, state)

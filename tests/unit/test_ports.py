@@ -278,6 +278,42 @@ def test_command_lines_are_those_that_switch_render_takes(tmp_path: Path) -> Non
         assert "monitor session flowcheck source Ethernet1/1 rx" in done.stdout
 
 
+def test_a_system_that_is_told_directly_has_its_apply(tmp_path: Path) -> None:
+    tree = layout(switch=[{"name": "leaf", "os": "openvswitch", "bridge": "br0"}])
+    (command,) = choose(tmp_path, tree).commands
+    assert command.apply is not None
+    words = shlex.split(command.apply)
+    assert words[:3] == ["flowcheck", "switch", "apply"]
+    assert words[3:] == shlex.split(command.render)[3:]
+    assert words[-2:] == ["--bridge", "br0"]
+
+
+def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:
+    """Line rates of two times 100 are too much for 100; the mean of 43.5 is not, which is a
+    warning."""
+    told = tmp_path / "ports.json"
+    told.write_text(json.dumps(as_dict(chosen_by(Asked(file=SIXTEEN)))))
+    words = [
+        "switch",
+        "check",
+        "--os",
+        "eos",
+        "--source",
+        "Ethernet1/1",
+        "--monitor",
+        "Ethernet33/1",
+    ]
+    words += ["--source", "Ethernet2/1", "--source-gbps", "100", "--monitor-gbps", "100"]
+    assert CliRunner().invoke(app, words).exit_code == 1
+    done = CliRunner().invoke(app, [*words, "--ports-json", str(told)])
+    assert done.exit_code == 0
+    assert "2 * (21.76 by ports.json) = 43.5" in done.stdout
+    for wrong, text in (("is not what", "{}"), ("is not among", '{"pairs": []}')):
+        told.write_text(text)
+        with pytest.raises(ConfigError, match=wrong):
+            app([*words, "--ports-json", str(told)], standalone_mode=False)
+
+
 def test_a_system_that_numbers_its_sessions_is_given_the_number(tmp_path: Path) -> None:
     tree = layout()
     tree["cable"][0]["ports"] = "ethernet1/{1-4}"

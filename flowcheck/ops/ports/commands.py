@@ -19,17 +19,21 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     os: str
     monitor: str
     render: str
+    apply: str | None = None
+    """Of the systems that are told directly."""
 
 
 def commands_of(choice: Choice, monitors: Monitors) -> tuple[Command, ...]:
     """Of the switches whose system is known."""
+    from flowcheck.ops.switch.apply.target import TOLD
+
     found: list[Command] = []
     for number, pairs in sorted(load_of(choice.placed).items()):
         spot = monitors.spots[number]
         if spot.os is None:
             continue
         platform = named(spot.os)
-        words = ["flowcheck", "switch", "render", "--os", spot.os]
+        words = ["--os", spot.os]
         for source in sources_of(platform, pairs):
             words += ["--source", str(source)]
         if spot.monitor.port is not None:
@@ -45,7 +49,10 @@ def commands_of(choice: Choice, monitors: Monitors) -> tuple[Command, ...]:
                 switch=spot.monitor.switch,
                 os=spot.os,
                 monitor=spot.monitor.called,
-                render=shlex.join(words),
+                render=shlex.join(["flowcheck", "switch", "render", *words]),
+                apply=shlex.join(["flowcheck", "switch", "apply", *words])
+                if spot.os in TOLD
+                else None,
             )
         )
     return tuple(found)

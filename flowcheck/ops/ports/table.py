@@ -33,7 +33,9 @@ def printed(chosen: Chosen) -> None:
         out.print(plain(line))
     for command in chosen.commands:
         out.print(plain(f"{command.switch} ({command.os}), copies to {command.monitor}:"))
-        out.print(command.render)
+        out.print(plain(command.render))
+        if command.apply is not None:
+            out.print(plain(f"or, on the switch itself: {command.apply}"))
     for told in chosen.assumed:
         out.print(plain(f"assumed: {told}"))
 
