@@ -35,6 +35,12 @@ FC_INLINE struct v_line line_at(const uint8_t *bytes)
 	return (struct v_line){ bytes_at(bytes), bytes_at(bytes + 32) };
 }
 
+/* Of the vectors that are a line. */
+FC_INLINE struct v_line line_of(const fc_v *made)
+{
+	return (struct v_line){ _mm256_castps_si256(made[0]), _mm256_castps_si256(made[1]) };
+}
+
 FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
 {
 	const uint8_t *secret = fc_digest_secret + 8 * number;

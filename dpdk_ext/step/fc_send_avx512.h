@@ -21,6 +21,12 @@ FC_INLINE struct v_line line_at(const uint8_t *bytes)
 	return (struct v_line){ _mm512_loadu_si512(bytes) };
 }
 
+/* Of the vectors that are a line. */
+FC_INLINE struct v_line line_of(const fc_v *made)
+{
+	return (struct v_line){ _mm512_castps_si512(made[0]) };
+}
+
 FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
 {
 	const __m512i secret = _mm512_loadu_si512(fc_digest_secret + 8 * number);

@@ -9,9 +9,6 @@
 
 static const struct fc_step_twin *chosen = &fc_step_plain;
 
-/* The least a page has. */
-#define PAGE_BYTES 4096u
-
 /* One section of an item on its way into the new copy. */
 struct out {
 	uint8_t *at;  /* where the run that is made next belongs */
@@ -26,14 +23,6 @@ struct work {
 	/* A ragged end, filled up to whole lines. */
 	float padded[FC_STEP_SECTIONS_MAX + 1][FC_RUN];
 };
-
-/* The first store past the caches to a page waits for the page's translation: a line of the next one
- * is asked for early. Pairs of a step with and without it: 1.06 to 1.10 times as fast. */
-static void translate_ahead(const uint8_t *at)
-{
-	if ((uintptr_t)at % PAGE_BYTES < FC_RUN_BYTES)
-		__builtin_prefetch(at + PAGE_BYTES, 0, 2);
-}
 
 /* The run that was made becomes the one that goes out. */
 static void turn(struct work *work, struct fc_step_run *run, uint64_t turned)
@@ -120,6 +109,35 @@ static bool begin_item(struct work *work, const struct fc_step_job *job,
 	return odd == 0;
 }
 
+/* Fewer runs than this are not worth a beginning and an end of their own. */
+#define FLOW_RUNS_LEAST 4u
+
+static bool flows(const struct fc_step_row *row, uint64_t runs, bool aligned)
+{
+	const bool plain = (row->flags & ~(uint32_t)FC_STEP_DECAY_PARAMETER) == 0;
+
+	return chosen->flow && aligned && runs >= FLOW_RUNS_LEAST && row->rule == FC_STEP_ADAM &&
+	       plain;
+}
+
+/* All runs of an item but the last one. */
+static void take_flow(struct work *work, struct fc_step_run *run, uint64_t runs)
+{
+	uint64_t *sums[3] = { work->out[0].sums, work->out[1].sums, work->out[2].sums };
+	struct fc_step_run flow = *run;
+
+	for (uint32_t s = 0; s < run->sections; s++)
+		flow.to[s] = (float *)work->out[s].at;
+	chosen->flow(&flow, runs, sums);
+	run->gradient += runs * FC_RUN;
+	for (uint32_t s = 0; s < run->sections; s++) {
+		struct out *out = &work->out[s];
+		run->from[s] += runs * FC_RUN;
+		out->at += runs * FC_RUN_BYTES;
+		memcpy(out->runs[0], out->at - FC_LINE, FC_LINE);
+	}
+}
+
 static void take_item(struct work *work, const struct fc_step_job *job, uint64_t number)
 {
 	const struct fc_step_item *item = &job->items[number];
@@ -128,7 +146,11 @@ static void take_item(struct work *work, const struct fc_step_job *job, uint64_t
 	struct fc_step_run run;
 	const bool aligned = begin_item(work, job, item, &run);
 
-	for (uint64_t made = 0; made < whole; made++) {
+	const bool flowing = flows(run.row, whole, aligned);
+
+	if (flowing)
+		take_flow(work, &run, whole);
+	for (uint64_t made = 0; made < whole && !flowing; made++) {
 		chosen->take(&run);
 		turn(work, &run, made);
 		if (made == 0 && !aligned)

@@ -3,6 +3,8 @@
 #include "fc_send_avx512.h"
 /* The lanes come first. */
 #include "fc_step_kernels.h"
+/* The kernels come first. */
+#include "fc_step_flow.h"
 
-const struct fc_step_twin fc_step_avx512 = { "avx512", take, send, digest, roots };
+const struct fc_step_twin fc_step_avx512 = { "avx512", take, send, digest, roots, flow };
 #endif

@@ -119,7 +119,7 @@ SPECIAL = np.array(
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("size", [1, 15, 500])
+@pytest.mark.parametrize("size", [1, 15, 1344])
 def test_infinities_denormals_and_nan_become_what_torch_makes_of_them(name, size, twin):
     settings = {"momentum": 0.9} if name == "sgd" else {"weight_decay": 0.1}
     case = Follower(name, [settings | {"lr": 1e-3}], [[size, size]])
@@ -148,6 +148,35 @@ def test_the_digests_of_a_pass_are_those_of_the_bytes_it_wrote(block_bytes, twin
             for p in case.layout.parameters
         ]
         assert found == tensor_digests(parts)
+
+
+@pytest.mark.parametrize("beta1", [0.9, 0.3])
+def test_tensors_of_whole_lines_have_torchs_bits_and_their_digests(beta1, twin):
+    settings = {"lr": 1e-2, "betas": (beta1, 0.99), "weight_decay": 0.1}
+    case = Follower("adamw", [settings], [[1040, 1024, 4096, 1296, 5001]])
+    rng = np.random.default_rng(10)
+    for _ in range(5):
+        found = case.step(gradients(case, rng), np.ones(5, np.float32))
+        case.assert_same()
+        parts = [
+            case.copies[0][name][p.start : p.stop]
+            for name in case.names
+            for p in case.layout.parameters
+        ]
+        assert found == tensor_digests(parts)
+
+
+def test_steps_with_ieees_square_roots_are_those_of_the_portable_twin(twin, monkeypatch):
+    monkeypatch.setattr(onepass, "root_kind", lambda: lib.FC_STEP_ROOT_EXACT)
+    cases = [Follower("adamw", [{"lr": 1e-2}], [[2064, 1500]]) for _ in range(2)]
+    rng = np.random.default_rng(11)
+    for _ in range(3):
+        gradient = gradients(cases[0], rng)
+        for case, name in zip(cases, (b"plain", twin.encode()), strict=True):
+            assert lib.fc_step_choose(name) == 0
+            case.step(gradient, np.ones(2, np.float32))
+    for name, array in cases[0].copies[0].items():
+        np.testing.assert_array_equal(array.view(np.uint32), cases[1].copies[0][name].view("u4"))
 
 
 def test_settings_that_have_another_arithmetic_are_left_to_torch():

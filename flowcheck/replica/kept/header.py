@@ -4,7 +4,7 @@
     128      in_step: the step being applied, 0       written by the updater
     256 ...  a commit slot per copy, with a checksum  written when that copy is whole
     4096     description: layout and sections (JSON)  written once
-    ...      the copies: sections at 64 bytes         only a copy without a slot changes
+    ...      the copies: sections apart within a page only a copy without a slot changes
 
 The newest step is the slot with the highest sequence number; the others are the steps before it,
 whole as long as their slot is. A copy's slot is cleared before the copy is written to, so a process
@@ -31,9 +31,14 @@ from flowcheck.errors import RingError, StateError
 from flowcheck.replica.layout import STORED_AS, Layout
 
 MAGIC = b"FCSTATE\n"
-VERSION = 3
+VERSION = 4
 HEADER_BYTES = 4096
-SECTION_ALIGN = 64  # a cache line, and torch's own alignment of a tensor
+PAGE_BYTES = 4096
+APART_BYTES = 512  # whole cache lines, which is torch's own alignment of a tensor
+"""How far into a page each section begins behind where the one before it does, and a copy's first
+behind the third of the copy before. A step reads an element of four places and writes it to three
+more: where their addresses differ by whole pages, a core, which first tells them apart by the
+address within a page, lets loads wait for stores that have nothing to do with them."""
 _FIXED = struct.Struct("<8sIIQQQQ")  # magic, version, copies, then Sizes
 _CHECKSUM = struct.Struct("<Q")
 _IN_STEP_OFFSET = 128

@@ -18,8 +18,9 @@ import numpy as np
 
 from flowcheck.errors import RingError, StateError
 from flowcheck.replica.kept.header import (
+    APART_BYTES,
     HEADER_BYTES,
-    SECTION_ALIGN,
+    PAGE_BYTES,
     Commit,
     Description,
     Section,
@@ -39,12 +40,15 @@ from flowcheck.replica.kept.space import check_space, space_of
 
 
 def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
-    """The sections of a copy one behind the other, each at 64 bytes."""
+    """The sections of a copy one behind the other, APART_BYTES further into a page each, the first
+    behind where a gradient begins, which lies at whole pages."""
     sections, offset = [], 0
-    for each in wanted:
+    for number, each in enumerate(wanted, 1):
+        within = number * APART_BYTES % PAGE_BYTES
+        offset += (within - offset) % PAGE_BYTES
         section = msgspec.structs.replace(each, offset=offset)
         sections.append(section)
-        offset = _round_up(offset + section.size_bytes, SECTION_ALIGN)
+        offset += section.size_bytes
     return tuple(sections)
 
 
@@ -75,7 +79,8 @@ class StateFile:
         if path.exists():
             raise StateError(f"{path}: a replica is already here; open it or remove it")
         sizes = _sizes_of(path.parent, description, copies)
-        account = f"{copies} steps of {sizes.copy:,} bytes: the newest, the one being made, earlier"
+        step = sum(section.size_bytes for section in description.sections)
+        account = f"{copies} steps of {step:,} bytes: the newest, the one being made, earlier"
         check_space(path.parent, sizes.total, account, space_of(path.parent))
         growing = path.with_name(f".{path.name}.creating")
         growing.unlink(missing_ok=True)
@@ -213,7 +218,7 @@ def _sizes_of(folder: Path, description: Description, copies: int) -> Sizes:
     last = description.sections[-1]
     text_bytes = len(encode(description))
     data_offset = _round_up(HEADER_BYTES + text_bytes, mmap.PAGESIZE)
-    copy_bytes = _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE)
+    copy_bytes = _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE) + 3 * APART_BYTES
     total = _round_up(data_offset + copies * copy_bytes, page_bytes)
     return Sizes(text_bytes, data_offset, copy_bytes, total, copies)
 
