@@ -22,6 +22,7 @@ def step() -> Parts:
     trained(net, optimizer, 1, 2)
     given = given_of(net, optimizer, 2)
     given.model["large"] = torch.randn(300, 100)
+    assert given.model["large"].nbytes > recorded.LARGE_BYTES
     return parts_of(given, layout_of(net))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,8 @@ DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
 ENTRY = struct.Struct("<4s6H3I3H")
 """Of the directory up to the lengths of name, extra field and comment."""
 ENTRY_BYTES, ENTRY_CRC = 46, 16
+LARGE_BYTES = 1 << 16
+"""What is smaller is summed, and put together with its neighbours, before it is written."""
 
 
 class Recorder(io.RawIOBase):
@@ -38,6 +40,7 @@ class Recorder(io.RawIOBase):
     def __init__(self, tensors: Mapping[tuple[int, int], str], met: set[str]) -> None:
         super().__init__()
         self._tensors, self._met, self._at = tensors, met, 0
+        self._sizes = {size for _, size in tensors}
         self.pieces: list[Piece] = []
 
     def writable(self) -> bool:
@@ -47,16 +50,20 @@ class Recorder(io.RawIOBase):
         return self._at
 
     def write(self, part: Any, /) -> int:
-        piece = Piece(memoryview(part).cast("B"))
-        label = self._tensors.get(piece.address) if piece.nbytes else None
+        view = memoryview(part).cast("B")
+        size_bytes, piece, label = view.nbytes, None, None
+        if size_bytes and size_bytes in self._sizes:
+            piece = Piece(view)
+            label = self._tensors.get(piece.address)
         if label is None:
-            piece = Piece(bytes(piece.raw))  # the writer's own: it is another's after this call
+            piece = Piece(bytes(view))  # the writer's own: it is another's after this call
         elif label not in self._met:
             self._met.add(label)
-            piece = Piece(piece.raw, label)
+            piece = Piece(view, label)
+        assert piece is not None
         self.pieces.append(piece)
-        self._at += piece.nbytes
-        return piece.nbytes
+        self._at += size_bytes
+        return size_bytes
 
 
 def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> None:
@@ -69,9 +76,10 @@ def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> 
 
 
 def put_sums(pieces: list[Piece]) -> bool:
-    """Puts the sums into the archives in `pieces`, as they are made while these are written; False:
-    they are none that is known here."""
+    """Puts the sums into the archives in `pieces`, large ones' as they are made while these are
+    written, and makes one piece of small ones; False: they are none that is known here."""
     entries: list[Crc] = []
+    late = False
     for number, piece in enumerate(pieces):
         if piece.label:
             continue
@@ -82,21 +90,40 @@ def put_sums(pieces: list[Piece]) -> bool:
             _, told, *sizes = struct.unpack(form, piece.raw)
             if sizes != [before.nbytes, before.nbytes]:
                 return False
-            entries.append(Crc())
-            if told:  # made by torch
-                entries[-1].value = told
-                continue
-            pieces[number - 1] = replace(before, crc=entries[-1])
-            put = partial(_descriptor, form, sizes, entries[-1])
-            pieces[number] = Piece(piece.raw, late=put)
+            at_once = bool(told) or before.nbytes < LARGE_BYTES
+            entries.append(Crc((told or _crc32(before)) if at_once else 0))
+            if not at_once:
+                late = True
+                pieces[number - 1] = replace(before, crc=entries[-1])
+                put = partial(_descriptor, form, sizes, entries[-1])
+                pieces[number] = Piece(piece.raw, late=put)
+            else:
+                pieces[number] = Piece(_descriptor(form, sizes, entries[-1]))
         elif raw == HEADER and piece.nbytes > HEADER_BYTES:
             pieces[number] = Piece(_whole(bytes(piece.raw)))
         elif raw == DIRECTORY:
             if _filled(piece, [0] * len(entries)) is None:
                 return False
-            pieces[number] = Piece(piece.raw, late=partial(_directory, piece, entries))
-            entries = []
+            put_all = partial(_directory, piece, entries)
+            pieces[number] = Piece(piece.raw, late=put_all) if late else Piece(put_all())
+            entries, late = [], False
+    pieces[:] = _joined(pieces)
     return not entries
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same bytes in fewer pieces."""
+    small: list[Piece] = []
+    for piece in pieces:
+        if not piece.label and piece.late is None and piece.nbytes < LARGE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            yield Piece(b"".join(one.raw for one in small))
+            small = []
+        yield piece
+    if small:
+        yield Piece(b"".join(one.raw for one in small))
 
 
 def _descriptor(form: str, sizes: list[int], own: Crc) -> bytes:
