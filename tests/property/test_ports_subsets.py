@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from flowcheck.ops.ports.groups import groups_of
 from flowcheck.ops.ports.monitors import monitors_of
 from flowcheck.ops.ports.plugs import plugs_of
 from flowcheck.ops.ports.rings import rings_of
+from flowcheck.ops.ports.search import MOST_STEPS
 from flowcheck.ops.ports.taps import sought_of
 from flowcheck.ops.ports.topology import Algorithm, topology_from
 from flowcheck.wire.logged import RingOrder
@@ -80,7 +82,7 @@ def small_jobs(draw: st.DrawFn) -> Small:
     )
 
 
-def chosen(job: Small) -> Choice | None:
+def chosen(job: Small, most_steps: int = MOST_STEPS) -> Choice | None:
     """By the product; None: it says that there is none."""
     used = sorted(set(job.switch_of))
     if any(switch not in used for switch, _, _ in job.monitors):
@@ -113,6 +115,7 @@ def chosen(job: Small) -> Choice | None:
             sought_of(rings, plugs, Algorithm.RING),
             monitors_of(topology, plugs, None),
             job.redundancy,
+            most_steps,
         )
     except ConfigError:
         return None
@@ -235,3 +238,35 @@ def test_as_many_links_as_the_ring_says(nodes: int, redundancy: int) -> None:
         return
     assert choice is not None and choice.exact
     assert len(choice.placed) == pairs
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(small_jobs(), st.randoms(use_true_random=False))
+def test_ports_of_one_direction_show_all_in_any_order(job: Small, random: Random) -> None:
+    """Chosen for one order of nodes, they do for another one."""
+    choice = chosen(job)
+    if choice is None or len({pair.direction for pair, _ in choice.placed}) > 1:
+        return
+    other = tuple(tuple(random.sample(nodes, len(nodes))) for nodes in job.orders)
+    points = {(p.node, p.nic, str(p.direction)): spot for p, spot in choice.placed}
+    moved = replace(job, orders=other)
+    assert shows_all(moved, passing(moved), points)
+
+
+def test_a_search_that_does_not_end_says_how_much_less_there_might_be() -> None:
+    """Two groups on shared ports, each chunk on two monitors, one of which takes one pair only."""
+    job = Small(
+        nodes=4,
+        gpus=2,
+        tp=2,
+        nics=1,
+        switch_of=(0, 0, 1, 0),
+        monitors=((0, 200, "b"), (1, 100, "a"), (1, 200, "b")),
+        orders=((1, 0, 2, 3),),
+        redundancy=2,
+    )
+    short, whole = chosen(job, most_steps=8), chosen(job)
+    assert short is not None and whole is not None
+    assert (short.exact, short.least, len(short.placed), short.gap) == (False, 3, 4, 1)
+    assert (whole.exact, whole.least, len(whole.placed), whole.gap) == (True, 4, 4, 0)
+    assert chosen(job, most_steps=1) is None

@@ -16,10 +16,13 @@ from typer.testing import CliRunner
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
 from flowcheck.ops import ports
+from flowcheck.ops.analysis.communicators import communicators_of
 from flowcheck.ops.analysis.coverage import Shape, coverage_of
 from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
 from flowcheck.ops.ports.drawing import svg_of
 from flowcheck.ops.ports.table import as_dict, printed
+from flowcheck.plane.tape import read_tape
+from flowcheck.wire.learn import read_stream
 from flowcheck.wire.terms import Protocol, Rule
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "ports"
@@ -276,6 +279,26 @@ def test_command_lines_are_those_that_switch_render_takes(tmp_path: Path) -> Non
         done = CliRunner().invoke(app, shlex.split(command.render)[1:])
         assert done.exit_code == 0, done.output
         assert "monitor session flowcheck source Ethernet1/1 rx" in done.stdout
+
+
+def test_a_recorded_capture_lacks_what_is_said_of_one_port_less(tmp_path: Path) -> None:
+    """Of four ranks the lab recorded what ports 0 and 1 receive: all is there; in the frames of one
+    of them alone the chunk is missing that its tap does not show."""
+    found = choose(tmp_path, layout())
+    tape = read_tape([DATA.parent / "four-ranks-ll128.pcapng"])
+    whole = read_stream(tape.flows, tape.messages)
+    (ring,) = [one for one in communicators_of(whole) if one.ring]
+    assert ring.coverage is not None and ring.coverage.missing_chunks == ()
+    receiver = {link.destinations[0]: link.receiver for link in ring.links}
+    assert sorted(receiver.values()) == [0, 1]
+    for host, index in receiver.items():
+        flows = [one for one in tape.flows if one.key.destination == host]
+        messages = [one for one in tape.messages if one.flow.destination == host]
+        (alone,) = [one for one in communicators_of(read_stream(flows, messages)) if one.ring]
+        assert alone.coverage is not None
+        assert set(alone.coverage.missing_chunks) == set(range(4)) - shown(
+            found, f"Ethernet{index + 1}:tx"
+        )
 
 
 def test_a_system_that_is_told_directly_has_its_apply(tmp_path: Path) -> None:

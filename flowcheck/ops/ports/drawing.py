@@ -144,7 +144,7 @@ def _stops(panel: Panel) -> list[tuple[int | None, Link | None]]:
 def _ring(group: Element, panel: Panel, top: float, assumed: bool) -> float:
     """Clockwise, the ring's first node on top; the height it takes."""
     stops = _stops(panel)
-    radius = max(80.0, len(stops) * 2.6 * NODE / (2 * math.pi) + NODE)
+    radius = max(80.0, len(stops) * 3.6 * NODE / (2 * math.pi) + NODE)
     height = 2 * radius + 3 * NODE
     centre = (RING_WIDTH / 2, top + height / 2)
     for place, (_, link) in enumerate(stops):
@@ -185,4 +185,4 @@ def _arc(
         )
         add(group, "polygon", points=moved, **{"class": f"port {pair.direction}"})
         x, y = at(centre, radius - 24, begin + 0.01 if first else end - 0.01)
-        text(group, x, y + 4, str(pair.direction), "small", "middle")
+        text(group, x, y + 4, str(pair.direction), "small", anchor="middle")
