@@ -9,12 +9,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.transport import parsed, write
 from support.writes import frames, payload
 
-from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    OwnConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+)
 from flowcheck.ops.running.chain import create
 from flowcheck.ops.watch.history import History
+from flowcheck.ops.watch.metrics import families
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.state import State, Word, decode_state, encode_state
 from flowcheck.ops.watch.tail import Tail
@@ -23,6 +33,7 @@ from flowcheck.stages.chain import events
 from flowcheck.stages.chain.beat import Beat, read_beat, write_beat
 from flowcheck.stages.chain.events import Event, Kind, line_of, read_event
 from flowcheck.stages.chain.missing import missing_packets
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
@@ -32,6 +43,12 @@ CONFIG = JobConfig(
     ring=RingConfig(slots=64, slot_bytes=256),
     staging=StagingConfig(size_bytes=1 << 20),
 )
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "x"]), st.just([])
+)
+NAMES = [*msgspec.structs.asdict(Event()), "type", "event", "sentence", "time"]
+WORDS = st.one_of(VALUES, st.sampled_from([*Kind, "Note", "Hello", "StepLost", "restart"]))
+LINES = st.dictionaries(st.sampled_from(NAMES), WORDS).map(lambda told: json.dumps(told).encode())
 
 
 @pytest.mark.parametrize("name", ["state.json", "state-lost.json"])
@@ -188,3 +205,37 @@ def test_a_heart_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     write_beat(tmp_path / "none" / "beat.json", beat())
     assert read_beat(tmp_path / "none" / "beat.json") is None
     assert RunDir(tmp_path).beat.name == "beat.json"
+
+
+@settings(deadline=None)
+@given(st.one_of(st.binary(max_size=200), LINES))
+def test_no_line_whatever_it_holds_ends_the_reading(line: bytes) -> None:
+    event = read_event(line)
+    assert event is None or read_event(line_of(event, {})) == event
+
+
+def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: Path) -> None:
+    two = (OwnConfig(name="dense", hosts=("10.0.0.1",)), OwnConfig(name="moe", hosts=("10.0.0.2",)))
+    run, _ = create(msgspec.structs.replace(CONFIG, job=two), tmp_path / "run")
+    try:
+        reader = Reader(run.root, cached_s=0.0)
+        for number, own in enumerate(every(run), 1):
+            write_beat(own.beat, msgspec.structs.replace(beat(), events={"save": number}))
+            for step in range(1, 2 + number):
+                told = Event(time_ns=step, kind=Kind.ARRIVED, step=step, job=number)
+                append_line(own.events, line_of(told, {}), 1 << 20)
+        (every(run)[1].root / "steps.jsonl").write_text('{"step":2,"digest":"d","seconds":0.1}\n')
+        state = reader.state()
+        assert [job.name for job in state.jobs] == ["dense", "moe"]
+        assert [job.arrived_step for job in state.jobs] == [2, 3]
+        assert [job.step for job in state.jobs] == [None, 2]
+        assert state.event_counts == {"save": 3}
+        assert {(one.job, one.name) for one in state.stages} == {
+            *((1, name) for name in ("supervisor", "update", "extract", "parse-0", "capture-0")),
+            *((2, name) for name in ("update", "extract")),
+        }
+        labels = {s.labels["training_job"] for f in families(state) for s in f.samples
+                  if "training_job" in s.labels}  # fmt: skip
+        assert labels == {"dense", "moe"} and not state.problems
+    finally:
+        run.remove()

@@ -138,7 +138,7 @@ def read_event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line, type=Event)
         return event if event.kind is not Kind.OTHER else _old(line, event)
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
         return None
 
 
