@@ -50,7 +50,7 @@ def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs
         prometheus(tmp_path, f"127.0.0.1:{port}") as watching,
         Command("up", tmp_path / "job.toml", "--json") as up,
     ):
-        wait_until(lambda: asked(f"{base}/healthz")[0] != 0, 60, "the watcher")
+        wait_until(lambda: asked(f"{base}/healthz")[0] != 0, 120, "the watcher")
         assert signal_stage(run, "watch") is not None  # it may be killed: nothing waits for it
         stale = f"{base}/healthz"
         wait_until(lambda: asked(stale)[1] and "lost" in asked(stale)[1]["reason"], 90, "a loss")
@@ -90,7 +90,7 @@ def test_a_watcher_that_outlives_its_chain_says_so(tmp_path: Path) -> None:
     address = f"127.0.0.1:{port}"
     health = f"http://{address}/healthz"
     with Command("watch", "--run", run.root, "--listen", address):
-        wait_until(lambda: asked(health)[0] == 503, 60, "a watcher without a chain")
+        wait_until(lambda: asked(health)[0] == 503, 120, "a watcher without a chain")
         assert "no chain was started" in asked(health)[1]["reason"]
         with Command("up", tmp_path / "job.toml") as up:
             wait_until(lambda: asked(health)[1]["word"] == "exact", 90, "a chain that is well")
