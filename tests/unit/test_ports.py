@@ -364,6 +364,41 @@ def test_sonic_s_one_direction_a_monitor_port_is_kept(tmp_path: Path) -> None:
     assert {where for _, where in found.choice.placed} == {0, 1}
 
 
+def test_cumulus_takes_two_numbers_for_two_directions(tmp_path: Path) -> None:
+    tree = layout(nodes=2)
+    tree["cable"] = [
+        {"nic": 0, "nodes": "0", "switch": "leaf", "ports": "swp1", "gbps": 100},
+        {"nic": 0, "nodes": "1", "switch": "far", "ports": "swp1", "gbps": 100},
+    ]
+    tree["monitor"] = [{"switch": "leaf", "port": "swp32", "gbps": 200, "session": 7}]
+    with pytest.raises(ConfigError, match=r"takes 7 and 8; NVIDIA Cumulus .* has 0 to 7"):
+        choose(tmp_path, tree, os="cumulus")
+    tree["monitor"][0]["session"] = 6
+    assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
+    # The next number is that of the other session: its directions go to two monitors, or none.
+    tree["monitor"].append({"switch": "leaf", "port": "swp31", "gbps": 50, "session": 7})
+    assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
+
+
+def test_a_job_file_tells_the_memory(tmp_path: Path) -> None:
+    """What `flowcheck plan` says of it."""
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef make(): return torch.nn.Linear(1000, 1000)\n"
+    )
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f"""source = [{{ file = "none.pcap" }}]
+optimizer = {{ name = "adamw", learning_rate = 1e-3 }}
+model = {{ factory = "{tmp_path / "net.py"}:make" }}
+"""
+    )
+    found = choose(tmp_path, layout(replica={"job": str(job)}))
+    parts = {part.what: part.bytes for part in found.need.memory["flowcheck"]}
+    assert parts["parameters"] == 4 * 1_001_000
+    with pytest.raises(ConfigError, match="state it, or job"):
+        choose(tmp_path, layout(replica={"job": str(job), "parameters": 1}))
+
+
 def test_names_that_are_hostile_stay_names(tmp_path: Path) -> None:
     evil = '</text><script>alert(1)</script>\x1b[2J[bold]&"'
     tree = layout()

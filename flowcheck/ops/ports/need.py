@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
@@ -194,6 +195,11 @@ def _memory(
     ports: int,
 ) -> tuple[Part, ...]:
     """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
+    if replica.parameters is None:
+        from flowcheck.ops.planning.job import memory_of_job
+        from flowcheck.ops.running.chain import job_to_run
+
+        return memory_of_job(job_to_run(Path(replica.job or ""))).parts
     each = (topology.traffic.bucket_bytes if topology.traffic else BUCKET_BYTES) // 8
     counts = [each] * (replica.parameters // each) + [replica.parameters % each]
     tensors = tuple(

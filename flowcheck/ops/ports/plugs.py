@@ -88,7 +88,7 @@ def _by_gpu(
                 nic = near.get(gpu)
             if nic is None:
                 nic = own[gpu * len(own) // topology.gpus]
-                assumed[BY_NUMBER] = None
+                assumed |= {BY_NUMBER: None} if len(own) > 1 else {}
             if nic not in own:
                 why = f"GPU {gpu} uses NIC {nic}, which has no cable on node {node}"
                 raise ConfigError("cable.nic", nic, why)

@@ -205,7 +205,7 @@ def _machines(chosen: Chosen) -> Iterator[str]:
     for machine, flow in chosen.need.machines.items():
         groups = [group for group, home in chosen.choice.home.items() if home == machine]
         named = ", ".join(groups[:MOST_RINGS]) + (", ..." if len(groups) > MOST_RINGS else "")
-        told = f"{machine}: follows {len(groups)} groups ({named}), "
+        told = f"{machine}: follows {len(groups)} group{'s' * (len(groups) > 1)} ({named}), "
         told += f"copies of {flow.line_gbps:.4g} Gb/s"
         if flow.mean_gbps is not None and flow.frames_per_s is not None:
             told += f", mean {flow.mean_gbps:.3g} Gb/s and {flow.frames_per_s:,.0f} frames/s"

@@ -110,13 +110,18 @@ class Traffic(Section, frozen=True):
 class Replica(Section, frozen=True):
     """What is kept of each data-parallel group, for memory."""
 
-    parameters: int
+    parameters: int | None = None
     """Numbers that one group trains."""
+    job: str | None = None
+    """In place of these: the job file of each machine, with [model] factory."""
     optimizer: str = "adamw"
     element_bytes: int = 4
 
     def __post_init__(self) -> None:
-        at_least("replica.parameters", self.parameters, 1)
+        if (self.parameters is None) == (self.job is None):
+            why = "state it, or job, and not both"
+            raise ConfigError("replica.parameters", self.parameters, why)
+        at_least("replica.parameters", 1 if self.parameters is None else self.parameters, 1)
         if self.element_bytes not in (2, 4, 8):
             raise ConfigError("replica.element_bytes", self.element_bytes, "is 2, 4 or 8")
 
