@@ -119,6 +119,17 @@ def test_two_sources_of_100_never_share_a_monitor_port_of_100(tmp_path: Path) ->
         )
 
 
+def test_tunnels_do_not_meet_at_one_port_of_the_machine(tmp_path: Path) -> None:
+    tunnels = [
+        {"switch": "leaf", "erspan": f"src=10.0.0.{n},dst=10.0.1.1", "gbps": 400} for n in (1, 2)
+    ]
+    with pytest.raises(ConfigError, match=r"monitor.1..erspan.*share its port"):
+        choose(tmp_path, layout(monitor=tunnels))
+    tunnels[1]["erspan"] = "src=10.0.0.2,dst=10.0.1.2"
+    found = choose(tmp_path, layout(monitor=tunnels), redundancy=1, os="eos")
+    assert "--erspan src=10.0.0.1,dst=10.0.1.1" in found.commands[0].render
+
+
 def test_a_leaf_without_a_monitor_port_is_named_with_its_ring(tmp_path: Path) -> None:
     tree = layout()
     tree["cable"] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 import msgspec
 
@@ -82,6 +83,7 @@ def monitors_of(topology: Topology, plugs: Plugs, os: str | None) -> Monitors:
     for monitor in topology.monitor:
         counts[monitor.switch] = counts.get(monitor.switch, 0) + 1
     spots: list[Spot] = []
+    tunnels: dict[IPv4Address, int] = {}
     for number, monitor in enumerate(topology.monitor):
         switch = said.get(monitor.switch, Switch(name=monitor.switch))
         system = switch.os if switch.os is not None else os
@@ -103,7 +105,13 @@ def monitors_of(topology: Topology, plugs: Plugs, os: str | None) -> Monitors:
             )
         )
         if monitor.erspan is not None:
-            parse_tunnel(monitor.erspan)
+            ends = parse_tunnel(monitor.erspan).destination
+            if tunnels.setdefault(ends, number) != number:
+                why = (
+                    f"monitor[{tunnels[ends]}] ends at {ends}, too: their copies would share its "
+                    "port; state an address of another port for each"
+                )
+                raise ConfigError(f"monitor[{number}].erspan", monitor.erspan, why)
     found = Monitors(tuple(spots))
     for spot in found.spots:
         if spot.os is not None:
