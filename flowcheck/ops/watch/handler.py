@@ -3,7 +3,7 @@
 GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
 GET /healthz      {"word", "reason"}; 200 of exact and behind, 503 of tainted and stale
 GET /state.json   everything (state.py)
-GET /             the page, for people (page.py)
+GET /             the page, for people (page/)
 """
 
 from __future__ import annotations

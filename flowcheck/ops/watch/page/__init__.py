@@ -1,0 +1,84 @@
+"""The page for people: one HTML that holds its style and its script, and asks for nothing else.
+
+It is put together of the files beside this one, once. What its headers allow a browser is that
+style and that script, by their digests, and /state.json of the server it came from; no string of a
+state is ever made into HTML there (tree.js), and a browser that knows trusted types refuses to.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+SCRIPTS = (
+    "tree.js",
+    "words.js",
+    "shapes.js",
+    "marks.js",
+    "sparks.js",
+    "health.js",
+    "timeline.js",
+    "details.js",
+    "diagram.js",
+    "chunks.js",
+    "chain.js",
+    "job.js",
+    "events.js",
+    "choice.js",
+    "drawing.js",
+    "poll.js",
+)
+"""In this order; poll.js begins."""
+STYLES = ("page.css", "health.css", "steps.css", "chain.css", "media.css")
+"""In this order: what comes later overrules."""
+KIND = "text/html; charset=utf-8"
+
+
+def _together() -> tuple[str, str, str]:
+    """(skeleton, style, script)."""
+    folder = Path(__file__).parent
+    script, style = (
+        "".join((folder / name).read_text("utf-8") for name in names) for names in (SCRIPTS, STYLES)
+    )
+    return (
+        (folder / "page.html").read_text("utf-8"),
+        style,
+        f'"use strict";\n(() => {{\n{script}}})();\n',
+    )
+
+
+def _digest(text: str) -> str:
+    """As a Content-Security-Policy names it (W3C CSP Level 3, 2.3.1 hash-source)."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_SKELETON, _STYLE, _SCRIPT = _together()
+_PAGE = _SKELETON.replace("@STYLE@", _STYLE).replace("@SCRIPT@", _SCRIPT).encode()
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        f"script-src {_digest(_SCRIPT)}",
+        f"style-src {_digest(_STYLE)}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+"""What it is to be sent with."""
+
+
+def page() -> bytes:
+    """The whole page; nothing else is asked for but state.json beside it."""
+    return _PAGE

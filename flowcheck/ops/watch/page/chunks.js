@@ -1,0 +1,166 @@
+// What is seen of a communicator: of each chunk of a sum, and on which links; and the card of it.
+
+const MOST_CHUNKS = 64;
+const MOST_LINKS = 64;
+
+function chunks(one) {
+  if (!one.chunk_links.length) return null;
+  const never = one.chunk_links.filter((times) => times === 0).length;
+  const told = never
+    ? `${some(never, "chunk")} of ${one.chunk_links.length} never seen`
+    : `all ${one.chunk_links.length} chunks are seen`;
+  return h(
+    "div",
+    { class: "chunks" },
+    h("p", {}, "Chunks of a sum, and on how many mirrored links each passes: ", h("b", {}, told)),
+    h(
+      "ol",
+      { start: "0", "aria-label": "Chunks" },
+      one.chunk_links
+        .slice(0, MOST_CHUNKS)
+        .map((times, index) =>
+          h(
+            "li",
+            {
+              class: times === 0 ? "never" : times === 1 ? "once" : "more",
+              "aria-label": `chunk ${index}: ${times ? `on ${some(times, "link")}` : "never seen"}`,
+            },
+            h("span", {}, times ? `${times}×` : "–"),
+          ),
+        ),
+    ),
+    one.chunk_links.length > MOST_CHUNKS &&
+      h("p", { class: "quiet" }, `and ${count(one.chunk_links.length - MOST_CHUNKS)} more chunks`),
+  );
+}
+
+function linkTable(one) {
+  const list = (values, most = 6) =>
+    values
+      .slice(0, most)
+      .map((value) => shown(value, 46))
+      .join(", ") + (values.length > most ? ` and ${values.length - most} more` : "");
+  if (!one.links.length) return h("p", { class: "quiet" }, "No link of it is mirrored.");
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Mirrored links" },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["Link", "At the switch", "Channels", "QPs", "Carries"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        one.links
+          .slice(0, MOST_LINKS)
+          .map((link) =>
+            h(
+              "tr",
+              {},
+              h(
+                "th",
+                { scope: "row" },
+                one.ring ? `${link.sender} → ${link.receiver}` : "pair",
+                link.tree ? " (tree)" : "",
+              ),
+              h(
+                "td",
+                { class: "ends" },
+                h("b", {}, "rx"),
+                ` ${list(link.sources, 3)}`,
+                h("br"),
+                h("b", {}, "tx"),
+                ` ${list(link.destinations, 3)}`,
+              ),
+              h("td", {}, list(link.channels)),
+              h("td", {}, list(link.queue_pairs)),
+              h("td", {}, list(link.protocols)),
+            ),
+          ),
+      ),
+    ),
+    one.links.length > MOST_LINKS &&
+      h("p", { class: "quiet" }, `and ${one.links.length - MOST_LINKS} more links`),
+  );
+}
+
+function diagramCard(view) {
+  const all = view.job.diagram,
+    one = all[Math.min(view.communicator, all.length - 1)];
+  const heading = h("h2", {}, "Ring and mirrored ports");
+  const props = { class: "card diagram", "aria-label": "Ring and mirrored ports" };
+  if (!one)
+    return h(
+      "section",
+      props,
+      heading,
+      h("p", { class: "quiet" }, "Drawn once the job is learned."),
+    );
+  return h(
+    "section",
+    props,
+    heading,
+    all.length > 1 &&
+      h(
+        "p",
+        {},
+        h(
+          "label",
+          {},
+          "Communicator ",
+          h(
+            "select",
+            { onchange: view.oncommunicator },
+            all.map((each) =>
+              h(
+                "option",
+                { value: String(each.number) },
+                `${each.number}: ${each.ranks} ranks, ${some(each.channels, "channel")}`,
+              ),
+            ),
+          ),
+        ),
+      ),
+    h(
+      "p",
+      { class: "quiet" },
+      `${one.ring ? `A ring of ${one.ranks} ranks on ${some(one.nodes, "node")}` : `${one.ranks} ranks, from point to point`}, ${some(one.channels, "channel")}; ${one.links.length} of its links mirrored.`,
+    ),
+    one.ring && ringDrawing(one),
+    one.ring &&
+      h(
+        "p",
+        { class: "key" },
+        h("span", { class: "swatch thick" }),
+        "mirrored ",
+        h("span", { class: "swatch dotted" }),
+        "not mirrored. ",
+        h("b", {}, "rx"),
+        ": the switch receives it of the sender; ",
+        h("b", {}, "tx"),
+        ": it sends it to the receiver. Mirroring either brings the same packets.",
+      ),
+    chunks(one),
+    linkTable(one),
+    h(
+      "details",
+      {},
+      h("summary", {}, "In words"),
+      h(
+        "ul",
+        { class: "plain" },
+        one.summary.map((line) => h("li", {}, foreign(line.trim(), 400))),
+      ),
+    ),
+  );
+}

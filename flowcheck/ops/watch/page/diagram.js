@@ -1,0 +1,139 @@
+// A communicator of the job as a ring: its nodes, the links that are mirrored, which way they go.
+// rx and tx are the switch's words: it receives from the sender's port (rx), it sends out of the
+// receiver's (tx); a mirror of either brings the same packets.
+
+const SIDE = 340;
+const MOST_NODES = 16;
+const MOST_TOLD = 10;
+
+// [{index, host}]; of a long ring those that a mirrored link touches, and {gap: nodes} between.
+function nodesOf(one) {
+  const touched = new Set(one.links.flatMap((link) => [link.sender, link.receiver]));
+  const nodes = [];
+  for (let index = 0; index < one.nodes; index++) {
+    if (one.nodes <= MOST_NODES || touched.has(index))
+      nodes.push({ index, host: one.hosts[index] || "" });
+    else if (nodes.length && nodes[nodes.length - 1].gap) nodes[nodes.length - 1].gap += 1;
+    else nodes.push({ gap: 1 });
+    if (nodes.length > 256) return nodes;
+  }
+  return nodes;
+}
+
+// Clockwise from the top; turned a little where a node would stand at the side, on its own name.
+function turnOf(place, many) {
+  return (place + (many % 4 === 0 ? 0.5 : 0)) / many;
+}
+
+function at(turn, radius) {
+  const angle = 2 * Math.PI * turn;
+  return [SIDE / 2 + radius * Math.sin(angle), SIDE / 2 - radius * Math.cos(angle)];
+}
+
+function ringDrawing(one) {
+  const nodes = nodesOf(one),
+    many = nodes.length;
+  const radius = 112,
+    dot = many <= MOST_TOLD ? 21 : Math.max(4, Math.min(15, (Math.PI * radius) / many - 3));
+  const place = new Map(nodes.map((node, index) => [node.index, index]));
+  const links = new Map(one.links.filter((link) => !link.tree).map((link) => [link.sender, link]));
+  const told = many <= MOST_TOLD;
+  const arcs =
+    many < 2
+      ? []
+      : nodes.map((node, index) => arc(radius, dot, index, many, links.get(node.index), told));
+  const trees = one.links.filter(
+    (link) => link.tree && place.has(link.sender) && place.has(link.receiver),
+  );
+  const seen = one.links.map((link) => `${link.sender} to ${link.receiver}`).join(", ") || "none";
+  const tall =
+    Math.max(
+      ...nodes.map((_, index) => Math.abs(at(turnOf(index, many), radius)[1] - SIDE / 2)),
+      radius * 0.8,
+    ) +
+    dot +
+    22;
+  return h(
+    "svg",
+    {
+      class: "ring",
+      viewBox: `0 ${SIDE / 2 - tall} ${SIDE} ${2 * tall}`,
+      role: "img",
+      "aria-label": `Ring of ${one.nodes} nodes; mirrored links: ${seen}`,
+    },
+    arcs,
+    trees.map((link) => chord(place, many, radius, dot, link)),
+    nodes.map((node, index) => {
+      const [x, y] = at(turnOf(index, many), radius);
+      const name = node.gap ? `+${node.gap}` : String(node.index);
+      const known = !node.gap && node.host;
+      return h(
+        "g",
+        {},
+        h("circle", { cx: x, cy: y, r: dot, class: known ? "node known" : "node" }),
+        dot >= 7 && h("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, name),
+        told && hostName(node, turnOf(index, many), radius, dot),
+      );
+    }),
+  );
+}
+
+// Above the nodes of the upper half, below those of the lower one: beside them there is no room.
+function hostName(node, turn, radius, dot) {
+  const [x, y] = at(turn, radius),
+    over = Math.cos(2 * Math.PI * turn) > 0;
+  const name = node.gap ? "not mirrored" : node.host ? shown(node.host, 22) : "no address seen";
+  const half = name.length * 2.9,
+    inside = Math.min(SIDE - half - 2, Math.max(half + 2, x));
+  return h(
+    "text",
+    { x: inside, y: over ? y - dot - 6 : y + dot + 13, "text-anchor": "middle", class: "host" },
+    name,
+  );
+}
+
+function arc(radius, dot, index, many, link, told) {
+  const gap = (dot + 4) / (2 * Math.PI * radius),
+    head = link ? 10 : 7;
+  const from = turnOf(index, many) + gap,
+    to = turnOf(index + 1, many) - gap,
+    end = to - head / (2 * Math.PI * radius);
+  const [x1, y1] = at(from, radius),
+    [x2, y2] = at(Math.max(from, end), radius);
+  const large = end - from > 0.5 ? 1 : 0;
+  const kind = link ? "mirrored" : "unmirrored";
+  const words = (turn, text, inward) => {
+    const [x, y] = at(turn, radius - inward);
+    return h("text", { x, y: y + 4, "text-anchor": "middle", class: "direction" }, text);
+  };
+  return h(
+    "g",
+    { class: kind },
+    h("path", { d: `M${x1} ${y1}A${radius} ${radius} 0 ${large} 1 ${x2} ${y2}`, class: "way" }),
+    arrow(to, radius, head),
+    link &&
+      told && [
+        words(from + 0.012, "rx", 17),
+        words(to - 0.012, "tx", 17),
+        words((from + to) / 2, "mirrored", many > 6 ? 30 : 38),
+      ],
+  );
+}
+
+// The head at the end of a way round the ring.
+function arrow(turn, radius, size) {
+  const back = turn - size / (2 * Math.PI * radius);
+  const points = [at(turn, radius), at(back, radius + size * 0.55), at(back, radius - size * 0.55)];
+  return h("path", { d: `M${points.map((point) => point.join(" ")).join("L")}z`, class: "head" });
+}
+
+function chord(place, many, radius, dot, link) {
+  const [x1, y1] = at(turnOf(place.get(link.sender), many), radius - dot - 3);
+  const [x2, y2] = at(turnOf(place.get(link.receiver), many), radius - dot - 3);
+  return h(
+    "g",
+    { class: "tree" },
+    h("path", { d: `M${x1} ${y1}L${x2} ${y2}`, class: "way" }),
+    h("circle", { cx: x2, cy: y2, r: 3.5, class: "head" }),
+  );
+}

@@ -1,0 +1,112 @@
+// The page as it is now, drawn into the document.
+
+let frame = 0;
+
+function page(view) {
+  const state = view.state;
+  return [
+    hero(view),
+    h(
+      "main",
+      { class: view.live ? "" : "gone" },
+      state === null
+        ? h("p", { class: "card quiet" }, "Nothing is known yet.")
+        : [
+            !view.live &&
+              h(
+                "p",
+                { class: "asof" },
+                `As of ${clock(state.time_ns)}, ${span(view.age)} ago: not what is now`,
+              ),
+            jobsCard(view),
+            ...(view.job === null
+              ? [h("p", { class: "card quiet" }, "No job is followed yet.")]
+              : [jobCard(view), stepsCard(view)]),
+            h(
+              "div",
+              { class: "pair" },
+              h("div", { class: "stack" }, lossCard(view), ringsCard(view), stagesCard(view)),
+              eventsCard(view),
+              view.job && diagramCard(view),
+            ),
+          ],
+    ),
+    h(
+      "footer",
+      {},
+      `Asked each second, of the watcher alone. Times are ${zone()}, this browser's. `,
+      h("a", { href: "state.json" }, "state.json"),
+      " ",
+      h("a", { href: "metrics" }, "metrics"),
+      " ",
+      h("a", { href: "healthz" }, "healthz"),
+    ),
+  ];
+}
+
+// A page that nobody sees has no frames, but its title is read all the same.
+function draw() {
+  if (document.hidden) paint();
+  else if (!frame)
+    frame = requestAnimationFrame(() => {
+      frame = 0;
+      paint();
+    });
+}
+
+function paint() {
+  const view = viewOf(),
+    box = document.getElementById("columns");
+  const atEnd = box === null || box.scrollLeft + box.clientWidth >= box.scrollWidth - 4;
+  try {
+    patch(document.getElementById("page"), page(view));
+  } catch (error) {
+    patch(document.getElementById("page"), [
+      h(
+        "header",
+        { class: "hero is-nobody" },
+        shape("nobody", 56),
+        h(
+          "div",
+          { class: "verdict" },
+          h("h1", {}, "Not drawn"),
+          h(
+            "p",
+            { class: "reason" },
+            `This page cannot draw what the watcher told it: ${error.message}`,
+          ),
+        ),
+      ),
+    ]);
+    document.title = "NOT DRAWN · FlowCheck";
+    return;
+  }
+  fit(atEnd);
+  say(view);
+}
+
+// The steps fill their card, and show the newest unless the reader went back.
+function fit(atEnd) {
+  const box = document.getElementById("columns");
+  if (box === null) return;
+  const width = box.clientWidth;
+  if (width > 0 && Math.abs(width - chosen.width) > 1) {
+    chosen.width = width;
+    draw();
+  }
+  if (atEnd) box.scrollLeft = box.scrollWidth;
+}
+
+// For the tab, and once for those who hear the page: what changed is the word.
+function say(view) {
+  const { kind, word } = wordOf(view),
+    told = view.live || view.state === null ? `Health: ${word}` : `${word}: what is shown is old`;
+  const line = document.getElementById("said"),
+    name = title(view);
+  if (line.textContent !== told) line.textContent = told;
+  if (document.title !== name) document.title = name;
+  const link = document.querySelector("link[rel=icon]"),
+    picture = icon(kind);
+  if (link.getAttribute("href") !== picture) link.setAttribute("href", picture);
+}
+

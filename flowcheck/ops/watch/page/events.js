@@ -1,0 +1,94 @@
+// What happened, the newest first.
+
+const OF_KIND = {
+  heal: "healed",
+  save: "durable",
+  save_failed: "failed",
+  anchor: "anchor",
+  restart: "restart",
+  fault: "failed",
+};
+
+function eventShape(one) {
+  if (one.kind === "loss") return one.what === "step" ? "lost" : "missing";
+  if (one.kind === "audit") return one.passed === false ? "failed" : "passed";
+  return Object.hasOwn(OF_KIND, one.kind) ? OF_KIND[one.kind] : "note";
+}
+
+function eventWords(one) {
+  const why = one.why ? `: ${one.why}` : "",
+    of = one.count ? some(one.count, (one.what || "one").replace(/s$/, "")) : "";
+  const step = one.step === undefined || one.step === null ? "" : `step ${count(one.step)}`;
+  const size = one.bytes ? bytes(one.bytes) : "",
+    took = one.seconds ? ` in ${milliseconds(one.seconds * 1000)}` : "";
+  switch (one.kind) {
+    case "loss":
+      return one.what === "step"
+        ? `${step} lost${why}${size ? `; ${size} of it are missing` : ""}`
+        : `${of} missing${why}`;
+    case "heal":
+      return one.what === "step" ? `${step} healed${why}` : `${of} healed${why}`;
+    case "save":
+      return `${step} durable${why}${size ? ` (${size}${took})` : ""}`;
+    case "save_failed":
+      return `saving ${step} failed${why}`;
+    case "audit":
+      return `audit of ${step} ${one.passed === false ? "FAILED" : "passed"}${why}`;
+    case "anchor":
+      return `anchored ${step}${one.passed === false ? " REFUSED" : ""}${why}`;
+    case "note":
+      return `${one.stage ? `${one.stage}: ` : ""}${one.why || ""}`;
+    case "drained":
+      return `${one.stage} has taken all there was${why}`;
+    case "learned":
+      return `job learned${why}`;
+    case "restart":
+      return one.why || `${one.stage} was restarted`;
+    case "fault":
+      return `${one.stage} cannot go on${why}`;
+    case "up":
+      return `${one.stage || "a stage"} is up`;
+    case "source_ended":
+      return `a source ended after ${of}${why}`;
+    default:
+      return `${String(one.kind).replaceAll("_", " ")}${one.stage ? ` ${one.stage}` : ""}${step ? ` ${step}` : ""}${why}`;
+  }
+}
+
+function eventsCard(view) {
+  const events = [...view.state.events].reverse(),
+    several = view.state.jobs.length > 1;
+  return h(
+    "section",
+    { class: "card", "aria-label": "Event history" },
+    h("h2", {}, "Events ", h("small", {}, `newest first, ${zone()}`)),
+    events.length
+      ? h(
+          "ol",
+          { class: "events", tabindex: "0", "aria-label": "Events, newest first" },
+          events.map((one) =>
+            h(
+              "li",
+              { "data-kind": one.kind },
+              h("span", { class: "when" }, time(one.time_ns)),
+              shape(eventShape(one), 14),
+              h(
+                "span",
+                { class: "what" },
+                several && h("span", { class: "quiet" }, `job ${one.job ?? 1} `),
+                foreign(eventWords(one), 400),
+              ),
+            ),
+          ),
+        )
+      : h("p", { class: "quiet" }, "None yet."),
+    h(
+      "p",
+      { class: "quiet" },
+      "Since the chain began: ",
+      Object.entries(view.state.event_counts)
+        .map(([kind, number]) => `${shown(kind.replaceAll("_", " "), 20)} ${count(number)}`)
+        .join(", ") || "nothing",
+    ),
+  );
+}

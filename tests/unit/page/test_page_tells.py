@@ -1,0 +1,127 @@
+"""What a person sees, hears and reaches of the page, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.chromium import Tab
+from support.shown import AT_ONCE, DRAWN, Told, recorded, serving
+
+from flowcheck.ops.watch.server import Server
+from flowcheck.ops.watch.state import Health, Word
+
+pytestmark = pytest.mark.xdist_group("page")
+LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"
+"""A minute passes on the reader's clock."""
+DASH = "\N{EN DASH}"
+
+
+def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_own(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    tab.open(server.url)
+    shapes = set()
+    for word in Word:
+        reason = f"it is {word} for a reason"
+        told.change(health=Health(word=word, reason=reason))
+        tab.value(AT_ONCE)
+        tab.until(f"document.title.startsWith('{word.upper()} · step 69')")
+        said = tab.value("document.querySelector('#said').textContent")
+        assert said == f"Health: {word.capitalize()}"
+        first = tab.value("document.querySelector('#page').innerText").split("\n")
+        assert [line for line in first if line.strip()][:2] == [word.capitalize(), reason]
+        shapes.add(tab.value("document.querySelector('.badge').innerHTML"))
+    assert len(shapes) == len(Word)
+    assert tab.complaints() == []
+
+
+def test_drawing_and_table_tell_of_every_step_what_the_state_tells(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    tab.open(server.url)
+    tab.until(DRAWN)
+    tab.value("document.querySelector('#step-table summary').click()")
+    tab.until("document.querySelectorAll('#step-table tbody tr').length > 0")
+    steps = {one.step: one for one in told.told.jobs[0].timeline}
+    rows = tab.value(
+        "[...document.querySelectorAll('#step-table tbody tr')].map(row => [...row.cells].map("
+        "cell => cell.querySelector('time') ? Date.parse(cell.querySelector('time').dateTime)"
+        " : cell.textContent))"
+    )
+    assert [int(row[0]) for row in rows] == sorted(steps, reverse=True)
+    for number, arrived, applied, _, durable, befell in rows:
+        one = steps[int(number)]
+        times = (one.arrived_ns, one.applied_ns, one.durable_ns)
+        assert [arrived, applied, durable] == [ns // 10**6 if ns else DASH for ns in times]
+        wanted = (one.lost, one.missing and str(one.missing), one.healed and "healed")
+        assert all(word in befell for word in wanted if word)
+        assert bool(befell) == any(wanted)
+    columns = "[...document.querySelectorAll('[role=option]')]"
+    assert tab.value(f"{columns}.map(one => one.id)") == [f"step-{step}" for step in sorted(steps)]
+    full = tab.value(f"{columns}.map(one => one.querySelectorAll('.full').length)")
+    saved = tab.value(f"{columns}.map(one => one.querySelectorAll('.saved').length)")
+    each = [steps[step] for step in sorted(steps)]
+    assert full == [bool(one.arrived_ns) + bool(one.applied_ns) for one in each]
+    assert saved == [int(bool(one.durable_ns)) for one in each]
+
+
+def test_a_watcher_that_is_gone_or_stands_still_is_said_at_the_top_and_in_the_title(
+    tab: Tab, browser: Callable[[], Tab], told: Told
+) -> None:
+    still = Told(recorded("state.json"))
+    other = browser()
+    with serving(still) as standing:
+        with serving(told) as server:
+            tab.open(server.url)
+            other.open(standing.url)
+            for each in (tab, other):
+                each.until(DRAWN)
+            still.moves, told.gone = False, True
+            for each in (tab, other):
+                each.value(LATER)
+        is_said(tab, other)
+    other.close()
+    told.gone = False
+    with serving(told, f"127.0.0.1:{server.server_address[1]}"):
+        tab.value("document.querySelector('.warnings button')?.click()")
+        tab.until("document.title.startsWith('STALE · step 69')")
+
+
+def is_said(gone: Tab, still: Tab) -> None:
+    for each, title, reason in (
+        (gone, "NO ANSWER for", "cannot be reached"),
+        (still, "OLD for", "what it reads does not change"),
+    ):
+        each.until(f"document.title.startsWith('{title}')")
+        assert reason in each.text().split("Steps")[0]
+        assert "not what is now" in each.text() and "step 69" in each.text()
+        assert each.value("document.querySelector('#said').textContent").endswith("is old")
+        shown = each.value("document.querySelector('.tile .more').textContent")
+        assert "steps/s" not in shown, "no rate is told of what may have stopped"
+
+
+def test_those_who_hear_the_page_or_have_no_mouse_reach_all_of_it(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    tab.open(server.url)
+    tab.until(DRAWN)
+    regions = ["Job job-1", "Steps of job-1", "Loss by kind", "Rings of the mirror ports"]
+    wanted = [*regions, "Stages", "Event history", "Ring and mirrored ports"]
+    assert set(wanted) <= set(tab.names("region"))
+    assert "Stale" in tab.names("heading") and tab.names("main") == [""]
+    assert tab.names("listbox") == ["Steps of job-1, oldest first; arrow keys choose one"]
+    assert tab.names("image") == ["Ring of 4 nodes; mirrored links: 3 to 0, 0 to 1"]
+    assert tab.names("meter") == ["Fill of ring 0"]
+    assert all(tab.names("button")) and all(tab.names("option"))
+    tab.value("document.querySelector('#columns').focus()")
+    for key, step in (("ArrowLeft", 71), ("ArrowLeft", 70), ("Home", 1), ("End", 72)):
+        for kind in ("keyDown", "keyUp"):
+            tab.ask("Input.dispatchKeyEvent", type=kind, key=key)
+        tab.until(f"document.querySelector('#chosen-step h3').textContent === 'Step {step}'")
+        chosen = tab.value("document.querySelector('[aria-selected=true]').id")
+        assert chosen == tab.value(
+            "document.querySelector('#columns').getAttribute('aria-activedescendant')"
+        )
+    tab.value("document.querySelectorAll('.marked button')[1].click()")
+    tab.until("document.querySelector('#chosen-step').textContent.includes('every flow went on')")
