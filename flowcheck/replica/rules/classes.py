@@ -9,6 +9,9 @@ import torch
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.replica.rules.lean import leave_compiler_out
+
+leave_compiler_out()
 
 REFUSED = {
     "lbfgs": "evaluates the model again within a step: of those gradients the wire does not tell",

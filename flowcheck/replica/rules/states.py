@@ -17,6 +17,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.rules.building import build
+from flowcheck.replica.rules.lean import step_leanly
 from flowcheck.replica.user_code import in_words
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
@@ -94,19 +95,24 @@ def _states_of(keyed: _Keyed) -> States:
     return States(tuple(kinds), eager)
 
 
+SMALL_ELEMENTS = 1 << 18
+"""Of so few a step is taken: torch loads its compiler for tensors without values."""
+
+
 def _stepped(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
 ) -> dict[str, Kind]:
     """The states of one parameter after a step of its group alone."""
     failed: Exception | None = None
-    for make, device in ((torch.empty, "meta"), (torch.zeros, "cpu")):
+    ways = ((torch.empty, "meta"), (torch.zeros, "cpu"))
+    for make, device in reversed(ways) if parameter.elements <= SMALL_ELEMENTS else ways:
         leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
         leaf.grad = _like(parameter, layout, make, device)
         for own in optimizer.param_groups:
             own["params"] = [leaf] if own is group else []
         optimizer.state.clear()
         try:
-            optimizer.step()
+            step_leanly(optimizer)
         except Exception as error:  # what a rule cannot do to tensors without values, or at all
             failed = error
             continue
