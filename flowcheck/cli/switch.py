@@ -27,8 +27,8 @@ sends. Mirror `rx` of two neighbours of the ring.
 * `flowcheck switch check --os eos --source Ethernet1/1 --monitor Ethernet32/1 --source-gbps 100
   --monitor-gbps 100` - whether its copies fit
 
-* `flowcheck switch apply --os tc --source eth1 --monitor eth9` - done, not printed: Open vSwitch
-  and Linux tc; `flowcheck switch remove --os tc` undoes it
+* `flowcheck switch apply --os tc --source eth1 --monitor eth9` - done, not printed: Open vSwitch,
+  Linux tc, SONiC over ssh; `flowcheck switch remove --os tc` undoes it
 """,
 )
 app.command()(switch_apply.apply)

@@ -22,6 +22,16 @@ JournalFolder = Annotated[
     Path | None,
     typer.Option("--journal", help="Where is noted what can carry no mark of ours."),
 ]
+Host = Annotated[
+    str | None, typer.Option(metavar="[USER@]HOST", help="Of SONiC: the switch, as ssh knows it.")
+]
+SshConfig = Annotated[
+    Path | None, typer.Option("--ssh-config", help="Of SONiC: ssh's -F, in place of your own.")
+]
+Save = Annotated[
+    bool,
+    typer.Option("--save", help="Of SONiC: save over a reboot, others' pending changes too."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell the difference, do nothing.")]
 
 
@@ -33,6 +43,9 @@ def apply(
     session: SessionId = None,
     bridge: Bridge = None,
     database: Database = None,
+    host: Host = None,
+    ssh_config: SshConfig = None,
+    save: Save = False,
     form: Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")] = None,
     journal: JournalFolder = None,
     dry_run: DryRun = False,
@@ -49,7 +62,14 @@ def apply(
     from flowcheck.ops.switch import asked
     from flowcheck.ops.switch.apply import target
 
-    where = target.Where(database=database, form=form, journal=journal)
+    where = target.Where(
+        database=database,
+        host=host,
+        ssh_config=ssh_config,
+        save=save,
+        form=form,
+        journal=journal,
+    )
     platform = target.told(os, where)
     request = asked.asked(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
@@ -65,6 +85,9 @@ def remove(
         str, typer.Option("--session", metavar="NAME", help="What the session is called.")
     ] = "flowcheck",
     database: Database = None,
+    host: Host = None,
+    ssh_config: SshConfig = None,
+    save: Save = False,
     keep_hook: Annotated[
         bool,
         typer.Option("--keep-hook", help="Of tc: leave the empty qdisc clsact where it is."),
@@ -82,7 +105,14 @@ def remove(
     """
     from flowcheck.ops.switch.apply import target
 
-    where = target.Where(database=database, keep_hooks=keep_hook, journal=journal)
+    where = target.Where(
+        database=database,
+        host=host,
+        ssh_config=ssh_config,
+        save=save,
+        keep_hooks=keep_hook,
+        journal=journal,
+    )
     said = _Said(as_json=as_json)
     said.end(target.remove(os, session, where, dry_run=dry_run, tell=said.difference))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,18 +12,20 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch.apply import ovs_asked, tc_asked, tc_state
+from flowcheck.ops.switch.apply import ovs_asked, sonic_asked, tc_asked, tc_state
 from flowcheck.ops.switch.apply.bring import Result, Step, Target, bring
 from flowcheck.ops.switch.apply.journal import Journal, default_folder, held
 from flowcheck.ops.switch.apply.made import Made
 from flowcheck.ops.switch.apply.ovs import OpenVSwitch
+from flowcheck.ops.switch.apply.sonic import Sonic
+from flowcheck.ops.switch.apply.ssh import Shell
 from flowcheck.ops.switch.apply.tc import Tc
 from flowcheck.ops.switch.asked import NAME
 from flowcheck.ops.switch.platforms import Platform, named
 from flowcheck.ops.switch.rules import planned
 from flowcheck.ops.switch.session import Session
 
-TOLD = ("openvswitch", "tc")
+TOLD = ("openvswitch", "sonic", "tc")
 Warn = Callable[[str], None]
 Tell = Callable[[list[Step]], None]
 
@@ -34,6 +37,12 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Open vSwitch's, as ovs-vsctl's --db; None: this machine's."""
     form: str | None = None
     """Of tc; None: what this kernel has."""
+    host: str | None = None
+    """SONiC's, as ssh knows it."""
+    ssh_config: Path | None = None
+    """For ssh, in place of the user's own; None: that."""
+    save: bool = False
+    """SONiC's configuration as well, over a reboot: others' unsaved changes with it."""
     keep_hooks: bool = False
     """Of tc: the emptied qdisc clsact stays."""
     journal: Path | None = None
@@ -44,7 +53,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target[Any, Any]
     asked: Callable[[Session, Any, Warn], Any]
-    nothing: Any
+    nothing: Callable[[Any], Any]
 
 
 def apply(
@@ -67,7 +76,7 @@ def remove(os: str, name: str, where: Where, *, dry_run: bool, tell: Tell) -> Re
     if not re.fullmatch(NAME, name, re.ASCII):
         raise ConfigError("--session", name, "is no name a session of ours can have")
     with _reached(os, name, where, dry_run=dry_run) as one:
-        return bring(one.target, lambda _: one.nothing, dry_run=dry_run, tell=tell)
+        return bring(one.target, one.nothing, dry_run=dry_run, tell=tell)
 
 
 def told(os: str, where: Where) -> Platform:
@@ -82,6 +91,9 @@ def told(os: str, where: Where) -> Platform:
         raise ConfigError("--os", os, right)
     for option, value, its in (
         ("--db", where.database, "openvswitch"),
+        ("--host", where.host, "sonic"),
+        ("--ssh-config", where.ssh_config, "sonic"),
+        ("--save", where.save or None, "sonic"),
         ("--form", where.form, "tc"),
         ("--keep-hook", where.keep_hooks or None, "tc"),
     ):
@@ -100,18 +112,43 @@ def _reached(os: str, name: str, where: Where, *, dry_run: bool) -> Iterator[Rea
         yield Reached(
             target=ovs,
             asked=lambda session, state, warn: ovs_asked.goal(ovs, session, state, warn),
-            nothing=None,
+            nothing=lambda _: None,
         )
         return
-    made = Made(Journal(folder, f"tc-{tc_state.namespace()}"))
-    tc = Tc(name, where.form or "", made, keep_hooks=where.keep_hooks)
-    reached = Reached(
-        target=tc,
-        asked=lambda session, state, warn: tc_asked.goal(tc, session, state, warn),
-        nothing=frozenset(),
-    )
+    reached = _sonic(name, where, folder) if os == "sonic" else _tc(name, where, folder)
     if dry_run:
         yield reached
         return
     with held(folder):
         yield reached
+
+
+def _tc(name: str, where: Where, folder: Path) -> Reached:
+    made = Made(Journal(folder, f"tc-{tc_state.namespace()}"))
+    tc = Tc(name, where.form or "", made, keep_hooks=where.keep_hooks)
+    return Reached(
+        target=tc,
+        asked=lambda session, state, warn: tc_asked.goal(tc, session, state, warn),
+        nothing=lambda _: frozenset(),
+    )
+
+
+def _sonic(name: str, where: Where, folder: Path) -> Reached:
+    shell = Shell(where.host, where.ssh_config)
+    place = hashlib.sha256(shell.host.encode()).hexdigest()[:16]
+    sonic = Sonic(name, shell, Journal(folder, f"sonic-{place}-{name}"), save=where.save)
+
+    def nothing(state: Any) -> None:
+        if name in state.sessions and sonic.own(state) is None:
+            right = (
+                f"is on {shell.host} and was not made from this machine, or was changed since: it "
+                "is left; `flowcheck switch render --os sonic --part remove` prints what takes it "
+                "away"
+            )
+            raise ConfigError("--session", name, right)
+
+    return Reached(
+        target=sonic,
+        asked=lambda session, state, warn: sonic_asked.goal(sonic, session, state, warn),
+        nothing=nothing,
+    )

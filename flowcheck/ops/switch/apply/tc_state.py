@@ -116,7 +116,7 @@ def read() -> State:
 def read_hook(device: str, way: str) -> list[Filter]:
     """The filters of one hook, in the order frames meet them. Raises StateError."""
     shown = run_json([*TC, "filter", "show", "dev", device, way]) or []
-    return [_filter(device, way, one) for one in shown if "options" in one]
+    return [filter_of(device, way, one) for one in shown if "options" in one]
 
 
 def read_chains(device: str, way: str) -> set[int]:
@@ -162,7 +162,8 @@ def _link(one: dict[str, Any]) -> Link | None:
     )
 
 
-def _filter(device: str, way: str, one: dict[str, Any]) -> Filter:
+def filter_of(device: str, way: str, one: dict[str, Any]) -> Filter:
+    """One filter as `tc -j` shows it. Raises StateError for what cannot be read."""
     try:
         options, actions = one["options"], one["options"].get("actions", [])
         handle = options.get("fh", options.get("handle"))

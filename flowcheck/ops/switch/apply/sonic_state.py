@@ -1,0 +1,103 @@
+"""What a SONiC switch holds: its databases as sonic-db-dump prints them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import StateError
+from flowcheck.ops.switch.apply.ssh import Shell
+
+READ = (("CONFIG_DB", "[IMPV][ILNO][ART]*|*"), ("STATE_DB", "[MS][IW][IR][RT][CO][HR]_*|*"))
+"""Databases, and patterns of Redis that match the tables below and few others: a dump for each
+table would take a switch's processor seconds each."""
+CONFIG = ("MIRROR_SESSION", "PORT", "PORTCHANNEL", "PORTCHANNEL_MEMBER", "VLAN_MEMBER", "INTERFACE")
+STATE = ("MIRROR_SESSION_TABLE", "SWITCH_CAPABILITY")
+"""Tables and keys: sonic-utilities config/main.py and acl_loader/main.py."""
+
+Entry = dict[str, str]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows by key; keys of several parts are as in the database."""
+
+    sessions: dict[str, Entry]
+    ports: dict[str, Entry]
+    bundles: frozenset[str]
+    members: dict[str, str]
+    """Ports in a port channel or a VLAN, and which."""
+    routed: frozenset[str]
+    status: dict[str, str]
+    """What the switch makes of each session: active, inactive."""
+    incapable: frozenset[str]
+    """Directions the ASIC does not have."""
+
+
+def read(shell: Shell) -> State:
+    """One connection. Raises StateError where the switch does not answer so."""
+    begin = f"flowcheck-{secrets.token_hex(8)}"
+    dumps = [("sudo", "-n", "sonic-db-dump", "-n", base, "-y", "-k", key) for base, key in READ]
+    out = shell.run(("echo", begin), *dumps)
+    # What a login prints of its own accord comes before.
+    _, found, rest = out.partition(begin)
+    if not found:
+        raise StateError(f"{shell.host}: its shell did not even echo; is it a SONiC switch?")
+    try:
+        return _state(_documents(rest))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{shell.host}: sonic-db-dump printed no JSON of ours: {error}") from error
+
+
+def ports_of(entry: Entry) -> frozenset[str]:
+    """The watched ports of a session."""
+    return frozenset(port.strip() for port in entry.get("src_port", "").split(",") if port.strip())
+
+
+def plain(entry: Entry) -> Entry:
+    """An entry in one spelling, so that two that mean the same are equal."""
+    one = {key: value for key, value in entry.items() if value not in ("", "NULL")}
+    if "src_port" in one:
+        one["src_port"] = ",".join(sorted(ports_of(one)))
+    return one
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    decoder, at, found = json.JSONDecoder(), 0, []
+    for _ in READ:
+        while text[at : at + 1].isspace():
+            at += 1
+        rows, at = decoder.raw_decode(text, at)
+        found.append(rows)
+    return found
+
+
+def _tables(rows: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, dict[str, Entry]]:
+    """Rows by their key's rest, under the table that is its first part."""
+    found: dict[str, dict[str, Entry]] = {table: {} for table in wanted}
+    for key, row in rows.items():
+        table, _, rest = key.partition("|")
+        if table in found:
+            found[table][rest] = dict(row["value"])
+    return found
+
+
+def _state(dumps: list[dict[str, Any]]) -> State:
+    config, state = _tables(dumps[0], CONFIG), _tables(dumps[1], STATE)
+    joined = [*config["VLAN_MEMBER"], *config["PORTCHANNEL_MEMBER"]]
+    able = state["SWITCH_CAPABILITY"].get("switch", {})
+    words = {"rx": "PORT_INGRESS_MIRROR_CAPABLE", "tx": "PORT_EGRESS_MIRROR_CAPABLE"}
+    return State(
+        sessions={name: plain(row) for name, row in config["MIRROR_SESSION"].items()},
+        ports=config["PORT"],
+        bundles=frozenset(config["PORTCHANNEL"]),
+        members={key.partition("|")[2]: key.partition("|")[0] for key in joined},
+        routed=frozenset(key.partition("|")[0] for key in config["INTERFACE"]),
+        status={
+            name: row.get("status", "inactive")
+            for name, row in state["MIRROR_SESSION_TABLE"].items()
+        },
+        incapable=frozenset(way for way, key in words.items() if able.get(key, "true") != "true"),
+    )

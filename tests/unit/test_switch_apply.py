@@ -1,0 +1,184 @@
+"""The way common to all switches, and what is refused of each by what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.switch import asked, platforms
+from flowcheck.ops.switch.apply import bring, commands, sonic_asked, sonic_state, tc_state
+from flowcheck.ops.switch.apply.bring import Outcome, Step
+from flowcheck.ops.switch.apply.journal import Journal, held
+from flowcheck.ops.switch.apply.sonic import Sonic
+from flowcheck.ops.switch.apply.ssh import Shell
+from tests.unit.test_cli import refused
+
+
+class Lamps:
+    """A switch of lamps; each command lights or darkens one."""
+
+    def __init__(self, fails: set[str], lit: set[str]) -> None:
+        self.lit, self.fails = lit, fails
+
+    def observe(self) -> frozenset[str]:
+        return frozenset(self.lit)
+
+    def own(self, state: frozenset[str]) -> frozenset[str]:
+        return state
+
+    def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[Step]:
+        more = [Step(what=one, command=("light", one)) for one in sorted(goal - state)]
+        return more + [Step(what=one, command=("darken", one)) for one in sorted(state - goal)]
+
+    def run(self, step: Step, *, back: bool) -> None:
+        word, lamp = step.command
+        if str(step) in self.fails:
+            raise StateError(f"{step} failed")
+        (self.lit.add if word == "light" else self.lit.discard)(lamp)
+
+    def confirm(self, goal: frozenset[str]) -> None:
+        if "confirm" in self.fails:
+            raise StateError("it is dark all the same")
+
+    def settle(self, state: frozenset[str]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fails", "outcome", "lit"),
+    [
+        (set(), Outcome.CHANGED, {"b", "c"}),
+        ({"light c"}, Outcome.UNDONE, {"a"}),
+        ({"darken a"}, Outcome.UNDONE, {"a"}),
+        ({"confirm"}, Outcome.UNDONE, {"a"}),
+        ({"light c", "darken b"}, Outcome.LEFT, {"a", "b"}),
+    ],
+)
+def test_what_fails_is_undone_and_what_is_left_is_said(
+    fails: set[str], outcome: Outcome, lit: set[str]
+) -> None:
+    lamps, told = Lamps(fails, {"a"}), []
+    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=False, tell=told.extend)
+    assert (result.outcome, lamps.lit) == (outcome, lit)
+    assert [str(step) for step in told] == ["light b", "light c", "darken a"]
+    assert result.left == (["darken b"] if outcome is Outcome.LEFT else [])
+
+
+def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:
+    class Interrupted(Lamps):
+        def run(self, step: Step, *, back: bool) -> None:
+            super().run(step, back=back)
+            if step.command == ("light", "b"):
+                raise KeyboardInterrupt
+
+    lamps = Interrupted(set(), set())
+    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=True, tell=lambda _: None)
+    assert (result.outcome, lamps.lit) == (Outcome.WOULD_CHANGE, set())
+    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=False, tell=lambda _: None)
+    assert (result.outcome, result.why, lamps.lit) == (Outcome.UNDONE, "interrupted", set())
+
+
+def test_programs_are_stopped_at_their_limits() -> None:
+    with pytest.raises(StateError, match="did not end within"):
+        commands.run(["sleep", "20"], limit_s=0.2)
+    with pytest.raises(StateError, match="said more than 16 MiB"):
+        commands.run(["sh", "-c", "cat /dev/zero"], limit_s=20)
+    with pytest.raises(StateError, match="ended with 3: no such thing"):
+        commands.run(["sh", "-c", "echo no such thing >&2; exit 3"])
+    with pytest.raises(StateError, match="is it installed"):
+        commands.run(["no-such-program-of-ours"])
+
+
+def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"), held(tmp_path / "file"):
+        pass
+    (tmp_path / "x.json").write_text("no json")
+    with pytest.raises(StateError, match="no journal of ours"):
+        Journal(tmp_path, "x").read()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--os", "eos", "--monitor", "Ethernet2/1"), "render --os eos"),
+        (("--os", "tc", "--monitor", "b", "--db", "unix:/x"), "is of --os openvswitch"),
+        (("--os", "tc", "--monitor", "b", "--form", "flower"), "matchall, hardware, u32"),
+        (("--os", "sonic", "--monitor", "Ethernet4"), "as ssh knows it"),
+        (("--os", "sonic", "--monitor", "Ethernet4", "--host", "-oX=y"), "as ssh knows it"),
+    ],
+)
+def test_what_cannot_be_told_directly_is_refused(words: tuple[str, ...], sentence: str) -> None:
+    source = "Ethernet0" if "sonic" in words else "Ethernet1/1" if "eos" in words else "a"
+    assert sentence in refused("switch", "apply", "--source", source, *words)
+
+
+SOMEBODYS = {"type": "SPAN", "dst_port": "Ethernet64", "src_port": "Ethernet40", "direction": "RX"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "monitor", "sentence"),
+    [
+        ("Ethernet40", "Ethernet124", "watches it already"),
+        ("Ethernet40:both", "Ethernet124", "watches it already"),
+        ("Ethernet0", "Ethernet64", "is the monitor port of session somebodys"),
+        ("Ethernet64", "Ethernet124", "is the monitor port of session somebodys"),
+        ("Ethernet0", "Ethernet40", "is watched by session somebodys"),
+        ("Ethernet0:tx", "Ethernet124", "cannot mirror tx"),
+        ("Ethernet0", "Ethernet100", "member of Vlan7"),
+        ("Ethernet0", "Ethernet104", "routed port"),
+        ("Ethernet3", "Ethernet124", "no port in the switch"),
+        ("Ethernet40:rx", "Ethernet124", "watches it already"),
+    ],
+)
+def test_a_session_of_sonic_that_would_clash_is_refused(
+    tmp_path: Path, sources: str, monitor: str, sentence: str
+) -> None:
+    state = sonic_state.State(
+        sessions={"somebodys": SOMEBODYS},
+        ports={f"Ethernet{number}": {} for number in range(0, 128, 4)},
+        bundles=frozenset(),
+        members={"Ethernet100": "Vlan7"},
+        routed=frozenset(["Ethernet104"]),
+        status={},
+        incapable=frozenset(["tx"] if ":tx" in sources else []),
+    )
+    sonic = Sonic("flowcheck", Shell("s", None), Journal(tmp_path, "s"), save=False)
+    wanted = asked.asked(platforms.named("sonic"), [sources], monitor=monitor)
+    with pytest.raises(ConfigError, match=sentence):
+        sonic_asked.goal(sonic, wanted, state, lambda _: None)
+    other = asked.asked(platforms.named("sonic"), ["Ethernet4"], monitor="Ethernet124")
+    told: list[str] = []
+    assert sonic_asked.goal(sonic, other, state, told.append)["src_port"] == "Ethernet4"
+    assert len(told) == 1
+    assert "older releases" in told[0]
+
+
+def test_filters_of_other_kinds_are_read_as_tc_shows_them() -> None:
+    """What tc 6.1 prints of matchall and flower, with and without `continue` at the end."""
+    shown = [
+        {"protocol": "all", "pref": 3, "kind": "matchall", "chain": 0},
+        {
+            **{"protocol": "all", "pref": 3, "kind": "matchall", "chain": 0},
+            "options": {
+                "handle": 1,
+                "not_in_hw": True,
+                "actions": [{"kind": "gact", "control_action": {"type": "continue"}}],
+            },
+        },
+        {
+            **{"protocol": "ip", "pref": 4, "kind": "flower", "chain": 0},
+            "options": {"handle": 1, "keys": {}, "actions": [{"kind": "police"}]},
+        },
+    ]
+    first, second = (tc_state.filter_of("eth1", "ingress", one) for one in shown[1:])
+    assert (first.passes_on(), first.matches_all, first.handle) == (True, True, "1")
+    assert (second.passes_on(), second.matches_all, second.copies_to) == (False, False, ())
+    with pytest.raises(StateError, match="cannot be read"):
+        tc_state.filter_of("eth1", "ingress", {"options": []})
+    assert msgspec.to_builtins(first)["controls"] == ("continue",)
