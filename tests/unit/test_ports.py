@@ -202,6 +202,9 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
         ({"monitor": []}, "state at least one"),
         ({"channel": 2}, "did you mean channels"),
         ({"traffic": {"gradient_bytes": 1, "step_s": 0}}, "must be above 0"),
+        ({"traffic": {"gradient_bytes": 10**18, "step_s": 1}}, "at most"),
+        ({"traffic": {"gradient_bytes": 1, "step_s": 1, "bucket_bytes": 3}}, "4 or more"),
+        ({"replica": {"parameters": 10**18}}, "at most"),
     ],
 )
 def test_what_cannot_be_chosen_for_is_refused(tmp_path: Path, more: Tree, why: str) -> None:

@@ -15,12 +15,13 @@ from flowcheck.ops.planning.memory import Part, memory_of
 from flowcheck.ops.planning.model import Model
 from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
 from flowcheck.ops.ports.choice import Choice
+from flowcheck.ops.ports.figures import Replica, Traffic
 from flowcheck.ops.ports.monitors import Monitors
 from flowcheck.ops.ports.partial import load_of
 from flowcheck.ops.ports.plugs import Plugs
 from flowcheck.ops.ports.rings import Link, Ring
 from flowcheck.ops.ports.taps import Pair
-from flowcheck.ops.ports.topology import Replica, Topology, Traffic
+from flowcheck.ops.ports.topology import Topology
 from flowcheck.ops.switch.session import Direction
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.schedule import all_reduce
@@ -31,7 +32,10 @@ ANSWER_BYTES = 138 + 62
 """Of a clear-to-send write of 64 bytes and of an acknowledgement, over IPv4: both answer a message
 that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
-BUCKET_BYTES = 25 << 20
+PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
+"""A model of which only the size is known is taken as so many tensors, for its start-up."""
+PIECE_BYTES = 1 << 30
+"""A larger bucket is counted in pieces: its schedule is as long as it is large."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +127,7 @@ def _in_step(topology: Topology, traffic: Traffic, ring: Ring, link: Link) -> Ca
     """What one link of a channel carries of all buckets of a step."""
     element = traffic.element_bytes
     whole = -(-traffic.gradient_bytes // element) * element
-    bucket = traffic.bucket_bytes // element * element
+    bucket = min(traffic.bucket_bytes, PIECE_BYTES) // element * element
     full, rest = divmod(whole, bucket)
     total = Carried()
     for size, count in ((bucket, full), (rest, 1)):
@@ -200,7 +204,7 @@ def _memory(
         from flowcheck.ops.running.chain import job_to_run
 
         return memory_of_job(job_to_run(Path(replica.job or ""))).parts
-    each = (topology.traffic.bucket_bytes if topology.traffic else BUCKET_BYTES) // 8
+    each = max(PART_ELEMENTS, replica.parameters // MOST_PARTS)
     counts = [each] * (replica.parameters // each) + [replica.parameters % each]
     tensors = tuple(
         Tensor(

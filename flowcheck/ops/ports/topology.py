@@ -9,6 +9,7 @@ from typing import Any
 
 from flowcheck.config.strict import Section, at_least, convert
 from flowcheck.errors import ConfigError
+from flowcheck.ops.ports.figures import Replica, Traffic, check_speed
 from flowcheck.ops.ports.ranges import expanded, numbered
 from flowcheck.wire.terms import Protocol, Rule, rule_of
 
@@ -83,47 +84,6 @@ class Switch(Section, frozen=True):
     name: str
     os: str | None = None
     bridge: str | None = None
-
-
-class Traffic(Section, frozen=True):
-    """Figures of the job, for bandwidth; none of them decides what fits."""
-
-    gradient_bytes: int
-    """That one rank gives to its data-parallel all-reduces in a step."""
-    step_s: float
-    bucket_bytes: int = 25 << 20
-    """torch DistributedDataParallel's bucket_cap_mb."""
-    element_bytes: int = 4
-    other_gbps: float = 0.0
-    """Tensor, pipeline and expert parallel, storage: mean on each direction of a port."""
-
-    def __post_init__(self) -> None:
-        at_least("traffic.gradient_bytes", self.gradient_bytes, 1)
-        at_least("traffic.bucket_bytes", self.bucket_bytes, self.element_bytes)
-        if self.element_bytes not in (1, 2, 4, 8):
-            raise ConfigError("traffic.element_bytes", self.element_bytes, "is 1, 2, 4 or 8")
-        _speed("traffic.step_s", self.step_s, 1e6)
-        if self.other_gbps:
-            _speed("traffic.other_gbps", self.other_gbps)
-
-
-class Replica(Section, frozen=True):
-    """What is kept of each data-parallel group, for memory."""
-
-    parameters: int | None = None
-    """Numbers that one group trains."""
-    job: str | None = None
-    """In place of these: the job file of each machine, with [model] factory."""
-    optimizer: str = "adamw"
-    element_bytes: int = 4
-
-    def __post_init__(self) -> None:
-        if (self.parameters is None) == (self.job is None):
-            why = "state it, or job, and not both"
-            raise ConfigError("replica.parameters", self.parameters, why)
-        at_least("replica.parameters", 1 if self.parameters is None else self.parameters, 1)
-        if self.element_bytes not in (2, 4, 8):
-            raise ConfigError("replica.element_bytes", self.element_bytes, "is 2, 4 or 8")
 
 
 class Topology(Section, frozen=True):
@@ -224,7 +184,7 @@ def topology_from(tree: dict[str, Any]) -> Topology:
             raise ConfigError(f"{key}.switch", monitor.switch, why)
         if (monitor.port is None) == (monitor.erspan is None):
             raise ConfigError(f"{key}.port", monitor.port, "state it, or erspan, and not both")
-        _speed(f"{key}.gbps", monitor.gbps)
+        check_speed(f"{key}.gbps", monitor.gbps)
         if (monitor.switch, monitor.called) in seen:
             raise ConfigError(key, monitor.called, f"is stated twice, of {monitor.switch}")
         seen.add((monitor.switch, monitor.called))
@@ -233,7 +193,7 @@ def topology_from(tree: dict[str, Any]) -> Topology:
 
 def _check_cable(key: str, cable: Cable, topology: Topology) -> None:
     at_least(f"{key}.nic", cable.nic, 0)
-    _speed(f"{key}.gbps", cable.gbps)
+    check_speed(f"{key}.gbps", cable.gbps)
     nodes = numbered(f"{key}.nodes", cable.nodes, topology.nodes)
     ports = expanded(f"{key}.ports", cable.ports, topology.nodes)
     if len(nodes) != len(ports):
@@ -241,8 +201,3 @@ def _check_cable(key: str, cable: Cable, topology: Topology) -> None:
         raise ConfigError(f"{key}.ports", cable.ports, why)
     if wrong := [gpu for gpu in cable.gpus or () if not 0 <= gpu < topology.gpus]:
         raise ConfigError(f"{key}.gpus", wrong[0], f"is 0 to {topology.gpus - 1}")
-
-
-def _speed(key: str, value: float, most: float = 1e5) -> None:
-    if not 0 < value <= most:  # NaN is neither
-        raise ConfigError(key, value, f"must be above 0, and at most {most:g}")
