@@ -323,6 +323,10 @@ def test_a_system_that_is_told_directly_has_its_apply(tmp_path: Path) -> None:
     assert words[:3] == ["flowcheck", "switch", "apply"]
     assert words[3:] == shlex.split(command.render)[3:]
     assert words[-2:] == ["--bridge", "br0"]
+    tree["switch"] = [{"name": "leaf", "os": "sonic"}]
+    assert choose(tmp_path, tree).commands[0].apply is None
+    tree["switch"][0]["host"] = "admin@leaf"
+    assert str(choose(tmp_path, tree).commands[0].apply).endswith("--host admin@leaf")
 
 
 def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:

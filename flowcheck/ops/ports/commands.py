@@ -7,7 +7,7 @@ import shlex
 import msgspec
 
 from flowcheck.ops.ports.choice import Choice
-from flowcheck.ops.ports.monitors import Monitors, sources_of
+from flowcheck.ops.ports.monitors import Monitors, Spot, sources_of
 from flowcheck.ops.ports.partial import load_of
 from flowcheck.ops.switch.platforms import named
 
@@ -50,9 +50,16 @@ def commands_of(choice: Choice, monitors: Monitors) -> tuple[Command, ...]:
                 os=spot.os,
                 monitor=spot.monitor.called,
                 render=shlex.join(["flowcheck", "switch", "render", *words]),
-                apply=shlex.join(["flowcheck", "switch", "apply", *words])
-                if spot.os in TOLD
-                else None,
+                apply=_apply(spot, words) if spot.os in TOLD else None,
             )
         )
     return tuple(found)
+
+
+def _apply(spot: Spot, words: list[str]) -> str | None:
+    """Where a switch is reached over ssh, only if it is said where it is."""
+    if spot.os != "sonic":
+        return shlex.join(["flowcheck", "switch", "apply", *words])
+    if spot.host is None:
+        return None
+    return shlex.join(["flowcheck", "switch", "apply", *words, "--host", spot.host])

@@ -33,6 +33,7 @@ class Spot(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None
     """As `--session` has it; None: no system is stated."""
     bridge: str | None
+    host: str | None
     growth: float
     """Of each frame, by a tunnel."""
     number_matters: bool
@@ -100,6 +101,7 @@ def monitors_of(topology: Topology, plugs: Plugs, os: str | None) -> Monitors:
                 os=system,
                 session=_session(platform, monitor, number, nth if several else None),
                 bridge=switch.bridge,
+                host=switch.host,
                 growth=grown,
                 number_matters=platform is not None and platform.one_way == "split",
             )

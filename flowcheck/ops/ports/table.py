@@ -35,7 +35,7 @@ def printed(chosen: Chosen) -> None:
         out.print(plain(f"{command.switch} ({command.os}), copies to {command.monitor}:"))
         out.print(plain(command.render))
         if command.apply is not None:
-            out.print(plain(f"or, on the switch itself: {command.apply}"))
+            out.print(plain(f"or, for it to be done: {command.apply}"))
     for told in chosen.assumed:
         out.print(plain(f"assumed: {told}"))
 

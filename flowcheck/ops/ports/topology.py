@@ -84,6 +84,8 @@ class Switch(Section, frozen=True):
     name: str
     os: str | None = None
     bridge: str | None = None
+    host: str | None = None
+    """Of SONiC, as ssh reaches it."""
 
 
 class Topology(Section, frozen=True):
