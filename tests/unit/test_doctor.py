@@ -73,6 +73,19 @@ def test_missing_huge_pages_say_how_many_to_reserve(healthy: Path) -> None:
     assert found.advice.endswith(f"reserve {4096 + 512 - 12}")
 
 
+def test_small_pages_of_shared_memory_say_how_to_get_large_ones(healthy: Path) -> None:
+    assert by_name(healthy)["/dev/shm pages"].level == "ok", "hugetlbfs has room"
+    put(healthy / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "12\n")
+    found = by_name(healthy)["/dev/shm pages"]
+    assert found.level == "warn"
+    assert "mount -o remount,huge=within_size /dev/shm" in found.advice
+    mounts = healthy / "proc/mounts"
+    put(mounts, mounts.read_text() + "tmpfs /dev/shm tmpfs rw,nosuid,huge=within_size 0 0\n")
+    assert by_name(healthy)["/dev/shm pages"].level == "ok"
+    put(mounts, mounts.read_text() + "tmpfs /dev/shm tmpfs rw,nosuid,huge=never 0 0\n")
+    assert by_name(healthy)["/dev/shm pages"].level == "warn"
+
+
 def test_memory_short_of_the_need_fails(healthy: Path) -> None:
     assert by_name(healthy, 80 * GIB)["memory"].level == "ok"
     assert by_name(healthy, 90 * GIB)["memory"].level == "fail"

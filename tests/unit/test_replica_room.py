@@ -9,6 +9,7 @@ import pytest
 
 from flowcheck.config import GradientLogConfig, OptimizerConfig, ReplicaConfig
 from flowcheck.errors import StateError
+from flowcheck.replica.kept import space
 from flowcheck.replica.kept.header import Commit, Description, Section
 from flowcheck.replica.kept.space import Space, check_space, space_of
 from flowcheck.replica.kept.state import StateFile, place_sections
@@ -36,6 +37,22 @@ def test_what_lies_in_memory_must_fit_into_the_machines_own():
         check_space(Path("/dev/shm"), 10, "two steps", Space(1000, 5))
     check_space(Path("/srv"), 10, "two steps", Space(1000, None))
     assert space_of(Path("/proc")).memory is None
+
+
+def test_a_hugetlbfs_without_a_size_has_the_huge_pages_that_nobody_has(monkeypatch):
+    page = 2 << 20
+    pages = {"HugePages_Free": 7, "HugePages_Rsvd": 3}
+    told = SimpleNamespace(f_blocks=0, f_bavail=0, f_bsize=page, f_frsize=page)
+    monkeypatch.setattr(space.os, "statvfs", lambda folder: told)
+    monkeypatch.setattr(space, "_kind", lambda folder: "hugetlbfs")
+    monkeypatch.setattr(space, "_told", pages.__getitem__)
+    found = space.space_of(Path("/dev/hugepages"))
+    assert found == Space(4 * page, None)
+    check_space(Path("/dev/hugepages"), 4 * page, "two steps", found)
+    with pytest.raises(StateError, match="scripts/hugepages reserve"):
+        check_space(Path("/dev/hugepages"), 4 * page + 1, "two steps", found)
+    told.f_blocks, told.f_bavail = 9, 2  # mounted with size=
+    assert space.space_of(Path("/dev/hugepages")).file_system == 2 * page
 
 
 @pytest.mark.parametrize(

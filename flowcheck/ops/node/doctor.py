@@ -40,6 +40,7 @@ def checks(
         machine.hugepages(root, need_bytes),
         machine.mount(root),
         machine.shm(root, need_bytes),
+        machine.shm_pages(root, need_bytes),
         machine.memory(root, need_bytes),
         machine.cpu(root),
         machine.cores(root),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flowcheck.plane.memory import HUGE_PAGE_BYTES, huge_mounts
+from flowcheck.plane.memory import HUGE_PAGE_BYTES, SHM_HUGE, huge_mounts, shm_is_huge
 
 Level = Literal["ok", "warn", "fail"]
 IPC_PATH_BYTES_MAX = 107
@@ -64,6 +64,17 @@ def mount(root: Path) -> Check:
         return Check("hugetlbfs", "ok", f"mounted at {', '.join(map(str, mounts))}")
     advice = "scripts/hugepages reserve N mounts it"
     return Check("hugetlbfs", "warn", "not mounted: rings go to /dev/shm", advice)
+
+
+def shm_pages(root: Path, need_bytes: int) -> Check:
+    """Of what lies in /dev/shm: an optimizer step there is slower by the pages it walks."""
+    mounts = root / "proc/mounts"
+    if mounts.exists() and shm_is_huge(mounts):
+        return Check("/dev/shm pages", "ok", "2 MiB as the kernel finds them")
+    if hugepages(root, need_bytes).level == "ok" and mount(root).level == "ok":
+        return Check("/dev/shm pages", "ok", "4 KiB; hugetlbfs has room")
+    advice = f"replica, gradients and rings are slower with them: {SHM_HUGE}"
+    return Check("/dev/shm pages", "warn", "4 KiB", advice)
 
 
 def shm(root: Path, need_bytes: int) -> Check:

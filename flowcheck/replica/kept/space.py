@@ -10,6 +10,7 @@ from flowcheck.errors import StateError
 
 IN_MEMORY = ("tmpfs", "ramfs")
 """File systems whose files are the machine's own memory (huge pages are reserved beforehand)."""
+HUGETLBFS = "hugetlbfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,16 @@ class Space:
 
 
 def space_of(folder: Path) -> Space:
-    """As the kernel tells: statvfs, and MemAvailable of /proc/meminfo."""
-    told = os.statvfs(folder)
+    """As the kernel tells: statvfs, and MemAvailable of /proc/meminfo. A hugetlbfs that was mounted
+    without a size tells 0 bytes of everything (linux/fs/hugetlbfs/inode.c, hugetlbfs_statfs): its
+    files take the huge pages that nobody has."""
+    told, kind = os.statvfs(folder), _kind(folder)
     free = told.f_bavail * told.f_frsize
-    return Space(free, _available() if _kind(folder) in IN_MEMORY else None)
+    if kind == HUGETLBFS:
+        pages = _told("HugePages_Free") - _told("HugePages_Rsvd")
+        untaken = max(0, pages) * told.f_bsize
+        return Space(min(free, untaken) if told.f_blocks else untaken, None)
+    return Space(free, _told("MemAvailable") << 10 if kind in IN_MEMORY else None)
 
 
 def check_space(folder: Path, needed: int, account: str, space: Space) -> None:
@@ -36,16 +43,18 @@ def check_space(folder: Path, needed: int, account: str, space: Space) -> None:
     if not short:
         return
     memory = "" if space.memory is None else f", and the machine {space.memory:,} of memory"
+    more = ", more huge pages (scripts/hugepages reserve N)" if _kind(folder) == HUGETLBFS else ""
     raise StateError(
         f"{folder}: a replica of {needed:,} bytes does not fit ({account}): there are "
-        f"{space.file_system:,} bytes free{memory}; fewer earlier steps ([replica] keep_bytes), "
-        "another run directory or a machine with more memory will do"
+        f"{space.file_system:,} bytes free{memory}; fewer earlier steps ([replica] keep_bytes)"
+        f"{more}, another run directory or a machine with more memory will do"
     )
 
 
-def _available() -> int:
+def _told(name: str) -> int:
+    """A line of /proc/meminfo: kB, or a number of pages; 0 where there is none."""
     lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def _kind(folder: Path) -> str:
