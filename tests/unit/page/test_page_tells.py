@@ -14,6 +14,7 @@ from flowcheck.ops.watch.state import Health, Word
 pytestmark = pytest.mark.xdist_group("page")
 LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"
 """A minute passes on the reader's clock."""
+ALL_DRAWN = "[...document.querySelectorAll('svg *')].every((one) => one instanceof SVGElement)"
 DASH = "\N{EN DASH}"
 
 
@@ -33,6 +34,7 @@ def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_o
         assert [line for line in first if line.strip()][:2] == [word.capitalize(), reason]
         shapes.add(tab.value("document.querySelector('.badge').innerHTML"))
     assert len(shapes) == len(Word)
+    assert tab.value(ALL_DRAWN), "what is put into a drawing later is drawn as well"
     assert tab.complaints() == []
 
 

@@ -12,7 +12,7 @@ function timeline(view) {
   const job = view.job,
     steps = job.timeline;
   if (!steps.length) return h("p", { class: "quiet" }, "No step has come yet.");
-  const wide = Math.min(26, Math.max(11, view.width / steps.length));
+  const wide = Math.min(26, Math.max(view.width > 900 ? 9 : 11, view.width / steps.length));
   const width = Math.max(view.width, wide * steps.length);
   const marks = steps.map(marksOf);
   const stack = Math.min(3, Math.max(0, ...marks.map((all) => all.length)));

@@ -33,7 +33,7 @@ function become(made, node, svg) {
     if (made.was[name] !== value) put(made, name, value);
   }
   made.was = node.props;
-  patch(made, node.children, svg);
+  patch(made, node.children, svg || node.tag === "svg");
 }
 
 // `on...` are functions, `style` is a list of [property, value], all else are attributes.

@@ -84,7 +84,7 @@ function bytes(number) {
 
 function percent(share) {
   if (share === null || share === undefined) return NONE;
-  return share > 0 && share < 0.001 ? "< 0.1 %" : `${digits(Math.round(share * 1000) / 10)} %`;
+  return share > 0 && share < 0.001 ? "< 0.1 %" : `${Math.round(share * 1000) / 10} %`;
 }
 
 function milliseconds(ms) {
