@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.ops.running.chain import job_to_run
 from flowcheck.ops.watch.metrics import METRICS, exposition
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.server import Server
@@ -136,7 +137,14 @@ def test_beyond_this_machine_there_is_nothing_without_the_word(
     for wrong in ("9464", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999", ":1"):
         with pytest.raises(ConfigError, match=r"watch\.listen"):
             WatchConfig(listen=wrong)
+    (tmp_path / "job.toml").write_text(
+        '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+        f'[watch]\nlisten = "0.0.0.0:9464"\ntoken_file = "{tmp_path}/token"\n'
+    )
+    with pytest.raises(ConfigError, match="token_file"):  # before anything is captured
+        job_to_run(tmp_path / "job.toml")
     (tmp_path / "token").write_text(WORD + "\n")
+    job_to_run(tmp_path / "job.toml")
     url = serve(recorded(), listen="0.0.0.0:0", token_file=str(tmp_path / "token"))
     url = url.replace("0.0.0.0", "127.0.0.1")
     for path in ("/", "/metrics", "/healthz", "/state.json", "/none"):

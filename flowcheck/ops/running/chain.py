@@ -31,6 +31,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.vault.persist.places import check_target
+from flowcheck.vault.serve.server import read_token
 from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
@@ -51,6 +52,8 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
         if own is not None and own.factory is None:
             check_rule(own)
     config = with_log(with_factories(config))
+    if config.watch is not None and config.watch.token_file is not None:
+        read_token(config.watch.token_file)
     if config.persist is not None:
         from flowcheck.vault.persist.forms import check_form
 
