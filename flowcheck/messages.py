@@ -81,6 +81,14 @@ class StepLost(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class StepShort(Message, frozen=True, kw_only=True):
+    """So much of `step`, of a job followed by its parameters, never came; the rest is taken."""
+
+    step: int
+    missing_bytes: int
+    why: str
+
+
 class StepSaved(Message, frozen=True, kw_only=True):
     """A checkpoint of `step` is durable."""
 
@@ -154,6 +162,7 @@ _CLOSED_SET = (
     | StepArrived
     | StepApplied
     | StepLost
+    | StepShort
     | StepSaved
     | SaveFailed
     | Drained

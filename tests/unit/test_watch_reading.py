@@ -179,6 +179,8 @@ def test_the_past_of_a_job_is_its_last_lifes_and_loss_is_of_the_step_under_way(
     assert history.waits_since_ns(2) == 40
     tell(Kind.LOSS, 4, 50, what=events.STEP, why="it never came")
     assert history.lost is not None and history.timeline[-1].lost == "it never came"
+    tell(Kind.LOSS, 3, 55, what=events.BYTES, count=72)
+    assert {one.step: one.tainted for one in history.timeline}[3]
     tell(Kind.HANDOVER, 1, 60)
     tell(Kind.ARRIVED, 2, 70)  # the job came back from step 1: another step 2
     again = {one.step: one for one in history.timeline}[2]

@@ -9,7 +9,7 @@ import msgspec
 
 from flowcheck.ops.watch.state import EVENTS, TIMELINE_STEPS, Step
 from flowcheck.ops.watch.tail import Tail
-from flowcheck.stages.chain.events import STEP, Event, Kind, read_event
+from flowcheck.stages.chain.events import BYTES, STEP, Event, Kind, read_event
 
 OF_EVERY_STEP = (Kind.ARRIVED, Kind.APPLIED)
 RATE_STEPS = 10
@@ -76,6 +76,8 @@ class History:
             case Kind.LOSS if event.what == STEP and step is not None:
                 self.lost = event
                 self._change(step, lost=event.why or "bytes of it never came")
+            case Kind.LOSS if event.what == BYTES and step is not None:
+                self._change(step, tainted=True)
             case Kind.LOSS | Kind.HEAL:
                 self._count(event)
             case Kind.SAVE if step in self._steps and step is not None:

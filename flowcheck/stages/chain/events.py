@@ -24,6 +24,7 @@ from flowcheck.messages import (
     StepArrived,
     StepLost,
     StepSaved,
+    StepShort,
 )
 
 
@@ -47,7 +48,7 @@ class Kind(StrEnum):
     APPLIED = "applied"
     """The replica took a step."""
     LOSS = "loss"
-    """`count` frames or packets never came (`what`), or a step cannot be rebuilt."""
+    """`count` frames, packets or bytes never came (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"
     """`count` packets came after all, or the replica goes on behind a step that was lost."""
     SAVE = "save"
@@ -63,9 +64,10 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-FRAMES, PACKETS, STEP = "frames", "packets", "step"
+FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
 """What an event of loss or heal counts: frames that reached this machine and no slot; packets that
-a flow's sequence numbers show and no mirror brought; a whole step."""
+a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a
+whole step."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,6 +100,13 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
         "what": STEP,
         "count": 1,
         "bytes": sum(stop - begin for begin, stop in m.missing),
+        "why": m.why,
+    },
+    StepShort: lambda m: {
+        "kind": Kind.LOSS,
+        "step": m.step,
+        "what": BYTES,
+        "count": m.missing_bytes,
         "why": m.why,
     },
     StepSaved: lambda m: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from flowcheck.messages import JobLearned, Note, ShardReady, StepArrived, StepLost
+from flowcheck.messages import JobLearned, Note, ShardReady, StepArrived, StepLost, StepShort
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.following.apart import Apart
@@ -195,9 +195,9 @@ class Followed:
             shard.lose(short.generation)
         named = self._name(short.step)
         if self._alone and not broken:
-            self._note(
-                f"step {named}: {sum(b - a for a, b in missing):,} bytes of it {NOT_CAME}: {why}"
-            )
+            lacks = sum(b - a for a, b in missing)
+            self._note(f"step {named}: {lacks:,} bytes of it {NOT_CAME}: {why}")
+            self._links.report(StepShort(step=named, missing_bytes=lacks, why=why))
             self._links.send("update", ShardReady(step=short.step, generation=short.generation))
             return 1 + self.place()
         self.why = f"step {named} was lost: {why}"
