@@ -24,6 +24,7 @@ from flowcheck.replica.rules.hidden import check_hidden
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.started import Started
 from flowcheck.replica.taking import Making, Taker
+from flowcheck.replica.warm import load_torch
 from flowcheck.replica.workers import Workers
 
 
@@ -121,6 +122,10 @@ class Replica(Held):
     def rests_on(self) -> tuple[str, ...]:
         """What its arithmetic rests on that nothing seen could contradict, in sentences."""
         return self._taker.rests_on
+
+    def prepare(self) -> None:
+        """Loads what the first step needs of torch: seconds that need not be that step's."""
+        load_torch(steps=self._taker.unfit is not None)
 
     @property
     def takes_parts(self) -> bool:

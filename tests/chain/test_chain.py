@@ -59,7 +59,7 @@ def by_file(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Replaye
     return replayed(captures, tmp_path_factory.mktemp("file"), "file")
 
 
-@pytest.mark.parametrize("source", ["file", "dpdk"])
+@pytest.mark.parametrize("source", [pytest.param("file", marks=pytest.mark.nightly), "dpdk"])
 def test_twenty_steps_of_a_real_job_end_in_the_parameters_torch_computes(
     captures: Path, truth: Path, tmp_path: Path, source: str, by_file: Replayed
 ) -> None:
@@ -93,6 +93,7 @@ def test_a_job_file_states_the_optimizer_and_a_small_ring_wraps_without_harm(
         judged(command.json(), truth, "sgd", lr=0.05, momentum=0.9, nesterov=True)
 
 
+@pytest.mark.nightly
 def test_an_optimizer_nobody_stated_is_assumed_aloud(captures: Path, truth: Path) -> None:
     code, out, err = flowcheck(
         "replay", captures / f"{CAPTURE}.pcapng", "--source", "file", "--digests"
@@ -104,6 +105,7 @@ def test_an_optimizer_nobody_stated_is_assumed_aloud(captures: Path, truth: Path
     assert sha256(torch_steps(weights, gradients, "sgd", lr=0.01)[-1]) in out
 
 
+@pytest.mark.nightly
 def test_a_capture_without_a_start_up_says_what_is_missing(captures: Path) -> None:
     code, out, _ = flowcheck("replay", captures / "allreduce_addstep.pcapng", "--source", "file")
     assert code == 1

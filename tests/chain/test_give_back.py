@@ -135,7 +135,7 @@ def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_fil
     assert flowcheck(*words)[0] == 2, "an existing file is not overwritten unasked"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_any_step_that_is_kept_is_given_by_number_and_format_while_the_chain_runs(
     folder: Path, chain: Path
 ) -> None:

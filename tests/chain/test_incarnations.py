@@ -68,7 +68,7 @@ def judged(result: dict[str, Any], lives: Lives) -> None:
 @pytest.mark.parametrize(
     ("resumed_from", "same_qps"),
     [
-        (KILLED_IN - 1, True),
+        pytest.param(KILLED_IN - 1, True, marks=pytest.mark.nightly),
         pytest.param(3, False, marks=pytest.mark.nightly),
         pytest.param(KILLED_IN - 1, False, marks=pytest.mark.nightly),
         pytest.param(3, True, marks=pytest.mark.nightly),

@@ -79,6 +79,7 @@ def test_frames_out_of_order_cost_nothing(
     assert [c.sha256 for c in found] == [a["sha256_le"] for a in Truth(truth, name).all_reduces]
 
 
+@pytest.mark.nightly
 def test_a_channel_that_lost_its_start_is_not_left_out_of_the_tensor(
     captures: Path, truth: Path, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
     assert EMPTY_STATE not in assumed(both.chain.run)
 
 
+@pytest.mark.nightly
 def test_base_taken_and_log_replayed_though_killed_at_every_change(
     play: Callable[..., Both], resumed: tuple[Trainer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

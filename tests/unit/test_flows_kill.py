@@ -91,7 +91,7 @@ def parse_until_killed(ring: Ring, table: FlowTable, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("least", [40, pytest.param(150, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("least", [15, pytest.param(150, marks=pytest.mark.nightly)])
 def test_kills_at_random_instants_change_nothing(shm: Path, least: int) -> None:
     frames = hostile_traffic(3)
     calm_ring, calm_table = filled(shm / "calm", frames)

@@ -56,6 +56,7 @@ def test_flows_of_no_job_are_known_before_the_job_is(begun: tuple[Tape, int]) ->
     assert not {key for edge in everything.job.edges for key in edge.flows} & set(reading.others)
 
 
+@pytest.mark.nightly
 def test_before_any_job_began_nothing_is_known_to_be_of_none(begun: tuple[Tape, int]) -> None:
     tape, _ = begun
     alone = [m for m in tape.messages if {m.flow.source, m.flow.destination} & BESIDE]

@@ -148,7 +148,7 @@ def die_after(calls: int) -> None:
     Extractor.cut = fatal  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("kills", [24, pytest.param(80, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [8, pytest.param(80, marks=pytest.mark.nightly)])
 def test_stage_killed_while_it_recuts_changes_no_byte(
     play: Callable[..., Chain], kills: int
 ) -> None:

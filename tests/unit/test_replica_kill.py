@@ -79,7 +79,9 @@ def dump(replica):
 
 
 killed = folder / "killed"
-Replica.create(killed, layout, config, weights).close()
+first = Replica.create(killed, layout, config, weights)
+first.prepare()  # so that children that are killed soon need not
+first.close()
 dice = random.Random(7)
 report = {"inside": 0, "steps": [0], "interrupted": 0}
 for _ in range(kills):

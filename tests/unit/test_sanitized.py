@@ -23,13 +23,12 @@ def passes(build: Path, words: list[str]) -> None:
     assert " passed" in done.stdout
 
 
-def test_placement_and_steps_read_and_write_only_what_is_their_own(build: Path) -> None:
-    placement = [
-        "unit/test_ll.py",
-        "unit/test_shard.py",
-        "unit/test_extract.py",
-        "unit/test_extract_refusals.py",
-    ]
-    steps = ["unit/test_onepass.py", "unit/test_step_kernels.py"]
-    tests = [f"tests/{one}" for one in (*placement, "property/test_scatter.py", *steps)]
-    passes(build, [*tests, "-k", "not torchs_own and not left_out_of"])
+def test_placement_reads_and_writes_only_what_is_its_own(build: Path) -> None:
+    files = ("test_ll.py", "test_shard.py", "test_extract.py", "test_extract_refusals.py")
+    passes(build, [*(f"tests/unit/{one}" for one in files), "-k", "not left_out_of"])
+
+
+@pytest.mark.nightly
+def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: Path) -> None:
+    steps = ["tests/unit/test_onepass.py", "tests/unit/test_step_kernels.py"]
+    passes(build, ["tests/property/test_scatter.py", *steps, "-k", "not torchs_own"])

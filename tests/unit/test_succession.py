@@ -80,7 +80,7 @@ def test_handover_killed_at_every_change_takes_every_step_once(
 
 @pytest.mark.parametrize(
     "whole",
-    [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly), 3],
+    [*(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 2)), 3],
 )
 def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
     play: Callable[..., Both], whole: int
@@ -99,7 +99,7 @@ def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
     assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
     play: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
@@ -122,7 +122,10 @@ def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
     assert any("those of the incarnation before" in s for s in job.assumed)
 
 
-@pytest.mark.parametrize("other", ["weights", "layout", "step not kept"])
+@pytest.mark.parametrize(
+    "other",
+    ["weights", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("layout", "step not kept"))],
+)
 def test_life_that_begins_with_nothing_known_takes_no_step_and_the_replica_is_kept(
     play: Callable[..., Both], other: str
 ) -> None:

@@ -81,4 +81,5 @@ def open_replica(
 def _resting(run: RunDir, replica: Replica) -> Replica:
     for sentence in replica.rests_on:
         assume(run, sentence)
+    replica.prepare()
     return replica

@@ -52,7 +52,7 @@ class UpdateService:
 
     def start(self, links: Links) -> None:
         self._links = links
-        load_torch(self._config.optimizer)
+        load_torch()
         assert self._config.optimizer is not None
         check_rule(self._config.optimizer)  # refused before a frame is captured, not in a step
         if self._config.replica.awaits_base:
