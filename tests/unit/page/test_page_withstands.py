@@ -95,6 +95,8 @@ def test_a_telephone_needs_no_sideways_scrolling_in_light_or_dark_however_much_t
         for scheme in ("light", "dark"):
             wanted = [{"name": "prefers-color-scheme", "value": scheme}]
             tab.ask("Emulation.setEmulatedMedia", features=wanted)
+            pressed = tab.value("document.querySelectorAll('.jobs [aria-pressed=true]').length")
+            assert pressed == (jobs > 1), "the job that is shown is marked among several"
             assert tab.value(NARROW), f"{jobs} jobs, {rings} rings, {scheme}"
             assert tab.value(CONTRAST) == [], scheme
     assert tab.complaints() == []

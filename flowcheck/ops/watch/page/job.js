@@ -19,7 +19,7 @@ function jobsCard(view) {
             "button",
             {
               type: "button",
-              "aria-pressed": String(one === view.job),
+              "aria-pressed": String(one.number === view.job.number),
               onclick: () => view.onjob(one.number),
             },
             shape(word, 22),
