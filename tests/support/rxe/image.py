@@ -158,12 +158,12 @@ def build(of: Kernel, folder: Path) -> Path:
     return path
 
 
-def modules(of: Kernel) -> list[Path]:
-    """The module files of MODULES, each after all it needs."""
+def modules(of: Kernel, wanted: tuple[str, ...] = MODULES) -> list[Path]:
+    """The module files of `wanted`, each after all it needs."""
     if not (of.root / "lib/modules" / of.release / "modules.dep").exists():
         _run("depmod", "-b", str(of.root), of.release)
     found: dict[Path, None] = {}
-    for module in MODULES:
+    for module in wanted:
         command = ("modprobe", "-d", str(of.root), "-S", of.release, "--show-depends", module)
         listed = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=LIMIT_S
