@@ -114,6 +114,7 @@ def test_what_was_changed_by_hand_is_mended_and_others_go_on_copying(switch: Swi
     assert counted(switch, "m0") == before + FRAMES
 
 
+@pytest.mark.nightly
 def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
     def refused(sentence: str, *words: str) -> None:
         code, _, err = switch.verb("apply", *(words or ASKED))

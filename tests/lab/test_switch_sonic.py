@@ -22,6 +22,7 @@ WHERE = os.environ["PATH"] + ":/usr/sbin"
 MISSING = [program for program in PROGRAMS if shutil.which(program, path=WHERE) is None]
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.nightly,
     pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for sshd"),
 ]
@@ -165,7 +166,6 @@ def test_twice_is_once_and_no_trace_is_left(switch: Switch) -> None:
     assert switch.heard("save") == []
 
 
-@pytest.mark.nightly
 def test_what_is_asked_anew_takes_the_place_of_what_was(switch: Switch) -> None:
     before = switch.held()
     assert switch.verb("apply", *ASKED, "--dry-run")[1]["outcome"] == "would change"
@@ -178,7 +178,6 @@ def test_what_is_asked_anew_takes_the_place_of_what_was(switch: Switch) -> None:
     assert switch.held() == before
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("before_it", [True, False])
 def test_killed_at_the_command_the_next_remove_mends_it(switch: Switch, before_it: bool) -> None:
     """By what was noted before the command was sent."""
@@ -201,7 +200,6 @@ def test_killed_at_the_command_the_next_remove_mends_it(switch: Switch, before_i
     assert switch.held() == before
 
 
-@pytest.mark.nightly
 def test_what_would_harm_is_refused_before_the_switch_is_asked(switch: Switch) -> None:
     def refused(sentence: str, *words: str) -> None:
         code, _, err = switch.verb("apply", *words)
@@ -228,7 +226,6 @@ def test_what_would_harm_is_refused_before_the_switch_is_asked(switch: Switch) -
     assert switch.heard("mirror_session") == []
 
 
-@pytest.mark.nightly
 def test_what_fails_is_undone_by_what_the_switch_holds_then(switch: Switch) -> None:
     before = switch.held()
     for marker, why in (
@@ -244,7 +241,6 @@ def test_what_fails_is_undone_by_what_the_switch_holds_then(switch: Switch) -> N
         (switch.folder / marker).unlink(missing_ok=True)
 
 
-@pytest.mark.nightly
 def test_a_session_somebody_changed_is_no_longer_ours(switch: Switch) -> None:
     assert switch.verb("apply", *ASKED)[0] == 0
     switch.redis(4, "HSET", "MIRROR_SESSION|flowcheck", "src_port", "Ethernet8")
@@ -254,7 +250,6 @@ def test_a_session_somebody_changed_is_no_longer_ours(switch: Switch) -> None:
     assert switch.held() == changed
 
 
-@pytest.mark.nightly
 def test_saved_only_where_that_is_asked_and_strangers_are_not_trusted(switch: Switch) -> None:
     assert switch.verb("apply", *ASKED, "--save")[0] == 0
     assert "MIRROR_SESSION|flowcheck" in (switch.folder / "saved").read_text()
@@ -264,7 +259,6 @@ def test_saved_only_where_that_is_asked_and_strangers_are_not_trusted(switch: Sw
     assert "must be stated" in switch.verb("remove", "--host", "-oProxyCommand=x")[2]
 
 
-@pytest.mark.nightly
 def test_a_tunnel_is_a_session_too(switch: Switch) -> None:
     before = switch.held()
     tunnel = ("--erspan", "src=10.0.0.1,dst=10.0.0.2")

@@ -176,6 +176,7 @@ def test_what_fails_in_the_middle_is_undone(switch: Switch, tmp_path: Path, call
     assert held(switch) == before
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_undone_is_said_with_the_commands(switch: Switch, tmp_path: Path) -> None:
     before = held(switch)
     first = dying(tmp_path, "tc", " add ", 4, "echo Error: no room >&2; exit 2")
@@ -194,6 +195,7 @@ def test_what_cannot_be_undone_is_said_with_the_commands(switch: Switch, tmp_pat
     assert held(switch) == before
 
 
+@pytest.mark.nightly
 def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
     def refused(sentence: str, *words: str) -> None:
         code, _, err = switch.verb("apply", *(words or ASKED))
