@@ -42,8 +42,13 @@ class Told:
 
 
 @contextlib.contextmanager
-def serving(told: Told, listen: str = "127.0.0.1:0") -> Iterator[Server]:
-    server = Server(cast(Reader, told), WatchConfig(listen=listen))
+def serving(
+    told: Told, listen: str = "127.0.0.1:0", token_file: Path | None = None
+) -> Iterator[Server]:
+    server = Server(
+        cast(Reader, told),
+        WatchConfig(listen=listen, token_file=str(token_file) if token_file else None),
+    )
     server.start()
     try:
         yield server

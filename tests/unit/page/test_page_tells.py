@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support.chromium import Tab
@@ -101,6 +102,19 @@ def is_said(gone: Tab, still: Tab) -> None:
         assert each.value("document.querySelector('#said').textContent").endswith("is old")
         shown = each.value("document.querySelector('.tile .more').textContent")
         assert "steps/s" not in shown, "no rate is told of what may have stopped"
+
+
+def test_a_browser_that_gives_the_word_once_shows_the_page_and_goes_on_asking(
+    tab: Tab, told: Told, tmp_path: Path
+) -> None:
+    word = tmp_path / "word"
+    word.write_text("a-word-of-sixteen-and-more\n")
+    word.chmod(0o600)
+    with serving(told, token_file=word) as server:
+        tab.open(server.url.replace("//", "//anyone:a-word-of-sixteen-and-more@"))
+        tab.until("document.title.startsWith('STALE · step 69')")
+        told.change(health=Health(word=Word.EXACT, reason="it came back"))
+        tab.until("document.title.startsWith('EXACT · step 69')")
 
 
 def test_those_who_hear_the_page_or_have_no_mouse_reach_all_of_it(

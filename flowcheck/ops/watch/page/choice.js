@@ -111,4 +111,3 @@ function onKey(event, steps) {
   }
   event.preventDefault();
 }
-

@@ -16,18 +16,16 @@ function chunks(one) {
     h(
       "ol",
       { start: "0", "aria-label": "Chunks" },
-      one.chunk_links
-        .slice(0, MOST_CHUNKS)
-        .map((times, index) =>
-          h(
-            "li",
-            {
-              class: times === 0 ? "never" : times === 1 ? "once" : "more",
-              "aria-label": `chunk ${index}: ${times ? `on ${some(times, "link")}` : "never seen"}`,
-            },
-            h("span", {}, times ? `${times}×` : "–"),
-          ),
+      one.chunk_links.slice(0, MOST_CHUNKS).map((times, index) =>
+        h(
+          "li",
+          {
+            class: times === 0 ? "never" : times === 1 ? "once" : "more",
+            "aria-label": `chunk ${index}: ${times ? `on ${some(times, "link")}` : "never seen"}`,
+          },
+          h("span", {}, times ? `${times}×` : "–"),
         ),
+      ),
     ),
     one.chunk_links.length > MOST_CHUNKS &&
       h("p", { class: "quiet" }, `and ${count(one.chunk_links.length - MOST_CHUNKS)} more chunks`),
@@ -144,7 +142,7 @@ function diagramCard(view) {
         h("span", { class: "swatch thick" }),
         "mirrored ",
         h("span", { class: "swatch dotted" }),
-        "not mirrored. ",
+        one.links.some((link) => link.tree) ? "not mirrored; dashed: a tree's. " : "not mirrored. ",
         h("b", {}, "rx"),
         ": the switch receives it of the sender; ",
         h("b", {}, "tx"),

@@ -4,7 +4,9 @@
 
 const SIDE = 340;
 const MOST_NODES = 16;
-const MOST_TOLD = 10;
+// Nodes between which there is room for rx and tx, and for words; the table below has them all.
+const MOST_TOLD = 8;
+const MOST_NAMED = 6;
 
 // [{index, host}]; of a long ring those that a mirrored link touches, and {gap: nodes} between.
 function nodesOf(one) {
@@ -34,7 +36,7 @@ function ringDrawing(one) {
   const nodes = nodesOf(one),
     many = nodes.length;
   const radius = 112,
-    dot = many <= MOST_TOLD ? 21 : Math.max(4, Math.min(15, (Math.PI * radius) / many - 3));
+    dot = many <= MOST_TOLD ? 21 : Math.max(3, Math.min(15, (1.6 * radius) / many));
   const place = new Map(nodes.map((node, index) => [node.index, index]));
   const links = new Map(one.links.filter((link) => !link.tree).map((link) => [link.sender, link]));
   const told = many <= MOST_TOLD;
@@ -71,8 +73,8 @@ function ringDrawing(one) {
         "g",
         {},
         h("circle", { cx: x, cy: y, r: dot, class: known ? "node known" : "node" }),
-        dot >= 7 && h("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, name),
-        told && hostName(node, turnOf(index, many), radius, dot),
+        dot >= 9 && h("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, name),
+        many <= MOST_NAMED && hostName(node, turnOf(index, many), radius, dot),
       );
     }),
   );
@@ -94,7 +96,7 @@ function hostName(node, turn, radius, dot) {
 
 function arc(radius, dot, index, many, link, told) {
   const gap = (dot + 4) / (2 * Math.PI * radius),
-    head = link ? 10 : 7;
+    head = many > MOST_NODES ? 5 : link ? 10 : 7;
   const from = turnOf(index, many) + gap,
     to = turnOf(index + 1, many) - gap,
     end = to - head / (2 * Math.PI * radius);
@@ -115,7 +117,7 @@ function arc(radius, dot, index, many, link, told) {
       told && [
         words(from + 0.012, "rx", 17),
         words(to - 0.012, "tx", 17),
-        words((from + to) / 2, "mirrored", many > 6 ? 30 : 38),
+        many < MOST_NAMED && words((from + to) / 2, "mirrored", 38),
       ],
   );
 }

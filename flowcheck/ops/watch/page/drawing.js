@@ -109,4 +109,3 @@ function say(view) {
     picture = icon(kind);
   if (link.getAttribute("href") !== picture) link.setAttribute("href", picture);
 }
-

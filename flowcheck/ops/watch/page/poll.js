@@ -3,6 +3,8 @@
 const EACH_MS = 1000,
   LIMIT_MS = 4000,
   MOST_MS = 10000;
+// Without the name and word that may stand in the address of the page: fetch refuses those.
+const STATE = new URL("state.json", location.origin + location.pathname);
 const OLD_S = 3.5;
 const TICK_MS = 500;
 
@@ -17,7 +19,7 @@ async function ask() {
     stop = new AbortController(),
     limit = setTimeout(() => stop.abort(), LIMIT_MS);
   try {
-    const answer = await fetch("state.json", { cache: "no-store", signal: stop.signal });
+    const answer = await fetch(STATE, { cache: "no-store", signal: stop.signal });
     if (!answer.ok) throw new Error(await refusal(answer));
     take(await answer.json(), Date.parse(answer.headers.get("Date") || ""));
   } catch (error) {
