@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
+from flowcheck.config.watched import WatchConfig
 from flowcheck.lab.run.display import figures
 from flowcheck.ops.running import status
 from flowcheck.plane.counters import LOSSES, lost_frames
@@ -81,3 +83,13 @@ def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
     assert shown["lost in capture"] == "11,235"
     assert (shown["trainer's step"], shown["replica's step"]) == ("7", "0 (7 behind)")
     assert "lost in capture" not in figures({"step": 7}, None)
+
+
+def test_where_a_chain_is_watched_is_told(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.read(run)["watched"] is None
+    status.run(run.root, as_json=False)
+    assert "watched" not in capsys.readouterr().out
+    listening = structs.replace(CONFIG, watch=WatchConfig(listen="127.0.0.1:9470"))
+    run.config.write_bytes(encode_config(listening))
+    status.run(run.root, as_json=False)
+    assert "watched at http://127.0.0.1:9470/" in capsys.readouterr().out
