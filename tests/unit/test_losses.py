@@ -88,7 +88,7 @@ def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
 def test_where_a_chain_is_watched_is_told(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.read(run)["watched"] is None
     status.run(run.root, as_json=False)
-    assert "watched" not in capsys.readouterr().out
+    assert "watched at" not in capsys.readouterr().out
     listening = structs.replace(CONFIG, watch=WatchConfig(listen="127.0.0.1:9470"))
     run.config.write_bytes(encode_config(listening))
     status.run(run.root, as_json=False)
