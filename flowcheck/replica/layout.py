@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 import msgspec
@@ -55,7 +56,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(sorted(range(len(self.shape)), key=lambda d: (-self.stride[d], d)))
 
 
-class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All parameters. `dtype` is torch's word: float32, float64, float16, bfloat16; or SEVERAL."""
 
     dtype: str
@@ -112,7 +113,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The layout of contiguous parameters of these shapes."""
         return cls.of([(s, contiguous_stride(s)) for s in shapes], names=names, dtype=dtype)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Of the flat state: its bytes where parameters are of several dtypes."""
         return max(p.stop for p in self.parameters)

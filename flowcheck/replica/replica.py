@@ -12,7 +12,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.elements import Flat, elements_of
 from flowcheck.replica.held import Held
-from flowcheck.replica.kept.digest import DIGEST_BYTES, state_digest, tensor_digests
+from flowcheck.replica.kept.digest import DIGEST_BYTES, Table, state_digest, tensor_digests
 from flowcheck.replica.kept.header import COPIES_MAX, Commit, Description
 from flowcheck.replica.kept.sections import describe, named_tensors
 from flowcheck.replica.kept.state import StateFile, place_sections
@@ -47,6 +47,7 @@ class Replica(Held):
         self.tensor_digests: list[bytes] = []
         """Of the step taken last, in the order of kept/sections.py, named_tensors; [] before it."""
         self._started: Started | None = None
+        self._table: Table | None = None
         state.in_step = 0
 
     @classmethod
@@ -222,8 +223,10 @@ class Replica(Held):
 
     def _whole(self, copy: int, digests: list[bytes]) -> bytes:
         """Of a copy, by its tensors' digests in the order of kept/sections.py, named_tensors."""
-        named = named_tensors(self.description, self._open.sections(copy))
-        return state_digest(named, digests)
+        if self._table is None:
+            named = named_tensors(self.description, self._open.sections(copy))
+            self._table = Table(named)
+        return self._table.digest(digests)
 
 
 assert DIGEST_BYTES == 16  # the commit slot holds 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -29,23 +29,41 @@ Named = tuple[str, np.ndarray]
 def tensor_digests(arrays: Iterable[np.ndarray], executor: Executor | None = None) -> list[bytes]:
     """16 bytes for each flat array, whatever `executor`; it makes it faster (xxhash lets go of the
     GIL)."""
-    blocks: list[np.ndarray] = []
+    blocks: list[memoryview] = []
     counts: list[int] = []
     for array in arrays:
-        raw = array.reshape(-1).view(np.uint8)
-        cut = [raw[at : at + BLOCK_BYTES] for at in range(0, raw.size, BLOCK_BYTES)]
+        raw = array.reshape(-1).view(np.uint8).data
+        cut = [raw[at : at + BLOCK_BYTES] for at in range(0, raw.nbytes, BLOCK_BYTES)]
         counts.append(len(cut))
         blocks += cut
     digests = iter(executor.map(block_digest, blocks) if executor else map(block_digest, blocks))
     return [joined([next(digests) for _ in range(count)]) for count in counts]
 
 
-def state_digest(tensors: Iterable[Named], digests: Iterable[bytes]) -> bytes:
+def state_digest(tensors: Iterable[Named], digests: Sequence[bytes]) -> bytes:
     """16 bytes that stand for the named tensors, in the order given, by their own digests."""
-    whole = xxhash.xxh3_128()
-    for (name, array), digest in zip(tensors, digests, strict=True):
-        whole.update(name.encode() + b"\0" + struct.pack("<Q", array.nbytes) + digest)
-    return whole.digest()
+    return Table(tensors).digest(digests)
+
+
+class Table:
+    """The table of one state; its names and sizes stay, so that a step has its digests to fill in
+    alone."""
+
+    def __init__(self, tensors: Iterable[Named]) -> None:
+        told = bytearray()
+        places = []
+        for name, array in tensors:
+            told += name.encode() + b"\0" + struct.pack("<Q", array.nbytes)
+            places.append(len(told))
+            told += bytes(DIGEST_BYTES)
+        self._told = np.frombuffer(told, np.uint8)
+        self._places = np.array(places, np.intp).reshape(-1, 1) + np.arange(DIGEST_BYTES)
+
+    def digest(self, digests: Sequence[bytes]) -> bytes:
+        """16 bytes. digests: of each tensor. Raises ValueError for another number of them."""
+        found = np.frombuffer(b"".join(digests), np.uint8)
+        self._told[self._places] = found.reshape(self._places.shape)
+        return xxhash.xxh3_128_digest(self._told.data)
 
 
 def sha256(raw: bytes | memoryview | np.ndarray) -> str:
@@ -64,6 +82,6 @@ def joined(blocks: list[bytes]) -> bytes:
     return blocks[0] if len(blocks) == 1 else xxhash.xxh3_128_digest(b"".join(blocks))
 
 
-def block_digest(raw: np.ndarray) -> bytes:
+def block_digest(raw: memoryview) -> bytes:
     """Of at most BLOCK_BYTES."""
-    return xxhash.xxh3_128_digest(raw.data)
+    return xxhash.xxh3_128_digest(raw)

@@ -176,9 +176,9 @@ def write_in_step(memory: mmap.mmap, step: int) -> None:
     _IN_STEP.pack_into(memory, _IN_STEP_OFFSET, step)
 
 
-def read_commits(memory: mmap.mmap) -> list[Commit]:
-    """Every whole step the file holds, the newest last."""
-    found = [commit for copy in range(COPIES_MAX) if (commit := _read_slot(memory, copy))]
+def read_commits(memory: mmap.mmap, copies: int = COPIES_MAX) -> list[Commit]:
+    """Every whole step the file holds, the newest last. copies: the slots of others are empty."""
+    found = [commit for copy in range(copies) if (commit := _read_slot(memory, copy))]
     return sorted(found, key=lambda commit: commit.sequence)
 
 

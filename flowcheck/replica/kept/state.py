@@ -150,7 +150,7 @@ class StateFile:
     @property
     def versions(self) -> list[Commit]:
         """Every whole step, the newest last."""
-        return read_commits(self._map)
+        return read_commits(self._map, self.copies)
 
     def begin(self) -> int:
         """A copy to write the next step to: one that holds none, else the oldest step's that nobody

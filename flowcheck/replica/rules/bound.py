@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,16 +83,23 @@ class BoundOptimizer:
         return self.optimizers[0]
 
     @property
-    def groups(self) -> list[tuple[dict[str, Any], list[int]]]:
+    def groups(self) -> list[tuple[dict[str, Any], np.ndarray]]:
         """torch's groups of all optimizers, and the parameters of each by their place in
         registration order."""
+        return list(zip(self._stated, self._members, strict=True))
+
+    @property
+    def _stated(self) -> list[dict[str, Any]]:
+        return [group for own in self.optimizers for group in own.param_groups]
+
+    @cached_property
+    def _members(self) -> list[np.ndarray]:
         place = {id(leaf): index for index, leaf in enumerate(self._leaves)}
-        every = [group for own in self.optimizers for group in own.param_groups]
-        return [(g, [place[id(p)] for p in g["params"]]) for g in every]
+        return [np.array([place[id(p)] for p in g["params"]], np.intp) for g in self._stated]
 
     def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Settings of torch's groups in the step that follows (rules/settings.py, `at`)."""
-        for (group, _), settings in zip(self.groups, groups, strict=True):
+        for group, settings in zip(self._stated, groups, strict=True):
             group.update(settings)
 
     def step(

@@ -16,6 +16,9 @@ ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved"
 """struct fc_step_item."""
 assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
 ELEMENT_BYTES = 4
+ALONE_ELEMENTS = 1 << 15
+"""So few take no longer than it takes to wake a thread: tens of microseconds."""
+_BYTES = digest.DIGEST_BYTES
 
 
 class FlatPass:
@@ -31,7 +34,16 @@ class FlatPass:
             for at in range(p.start, p.stop, block)
         ]
         self.items = np.array(cut, ITEM)
-        self._first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
+        self.elements = self.items["elements"].copy()
+        first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
+        self._alone = np.flatnonzero(np.diff(first) == 1)
+        """Parameters of one block."""
+        self._of_alone = first[self._alone]
+        self._several = [(int(p), *first[p : p + 2]) for p in np.flatnonzero(np.diff(first) != 1)]
+        self._short = np.flatnonzero(self.elements * ELEMENT_BYTES <= _SHORT_BYTES)
+        ends = ((int(i["first"]), int(i["elements"])) for i in self.items[self._short])
+        self._cuts = [slice(at * ELEMENT_BYTES, (at + n) * ELEMENT_BYTES) for at, n in ends]
+        self._parameters = len(layout.parameters)
 
     def begin(
         self,
@@ -64,18 +76,19 @@ class FlatPass:
 
     def digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
         """As `Passing.digests`; found: [item][section][16], short ones are summed here."""
-        short = np.flatnonzero(self.items["elements"] * ELEMENT_BYTES <= _SHORT_BYTES)
+        made: list[bytes] = []
         for number, name in enumerate(self.sections):
-            raw = target[name].view(np.uint8)
-            for item in short:
-                at, elements = (int(self.items[item][key]) for key in ("first", "elements"))
-                part = raw[at * ELEMENT_BYTES : (at + elements) * ELEMENT_BYTES]
-                found[item, number] = np.frombuffer(digest.block_digest(part), np.uint8)
-        return [
-            digest.joined([found[i, number].tobytes() for i in range(first, last)])
-            for number in range(len(self.sections))
-            for first, last in zip(self._first, self._first[1:], strict=False)
-        ]
+            raw = target[name].view(np.uint8).data
+            short = b"".join([digest.block_digest(raw[cut]) for cut in self._cuts])
+            found[self._short, number] = np.frombuffer(short, np.uint8).reshape(-1, _BYTES)
+            own = np.empty((self._parameters, _BYTES), np.uint8)
+            own[self._alone] = found[self._of_alone, number]
+            for parameter, first, last in self._several:
+                blocks = [found[i, number].tobytes() for i in range(first, last)]
+                own[parameter] = np.frombuffer(digest.joined(blocks), np.uint8)
+            flat = own.tobytes()
+            made += [flat[at : at + _BYTES] for at in range(0, len(flat), _BYTES)]
+        return made
 
 
 class Passing:
@@ -104,7 +117,8 @@ class Passing:
             return
         job = self._job
         job.chosen, job.count, job.next = _at("uint32_t *", chosen), chosen.size, 0
-        if executor is None or threads == 1 or chosen.size == 1:
+        alone = threads == 1 or chosen.size == 1
+        if executor is None or alone or self._flat.elements[chosen].sum() <= ALONE_ELEMENTS:
             lib.fc_step_work(job)
         else:
             for done in [executor.submit(lib.fc_step_work, job) for _ in range(threads)]:

@@ -22,7 +22,7 @@ from flowcheck.replica.rules import cuda
 from flowcheck.replica.rules.cuda import Arithmetic
 from flowcheck.wire.job import UNSHOWN
 
-Groups = Sequence[tuple[dict[str, Any], Sequence[int]]]
+Groups = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """torch's parameter groups as they stand before the step, and the parameters each is for, by their
 number in registration order."""
 
@@ -151,19 +151,17 @@ def rows(
     """
     table = np.zeros(len(used), ROW)
     kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam
+    behind = held.astype(np.float32) if steps is None else steps + np.float32(1)
     for group, members in groups:
-        made: dict[float, tuple[Any, ...]] = {}
-        for index in members:
-            if not used[index]:
-                continue  # rule 0: nothing changes
-            at = float(held[index]) if steps is None else float(steps[index] + np.float32(1))
-            if at not in made:
-                own = kind(group, at)
-                if arithmetic.cuda:
-                    as_cuda = cuda.sgd_row if kind is _sgd else cuda.adam_row
-                    own = as_cuda(own, group, at, arithmetic)
-                made[at] = _row(own, divisor, scale)
-            table[index] = made[at]
+        every = np.asarray(members, np.intp)
+        taken = every[used[every]]  # of the others it is rule 0: nothing changes
+        at = behind[taken]
+        for number in map(float, np.unique(at)):
+            own = kind(group, number)
+            if arithmetic.cuda:
+                as_cuda = cuda.sgd_row if kind is _sgd else cuda.adam_row
+                own = as_cuda(own, group, number, arithmetic)
+            table[taken[at == number]] = _row(own, divisor, scale)
     return table
 
 
@@ -173,8 +171,7 @@ def wide_rows(groups: Groups, parameters: int, arithmetic: Arithmetic) -> np.nda
         return None
     table = np.zeros(parameters, cuda.WIDE)
     for group, members in groups:
-        for index in members:
-            table[index] = cuda.wide_row(group)
+        table[np.asarray(members, np.intp)] = cuda.wide_row(group)
     return table
 
 
