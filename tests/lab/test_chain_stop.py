@@ -51,9 +51,8 @@ def steps_taken(run: RunDir) -> int:
     return len(run.steps.read_bytes().splitlines()) if run.steps.exists() else 0
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_chain_with_a_checkpoint(
     captures: Path, tmp_path: Path, number: signal.Signals, clean_memory: None
 ) -> None:

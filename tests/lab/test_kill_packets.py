@@ -51,7 +51,7 @@ def message_is_open(flows: FlowTable) -> bool:
 
 @pytest.mark.parametrize(
     ("kills", "frame_every_s"),
-    [(6, 0.002), pytest.param(50, 0.008, marks=pytest.mark.nightly)],
+    [(4, 0.002), pytest.param(50, 0.008, marks=pytest.mark.nightly)],
 )
 def test_kills_of_capture_parser_and_extractor_cost_no_byte(
     captures: Path, truth: Path, tmp_path: Path, kills: int, frame_every_s: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from flowcheck.lab.cluster import namespaces
+from flowcheck.lab.run.compare import Digests, trainer_digests
+from flowcheck.lab.run.plan import GPT
 
 pytestmark = [
     pytest.mark.lab,
@@ -39,18 +42,50 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
     return found
 
 
-def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    found = train(
-        tmp_path / "out",
-        f"t{os.getpid()}",
-        ["--steps", "7", "--kill-at", "3"],
-        ["--clip", "1", "--accumulate", "2", "--metric-every", "3"],
-    )
+def never_stopped(folder: Path, script: list[str]) -> dict[int, Digests]:
+    """The same job over gloo, on this machine: what two ranks sum is the same whoever sums it."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    told |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    words = [*script, "--out", str(folder), "--digests", str(folder / "gloo.jsonl")]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(GPT), "--backend", "gloo", *words],
+            env=os.environ | told | {"RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return trainer_digests(folder / "gloo.jsonl")
+
+
+@pytest.mark.parametrize(
+    "controls",
+    [pytest.param(True, marks=pytest.mark.nightly, id="controls"), pytest.param(False, id="gloo")],
+)
+def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path, controls: bool) -> None:
+    """Controls: the lab's own other runs, one of them stopped by the trainer's save."""
+    script = ["--clip", "1", "--accumulate", "2", "--metric-every", "3"]
+    options = ["--steps", "7", "--kill-at", "3"]
+    if not controls:
+        options.append("--no-control")
+    found = train(tmp_path / "out", f"t{os.getpid()}", options, script)
     comparison = found["comparison"]
     assert (comparison["different"], comparison["missing"]) == ([], [])
     assert comparison["equal"] >= 6
     assert 0 <= found["killed_at"] - found["restored_step"] + 1 <= 2
-    assert found["final"] == found["control"] == found["unbroken"]
+    if controls:
+        assert found["final"] == found["control"] == found["unbroken"]
+    unbroken = never_stopped(tmp_path, [*SMALL, "--steps", "7", *script])
+    assert found["final"] == unbroken[7]
     assert all(one["holds"] for one in found["statements"])
     told = (tmp_path / "out/trainers/digests.jsonl").read_text().splitlines()
     assert max(json.loads(line)["step"] for line in told) == 7

@@ -102,7 +102,12 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
     run = RunDir(job.parent / "run")
     with up(job, "slow") as process:
         all_steps(run)
-        memory = run.memory
+        memory, pids = run.memory, run.stage_pids()
+        code, told, err = flowcheck("status", "--run", run.root, "--json")
+        assert code == 0, err
+        seen = json.loads(told)
+        assert len(pids) == 5 and all(stage["alive"] for stage in seen["stages"])
+        assert seen["learned"] and seen["last_step"]["step"] == STEPS
         process.send_signal(signal.SIGTERM)
         wait_until((job.parent / "marker").exists, LIMIT_S, "the writing of the checkpoint")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
@@ -113,7 +118,8 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
     told = json.loads(out)
     saved = checkpoint.load(Path(told["checkpoint"]))
     assert (saved.manifest.step, told["steps"], told["why"]) == (STEPS, STEPS, None)
-    assert not memory.exists() and not run.holds_memory
+    assert not memory.exists() and not run.holds_memory and not run.sockets.exists()
+    assert not [stage for stage, pid in pids.items() if Path(f"/proc/{pid}").exists()]
     kept = [name for name in os.listdir(job.parent / "out") if name.startswith("step-")]  # noqa: PTH208
     assert kept == [f"step-{STEPS}"]
 

@@ -17,6 +17,7 @@ SO_RCVBUFFORCE = 33
 ROCE_PORT = 4791
 QUIET_S = 0.3
 FIRST_S = 5.0
+BYTES = bytes(range(256))
 BTH_WRITE_ONLY = bytes.fromhex("0a40ffff00000123") + bytes(4)
 
 
@@ -61,10 +62,11 @@ class Tap:
 def roce_frame(cluster: Cluster, source: int, target: int, number: int, size: int) -> bytes:
     """A RoCEv2 write of `size` payload bytes from host to host, told apart by `number`."""
     body = BTH_WRITE_ONLY[:8] + number.to_bytes(4, "big") + bytes(16)
-    body += bytes((number * 31 + at) & 0xFF for at in range(size)) + bytes(4)
+    begin = number * 31 & 0xFF
+    body += (BYTES * (size // 256 + 2))[begin : begin + size] + bytes(4)
     return bytes(
         Ether(src=cluster.mac(source), dst=cluster.mac(target))
         / IP(src=cluster.address(source), dst=cluster.address(target), flags="DF")
-        / UDP(sport=49152 + number % 1000, dport=ROCE_PORT)
+        / UDP(sport=49152 + number % 1000, dport=ROCE_PORT, chksum=0)
         / Raw(body)
     )

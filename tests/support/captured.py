@@ -7,6 +7,8 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,11 @@ class Frame:
 
 def read_frames(path: Path) -> list[Frame]:
     """Every frame of a capture of this lab: IPv6 without extension headers."""
+    return list(_frames_of(path))
+
+
+@cache
+def _frames_of(path: Path) -> list[Frame]:
     frames = []
     with RawPcapNgReader(str(path)) as reader:
         for raw, meta in reader:
@@ -125,20 +132,23 @@ class Truth:
 
     def _message(self, source: str) -> tuple[dict[str, Any], int]:
         flow, step = map(int, re.findall(r"flow (\d+) step (\d+)", source)[0])
-        of_flow = [
-            m
-            for m in self.values["rdma_messages"]
-            if m["flow"] == flow and m["kind"].startswith("data")
-        ]
-        return of_flow[step], self._flows()[flow]["path_mtu_observed"]
+        return self._data[flow][step], self._flows[flow]["path_mtu_observed"]
 
+    @cached_property
+    def _data(self) -> dict[int, list[dict[str, Any]]]:
+        """{flow: its messages that carry data}"""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for message in self.values["rdma_messages"]:
+            if message["kind"].startswith("data"):
+                found.setdefault(message["flow"], []).append(message)
+        return found
+
+    @cached_property
     def _flows(self) -> dict[int, dict[str, Any]]:
         return {flow["id"]: flow for flow in self.values["flows"]}
 
     def _flow(self, number: int) -> tuple[bytes, int]:
-        flow = self._flows()[number]
-        from ipaddress import ip_address
-
+        flow = self._flows[number]
         return ip_address(flow["dst_ip"]).packed, flow["dst_qpn"]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -56,24 +59,29 @@ def commands() -> list[str]:
     return re.findall(r"^\$ (.*)$", "\n".join(blocks("console")), re.MULTILINE)
 
 
+def printed_by(module: str, *words: str, columns: int) -> str:
+    """`python -m module words`, run here, where torch is already."""
+    told = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(told),
+    ):
+        warnings.simplefilter("ignore", RuntimeWarning)  # of modules that are here already
+        patch.setattr(sys, "argv", [module, *words])
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("NO_COLOR", "1")
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            assert not ended.code, told.getvalue()
+    return told.getvalue()
+
+
 @cache
-def help_of(*program: str) -> str:
-    """`program --help`, in wide lines."""
-    done = subprocess.run(
-        [*program, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            **os.environ,
-            "COLUMNS": "200",
-            "NO_COLOR": "1",
-            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def help_of(module: str, *words: str) -> str:
+    """Of a command, in wide lines."""
+    return printed_by(module, *words, "--help", columns=200)
 
 
 @pytest.mark.parametrize("command", commands())
@@ -82,12 +90,12 @@ def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: st
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     if words[0].startswith("scripts/"):
         assert os.access(REPOSITORY / words[0], os.X_OK)
-        told = help_of(sys.executable, "-m", "bench") if words[0] == "scripts/bench" else ""
+        told = help_of("bench") if words[0] == "scripts/bench" else ""
     elif words[0] == "flowcheck":
         verb = words[1:3] if words[1] == "switch" else words[1:2]
-        told = help_of(sys.executable, "-m", "flowcheck", *verb)
+        told = help_of("flowcheck", *verb)
     elif words[:2] == ["python", "-m"]:
-        told = help_of(sys.executable, "-m", words[2])
+        told = help_of(words[2])
     else:
         assert words == [".", ".venv/bin/activate"]
         told = ""
@@ -103,35 +111,26 @@ def shown() -> Iterator[tuple[str, list[str]]]:
                 yield command, lines
 
 
-def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
+def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`...` above them stands for any lines: what is said of the machine is not every machine's."""
+    monkeypatch.chdir(tmp_path)
     seen = []
     for command, lines in shown():
         program, *words = shlex.split(command)
-        words = ["-m", "flowcheck", *words] if program == "flowcheck" else words
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-            env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(REPOSITORY)},
-        )
-        printed = [line.rstrip() for line in done.stdout.splitlines()]
+        module, *words = ["flowcheck", *words] if program == "flowcheck" else words[1:]
+        told = printed_by(module, *words, columns=100)
+        printed = [line.rstrip() for line in told.splitlines()]
         wanted = lines
         if lines[0] == "...":
             wanted = lines[1:]
             printed = printed[-len(wanted) :]
         assert printed == wanted, command
-        seen.append(words[2])
+        seen.append(words[0])
     assert seen == ["job.pcap", "analyze", "replay"]
 
 
 def test_the_readme_names_every_verb_there_is() -> None:
-    verbs = set(
-        re.findall(r"^[│|\s]*(\w+)\s{2,}", help_of(sys.executable, "-m", "flowcheck"), re.M)
-    )
+    verbs = set(re.findall(r"^[│|\s]*(\w+)\s{2,}", help_of("flowcheck"), re.M))
     assert {"analyze", "replay", "up", "status", "down", "doctor"} <= verbs
     assert {words.split()[1] for words in commands() if words.startswith("flowcheck ")} <= verbs
 
