@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from flowcheck.wire.learn.cuts.branches import tree_totals
 from flowcheck.wire.learn.cuts.room import totals_of_room
@@ -29,6 +30,10 @@ __all__ = [
 
 OTHER_TYPES = (2, 8)
 """Bytes of an element, beside the usual four."""
+SMALL_SENDS, MOST_SMALL = 64, 1 << 14
+"""Schedules of at most so many sends are kept beside the newest 4,096, and how many: where tensors
+are small a search asks for some ten thousand different ones again and again. All of them take
+200 MB at most (a Send is some 200 bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +103,28 @@ def _schedule_of(
     )
 
 
+_small: dict[tuple[object, ...], Schedule] = {}
+
+
+def _kept(*asked: Any) -> Schedule:
+    """What `_schedule_of` says."""
+    found = _small.get(asked)
+    if found is None:
+        found = _schedule_of(*asked)
+        if sum(map(len, found)) <= SMALL_SENDS:
+            if len(_small) >= MOST_SMALL:
+                _small.clear()
+            _small[asked] = found
+    return found
+
+
 def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
     own, more = (ring.ranks, ring.gpus, ring.channels), (ring.extra_sends, ring.found)
     # Where who writes is open it is turned round from what rank 0 would.
     zero = ring.sounding and not op.tree
     return tuple(
-        _schedule_of(
-            op, rule, *own, (0 if zero else edge.writers, edge.receiver, edge.trees), *more
-        )
+        _kept(op, rule, *own, (0 if zero else edge.writers, edge.receiver, edge.trees), *more)
         for edge in ring.edges
     )
 
