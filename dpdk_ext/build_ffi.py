@@ -35,6 +35,7 @@ CORE_HEADERS = (
     "fc_icrc.h",
     "fc_sha256.h",
     "fc_flush.h",
+    "fc_populate.h",
     "fc_parse.h",
     "fc_flow_api.h",
     "fc_plan.h",

@@ -78,7 +78,8 @@ class Replica(Held):
         commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
-        state = StateFile.create(path, description, first, commit, copies=copies)
+        workers = workers or Workers()
+        state = StateFile.create(path, description, first, commit, copies=copies, workers=workers)
         return cls(state, optimizer, workers)
 
     @classmethod

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 
 from flowcheck.errors import ConfigError
+
+_own = threading.local()
+
+
+def number() -> int:
+    """Of the calling thread among those of its pool; 0 elsewhere."""
+    return getattr(_own, "number", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,24 @@ class Workers:
         self.check()
         turn = count()
 
-        def pin() -> None:
-            if self.cpus:
-                os.sched_setaffinity(0, {self.cpus[next(turn) % len(self.cpus)]})
+        def begin() -> None:
+            self._become(next(turn))
 
-        return self.number, ThreadPoolExecutor(self.number, "step", initializer=pin)
+        return self.number, ThreadPoolExecutor(self.number, "step", initializer=begin)
+
+    def each(self, work: Callable[[int], None]) -> None:
+        """work(0), work(1), ..., each where that thread of a pool runs, side by side. Raises
+        ConfigError as `check`, and what `work` does."""
+        self.check()
+
+        def as_one(turn: int) -> None:
+            self._become(turn)
+            work(turn)
+
+        with ThreadPoolExecutor(self.number, "touch") as pool:
+            list(pool.map(as_one, range(self.number)))
+
+    def _become(self, turn: int) -> None:
+        _own.number = turn
+        if self.cpus:
+            os.sched_setaffinity(0, {self.cpus[turn % len(self.cpus)]})

@@ -35,6 +35,12 @@ def space_of(folder: Path) -> Space:
     return Space(free, _told("MemAvailable") << 10 if kind in IN_MEMORY else None)
 
 
+def in_memory(folder: Path) -> bool:
+    """Whether the pages of files in this folder are the machine's memory for as long as they are
+    there."""
+    return _kind(folder) in (*IN_MEMORY, HUGETLBFS)
+
+
 def check_space(folder: Path, needed: int, account: str, space: Space) -> None:
     """Raises StateError, with the sum, where `needed` bytes are more than there are.
 

@@ -35,8 +35,10 @@ from flowcheck.replica.kept.header import (
     write_fixed,
     write_in_step,
 )
+from flowcheck.replica.kept.pages import mapped, parts_of, touch
 from flowcheck.replica.kept.pins import claim, unpin
-from flowcheck.replica.kept.space import check_space, space_of
+from flowcheck.replica.kept.space import check_space, in_memory, space_of
+from flowcheck.replica.workers import Workers
 
 
 def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
@@ -55,9 +57,10 @@ def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
 class StateFile:
     """An open state file. One process at a time, held by a lock that dies with the process."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, memory: mmap.mmap) -> None:
+        """memory: the whole file (pages.py, `mapped`)."""
         self.path = path
-        self._map = mmap.mmap(descriptor, 0)
+        self._map = memory
         self._sizes, self.description = read_fixed(path, self._map)
         self.commit = read_commit(path, self._map)
         self._descriptor = descriptor
@@ -70,10 +73,12 @@ class StateFile:
         first: dict[str, np.ndarray],
         commit: Commit,
         copies: int = 2,
+        workers: Workers | None = None,
     ) -> StateFile:
         """A file that appears whole: the committed copy holds `first`; absent sections are 0.
 
-        copies: one is being written while the others are the last steps.
+        copies: one is being written while the others are the last steps; workers: what will step
+        them, and is first to touch their pages (pages.py).
         Raises StateError where `path` exists, or where it does not fit, with the sum.
         """
         if path.exists():
@@ -87,11 +92,15 @@ class StateFile:
         descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _lock(path, descriptor)
+            os.ftruncate(descriptor, sizes.total)
+            whole = mapped(descriptor, sizes.total)
+            if in_memory(path.parent):
+                workers = workers or Workers()
+                touch(whole, parts_of(sizes, description, workers.number), workers)
             os.posix_fallocate(descriptor, 0, sizes.total)
-            whole = mmap.mmap(descriptor, sizes.total)
             write_fixed(whole, sizes, description)
             write_commit(whole, commit)
-            state = cls(path, descriptor)
+            state = cls(path, descriptor, whole)
             for name, array in state.sections(commit.copy).items():
                 if name in first:
                     np.copyto(array, first[name])
@@ -116,7 +125,7 @@ class StateFile:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes < HEADER_BYTES:
                 raise RingError(errno.EINVAL, f"{path}: {size_bytes} bytes are no replica state")
-            return cls(path, descriptor)
+            return cls(path, descriptor, mapped(descriptor, size_bytes))
         except BaseException:
             os.close(descriptor)
             raise

@@ -11,6 +11,8 @@ import numpy as np
 from flowcheck._core import ffi, lib
 from flowcheck.replica.kept import digest
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.shares import blocks, owners
+from flowcheck.replica.workers import number
 
 ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved", "u4")])
 """struct fc_step_item."""
@@ -27,13 +29,8 @@ class FlatPass:
     def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
         """sections: those of one element per element of the layout, parameters first."""
         self.sections = tuple(sections)
-        block = digest.BLOCK_BYTES // ELEMENT_BYTES
-        cut = [
-            (at, min(block, p.stop - at), index, 0)
-            for index, p in enumerate(layout.parameters)
-            for at in range(p.start, p.stop, block)
-        ]
-        self.items = np.array(cut, ITEM)
+        cut = blocks(layout, ELEMENT_BYTES, digest.BLOCK_BYTES)
+        self.items = np.array([(*each, 0) for each in cut], ITEM)
         self.elements = self.items["elements"].copy()
         first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
         self._alone = np.flatnonzero(np.diff(first) == 1)
@@ -44,6 +41,7 @@ class FlatPass:
         ends = ((int(i["first"]), int(i["elements"])) for i in self.items[self._short])
         self._cuts = [slice(at * ELEMENT_BYTES, (at + n) * ELEMENT_BYTES) for at, n in ends]
         self._parameters = len(layout.parameters)
+        self._owners, self._threads = np.empty(0, np.intp), 0
 
     def begin(
         self,
@@ -63,9 +61,9 @@ class FlatPass:
         job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
         job.items = _at("struct fc_step_item *", self.items)
         job.gradient = _at("float *", gradient)
-        for number, name in enumerate(self.sections):
-            getattr(job, "from")[number] = _at("float *", source[name])
-            job.to[number] = _at("float *", target[name])
+        for place, name in enumerate(self.sections):
+            getattr(job, "from")[place] = _at("float *", source[name])
+            job.to[place] = _at("float *", target[name])
         job.digests = _at("uint8_t *", found)
         job.sections, job.root = len(self.sections), root
         return Passing(self, job, found, target, (table, gradient, source, wide))
@@ -74,17 +72,23 @@ class FlatPass:
         """[..] the items of parameters."""
         return np.flatnonzero(np.isin(self.items["row"], parameters))
 
+    def owners(self, threads: int) -> np.ndarray:
+        """[item] the thread that it is of."""
+        if len(self._owners) == 0 or self._threads != threads:
+            self._owners, self._threads = owners(self.elements * ELEMENT_BYTES, threads), threads
+        return self._owners
+
     def digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
         """As `Passing.digests`; found: [item][section][16], short ones are summed here."""
         made: list[bytes] = []
-        for number, name in enumerate(self.sections):
+        for place, name in enumerate(self.sections):
             raw = target[name].view(np.uint8).data
             short = b"".join([digest.block_digest(raw[cut]) for cut in self._cuts])
-            found[self._short, number] = np.frombuffer(short, np.uint8).reshape(-1, _BYTES)
+            found[self._short, place] = np.frombuffer(short, np.uint8).reshape(-1, _BYTES)
             own = np.empty((self._parameters, _BYTES), np.uint8)
-            own[self._alone] = found[self._of_alone, number]
+            own[self._alone] = found[self._of_alone, place]
             for parameter, first, last in self._several:
-                blocks = [found[i, number].tobytes() for i in range(first, last)]
+                blocks = [found[i, place].tobytes() for i in range(first, last)]
                 own[parameter] = np.frombuffer(digest.joined(blocks), np.uint8)
             flat = own.tobytes()
             made += [flat[at : at + _BYTES] for at in range(0, len(flat), _BYTES)]
@@ -115,21 +119,35 @@ class Passing:
         chosen = np.flatnonzero(wanted).astype(np.uint32)
         if not chosen.size:
             return
-        job = self._job
-        job.chosen, job.count, job.next = _at("uint32_t *", chosen), chosen.size, 0
         alone = threads == 1 or chosen.size == 1
         if executor is None or alone or self._flat.elements[chosen].sum() <= ALONE_ELEMENTS:
-            lib.fc_step_work(job)
+            _work([self._of(chosen)])
         else:
-            for done in [executor.submit(lib.fc_step_work, job) for _ in range(threads)]:
+            owner = self._flat.owners(threads)[chosen]
+            jobs = [self._of(chosen[owner == thread]) for thread in range(threads)]
+            for done in [executor.submit(_work, jobs) for _ in range(threads)]:
                 done.result()
         self._left[chosen] = False
+
+    def _of(self, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The job of these items, and the memory that it reads their numbers from."""
+        job = ffi.new("struct fc_step_job *", self._job[0])
+        job.chosen, job.count, job.next = _at("uint32_t *", chosen), chosen.size, 0
+        return job, chosen
 
     def digests(self) -> list[bytes]:
         """Every tensor's, those of the parameters first, as `digest.tensor_digests` gives them;
         all items are done."""
         assert not self._left.any()
         return self._flat.digests(self._found, self._target)
+
+
+def _work(jobs: Sequence[tuple[Any, np.ndarray]]) -> None:
+    """The calling thread's own, then what others have left of theirs."""
+    mine = number()
+    for turn in range(len(jobs)):
+        job, _ = jobs[(mine + turn) % len(jobs)]
+        lib.fc_step_work(job)
 
 
 def _mask(items: np.ndarray, count: int) -> np.ndarray:

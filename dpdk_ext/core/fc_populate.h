@@ -1,0 +1,12 @@
+/* Pages of a mapping, made before they are needed. Read by the compiler and by cffi. */
+#ifndef FC_POPULATE_H
+#define FC_POPULATE_H
+
+#include <stdint.h>
+
+/* Makes every page of a part writable, by the calling thread, on whose NUMA node new ones are taken
+ * by default. `start` is the beginning of a page. Returns 0, or a negative errno: -EINVAL on a
+ * kernel before 5.14, -EFAULT where the file has no room for them. */
+int fc_populate(uint8_t *start, uint64_t bytes);
+
+#endif
