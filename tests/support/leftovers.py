@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,10 +19,12 @@ def leftovers_of(name: str) -> dict[str, object]:
     return {
         "namespaces": [line for line in namespaces.stdout.splitlines() if name in line],
         "files in /run": sorted(
-            str(path)
+            f"{folder}/{own}"
             for top in ("flowcheck", "netns")
-            for path in Path("/run", top).rglob("*")
-            if name in str(path)
+            # What others take away meanwhile is passed over, unlike by Path.rglob.
+            for folder, folders, files in os.walk(f"/run/{top}")
+            for own in (*folders, *files)
+            if name in f"{folder}/{own}"
         ),
         "mounts": [
             line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line
