@@ -189,7 +189,7 @@ def down(
 ) -> None:
     """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets.
 
-    The replica of a killed chain is written as a checkpoint first.
+    The replica of a killed chain is written as a checkpoint first; logs and records stay.
     """
     from flowcheck.ops.running import remains
 

@@ -69,7 +69,7 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
     down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
-    assert down.stdout == f"nothing ran in {tmp_path / 'other'}\n"  # that is for up and status
+    assert down.stdout == f"nothing runs in {tmp_path / 'other'}\n"  # that is for up and status
 
 
 def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:

@@ -177,8 +177,9 @@ def _wait_for_stages(run: RunDir) -> None:
 
 
 def down(root: Path, *, discard: bool, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there and removes what it left, but for the replica of a
-    killed chain, which becomes a checkpoint first; then shared memory nobody can use any more.
+    """`flowcheck down`: ends what runs there and removes what it left in memory, but for the replica
+    of a killed chain, which becomes a checkpoint first; then shared memory nobody can use any more.
+    Logs and records stay: they are what tells why.
 
     discard: give that replica up. Raises StateError where it can be written nowhere.
     """
@@ -189,7 +190,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     _end([pid for own in every(run) for pid in own.stage_pids().values()], signal.SIGKILL)
     there = run.holds_memory
     rescued = None if discard else rescue(run)
-    run.remove()
+    run.remove(keep_records=True)
     cleared = clear(apart_from=root, replicas=True)
     if as_json:
         result = {
@@ -203,10 +204,12 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
         return 0
     if rescued is not None:
         print(rescued)
+    stay = f"logs and records stay in {root}" if run.config.exists() else ""
     if pids or there:
-        print(f"ended {', '.join(sorted(pids)) or 'no process'}; removed its shared memory")
+        ended = ", ".join(sorted(pids)) or "no process"
+        print("; ".join(filter(None, (f"ended {ended}", "removed its shared memory", stay))))
     else:
-        print(f"nothing ran in {root}")
+        print("; ".join(filter(None, (f"nothing runs in {root}", stay))))
     for sentence in cleared.sentences:
         print(sentence)
     return 0
