@@ -63,6 +63,7 @@ def test_a_job_file_is_planned_with_its_copies_readers_and_what_is_free(
     assert parts["optimizer states"] == states
     assert parts["the step being made"] == parts["a step that is saved"] == weights + states
     assert told["bytes"] == sum(parts.values())
+    assert told["staging_bytes"] == 2 * weights
     kept = json.loads(planned(tmp_path, 2 * (weights + states))[1])
     named = {part["what"]: part["bytes"] for part in kept["parts"]}
     assert named["earlier steps"] == 2 * (weights + states)
@@ -121,3 +122,13 @@ def test_a_model_is_made_once_for_all_that_a_start_asks_of_it(tmp_path: Path, lo
     assert (tmp_path / "net.made").read_text() == "m"
     assert expected is not None and expected.parameters[0].sizes == (8, 8)
     assert bool(expected.assumed) is not loss  # the order of gradients is known from its backward
+
+
+def test_a_staging_that_cannot_hold_an_iteration_is_told_before_it_is_full(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET.replace("64", "2048"))
+    job, settings = tmp_path / "job.toml", JOB.format(tmp_path, 0) + MODEL.format(tmp_path)
+    job.write_text(settings + "[staging]\nsize_bytes = 33000000\n")
+    told = " ".join(CliRunner().invoke(app, ["plan", str(job)]).stdout.split())
+    assert "staging.size_bytes = 33,000,000 is less than start-up and one iteration" in told
+    job.write_text(settings + "[staging]\nsize_bytes = 35000000\n")
+    assert "staging.size_bytes" not in CliRunner().invoke(app, ["plan", str(job)]).stdout

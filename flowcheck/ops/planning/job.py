@@ -23,6 +23,10 @@ COPY = (
     "no earlier step has room (replica.keep_bytes): each step is copied before it is {}; "
     "keep_bytes = {:,} would do as well, and keep it"
 )
+STAGING = (
+    "staging.size_bytes = {:,} is less than start-up and one iteration of this model ({:,}): no "
+    "job can be learned in it; flowcheck plan {} --world N tells how much it must be"
+)
 TOO_MUCH = 1
 """Exit code of a job that does not fit."""
 
@@ -39,6 +43,9 @@ def run(path: Path, *, as_json: bool) -> int:
         return TOO_MUCH if short else 0
     out = Console(highlight=False, soft_wrap=True)
     out.print(memory_table(memory))
+    if config.staging.size_bytes < memory.staging_bytes:
+        model = config.model.factory or "FACTORY"
+        out.print(STAGING.format(config.staging.size_bytes, memory.staging_bytes, model))
     verdict = "does NOT fit" if short else "fits"
     out.print(f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now")
     return TOO_MUCH if short else 0
@@ -72,7 +79,7 @@ def memory_of_job(config: JobConfig) -> Memory:
     """Of all jobs of the file. Raises ConfigError where one states no factory of its model."""
     several = count(config) > 1
     parts: list[Part] = []
-    numbers = step_bytes = 0
+    numbers = step_bytes = staging = 0
     for number in range(1, count(config) + 1):
         own = own_settings(config, number)
         held = _held_of(own)
@@ -80,9 +87,12 @@ def memory_of_job(config: JobConfig) -> Memory:
         more = [*held.parts, *_readers(own, config, held), *_log(own), *_taken(own, held)]
         parts += [msgspec.structs.replace(part, what=part.what + name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
+        staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
     rings = f"{config.ring.slots:,} slots for each of {len(config.rings)} queues, flow tables"
     parts.append(Part(what="rings, staging", bytes=memory_need(config), why=rings))
-    return Memory(parts=tuple(parts), staging_bytes=0, parameters=numbers, step_bytes=step_bytes)
+    return Memory(
+        parts=tuple(parts), staging_bytes=staging, parameters=numbers, step_bytes=step_bytes
+    )
 
 
 def _held_of(own: JobConfig) -> Held:

@@ -177,8 +177,8 @@ def _wait_for_stages(run: RunDir) -> None:
 
 
 def down(root: Path, *, discard: bool, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there and removes what it left in memory, but for the replica
-    of a killed chain, which becomes a checkpoint first; then shared memory nobody can use any more.
+    """`flowcheck down`: ends what runs there and removes what it left in memory, but for a killed
+    chain's replica, which becomes a checkpoint first; then shared memory nobody can use any more.
     Logs and records stay: they are what tells why.
 
     discard: give that replica up. Raises StateError where it can be written nowhere.
