@@ -11,6 +11,7 @@ from rich.table import Table
 from flowcheck.config import JobConfig
 from flowcheck.ops.giving import anchored
 from flowcheck.ops.running import durable
+from flowcheck.ops.running.awaited import awaited
 from flowcheck.plane.counters import VERDICTS, lost_frames
 from flowcheck.wire.job import Follows
 
@@ -51,7 +52,7 @@ def shown(state: dict[str, Any]) -> None:
         if generation["state"] == "lost" and state["follows"] == Follows.GRADIENTS:
             console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
     if state["awaits_base"]:
-        console.print(_awaited(state["logged"]), highlight=False, soft_wrap=True)
+        console.print(awaited(state["logged"]), highlight=False, soft_wrap=True)
     step = state["last_step"]
     if state["addresses"]:
         console.print(f"job on {', '.join(state['addresses'])}", highlight=False, soft_wrap=True)
@@ -77,17 +78,6 @@ def shown(state: dict[str, Any]) -> None:
         console.print(_killed(state), highlight=False, soft_wrap=True)
     for sentence in state["leftovers"]:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-
-def _awaited(steps: tuple[int, int] | None) -> str:
-    if steps is None:
-        return "the job began with a state that is not known: flowcheck base FILE gives it"
-    held = f"its steps {steps[0]} to {steps[1]} since are logged"
-    told = held if steps[1] else "nothing is logged yet"
-    return (
-        f"the job was joined amid its run; {told}: with two checkpoints of the trainer's, "
-        "flowcheck base FILE --then LATER makes the replica go on"
-    )
 
 
 def _killed(state: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.ops.running.awaited import awaited
 from flowcheck.ops.watch.state import Health, Job, Stage, Word
 from flowcheck.stages.chain.child import BESIDE
 
@@ -60,10 +61,9 @@ def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
     if gone:
         return _stale(f"stage {', '.join(gone)} does not live just now")
     if job.awaits_base:
-        return _behind("the state the job began with is not known: flowcheck base FILE gives it")
+        return _awaits(job)
     if job.lost_step is not None:
-        why = f": {job.lost_why}" if job.lost_why else ""
-        return _stale(f"step {job.lost_step} was lost{why}; the replica stays before it")
+        return _stale(_lost(job))
     if job.audit_passed is False:
         return Health(word=Word.TAINTED, reason=f"the audit of step {job.audited_step} failed")
     if job.tainted:
@@ -77,6 +77,21 @@ def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
         waited = f"the first of them for {job.lag_ms / 1e3:.1f} s"
         return _behind(f"{job.lag_steps} whole steps wait for the replica, {waited}")
     return Health(word=Word.EXACT, reason=_exact(job, ended=sources_ended))
+
+
+def _awaits(job: Job) -> Health:
+    """A replica that has taken steps stays behind those of a job that was joined again."""
+    told = awaited(job.logged)
+    if job.step is not None and job.lost_step is not None:
+        return _stale(f"{_lost(job)}; {told}")
+    if job.step is not None and job.logged is not None:
+        return _stale(f"the replica stays at step {job.step}; {told}")
+    return _behind(told)
+
+
+def _lost(job: Job) -> str:
+    why = f": {job.lost_why}" if job.lost_why else ""
+    return f"step {job.lost_step} was lost{why}; the replica stays before it"
 
 
 def _exact(job: Job, *, ended: bool) -> str:

@@ -13,6 +13,9 @@ from flowcheck.stages.chain.events import BYTES, STEP, Event, Kind, read_event
 
 OF_EVERY_STEP = (Kind.ARRIVED, Kind.APPLIED)
 RATE_STEPS = 10
+RATE_S = 5.0
+"""No step for so long, and for RATE_GAPS times what one took: none is taken any more."""
+RATE_GAPS = 3
 
 
 class History:
@@ -43,13 +46,14 @@ class History:
     def timeline(self) -> tuple[Step, ...]:
         return tuple(self._steps[step] for step in sorted(self._steps))
 
-    @property
-    def step_rate(self) -> float | None:
-        """Steps a second of the last RATE_STEPS."""
+    def step_rate(self, now_ns: int) -> float | None:
+        """Steps a second of the last RATE_STEPS; 0 once they are long ago."""
         times = [one.applied_ns for one in self.timeline if one.applied_ns][-RATE_STEPS:]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
-        return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+        each_s = (times[-1] - times[0]) / 1e9 / (len(times) - 1)
+        gone = (now_ns - times[-1]) / 1e9 > max(RATE_S, RATE_GAPS * each_s)
+        return 0.0 if gone else 1 / each_s
 
     def waits_since_ns(self, step: int) -> int | None:
         """When the first whole step behind `step` was whole; None: there is none."""
@@ -62,19 +66,18 @@ class History:
         if event.kind not in OF_EVERY_STEP:
             self.recent.append(event)
         if event.kind is Kind.HANDOVER:
-            self.lost = self.arrived = None
+            self.arrived = None
+            if event.step is not None:  # else the replica waits as it did, for a base now
+                self.lost = None
             self._forget_behind(event.step or 0)
         step = event.step
         match event.kind:
             case Kind.ARRIVED if step is not None:
                 self._arrived(step, event.time_ns)
             case Kind.APPLIED if step is not None:
-                self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
-                self._taken = step
-                if self.lost is not None and step >= (self.lost.step or 0):
-                    self.lost = None
+                self._applied(step, event)
             case Kind.LOSS if event.what == STEP and step is not None:
-                self.lost = event
+                self.lost = event if self._taken or self.lost is None else self.lost
                 self._change(step, lost=event.why or "bytes of it never came")
             case Kind.LOSS if event.what == BYTES and step is not None:
                 self._change(step, tainted=True)
@@ -93,6 +96,16 @@ class History:
             self._forget_behind(step - 1)  # of an earlier life of the job: this is another step
         self._change(step, arrived_ns=time_ns)
         self.arrived = step
+
+    def _applied(self, step: int, event: Event) -> None:
+        if not self._taken:  # the first of a life
+            if step not in self._steps:  # a base was given: those before were counted otherwise
+                self._steps = {n: one for n, one in self._steps.items() if one.applied_ns}
+            self.lost = None
+        elif self.lost is not None and step >= (self.lost.step or 0):
+            self.lost = None
+        self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
+        self._taken = step
 
     def _count(self, event: Event) -> None:
         """Frames and packets are of the step that was under way."""

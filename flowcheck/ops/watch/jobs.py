@@ -14,7 +14,7 @@ from flowcheck.messages import AuditLine
 from flowcheck.ops.watch.drawn import Diagram
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.picture import diagrams
-from flowcheck.ops.watch.state import Durable, Health, Word
+from flowcheck.ops.watch.state import Durable, Health, Step, Word
 from flowcheck.ops.watch.state import Job as State
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -66,8 +66,12 @@ class JobReader:
         run, learned, life = self.run, self._known(), incarnation_of(self.run)
         line, shard = self._last_line(), _shard(run, each)
         step = line.step if line is not None else None
-        waits_ns = self.history.waits_since_ns(step or 0) if shard["whole"] else None
-        lost = self.history.lost
+        logged, awaits = _logged(run, config, life, learned), life.step is None
+        timeline, lag = self.history.timeline, shard["whole"]
+        if logged is not None:
+            timeline = tuple(_waiting(one) for one in timeline)
+            lag = max(lag, -(-logged[1] // each))
+        lost = self.history.lost if shard["lost"] or logged is not None else None
         return State(
             number=self.number,
             name=self.name,
@@ -81,23 +85,23 @@ class JobReader:
             digest=line.digest if line is not None else "",
             step_ns=(line.time_ns or None) if line is not None else None,
             arrived_step=self.history.arrived,
-            lag_steps=shard["whole"],
-            lag_ms=self._lag_ms(waits_ns),
-            step_rate=self.history.step_rate,
+            lag_steps=lag,
+            lag_ms=self._lag_ms(step or 0, timeline, waits=lag > 0),
+            step_rate=self.history.step_rate(time.time_ns()),
             update_seconds=line.seconds if line is not None else None,
             gradient_bytes=shard["gradient_bytes"],
             under_way=shard["under_way"],
-            lost_step=lost.step if lost is not None and shard["lost"] else None,
-            lost_why=lost.why if lost is not None and shard["lost"] else "",
+            lost_step=lost.step if lost is not None else None,
+            lost_why=lost.why if lost is not None else "",
             steps_lost=steps_lost,
-            awaits_base=life.step is None,
-            logged=_logged(run, config, life, learned),
+            awaits_base=awaits,
+            logged=logged,
             tainted=_tainted(line),
             assumed=assumed(run),
             **_audit(run, life),
             durable=_durable(run),
             served=_served(run),
-            timeline=self.history.timeline,
+            timeline=timeline,
             diagram=learned.diagram if learned is not None else (),
         )
 
@@ -121,15 +125,24 @@ class JobReader:
         found = last_line(self.run.steps)
         return None if found is None else msgspec.json.decode(found, type=Line)
 
-    def _lag_ms(self, waits_ns: int | None) -> float:
-        if waits_ns is not None:
+    def _lag_ms(self, step: int, timeline: tuple[Step, ...], *, waits: bool) -> float:
+        """step: that of the replica; waits: for the first of those behind it, or logged."""
+        logged = [one.arrived_ns for one in timeline if one.logged and one.arrived_ns]
+        waits_ns = min(logged) if logged else self.history.waits_since_ns(step)
+        if waits and waits_ns is not None:
             return max(0.0, (time.time_ns() - waits_ns) / 1e6)
-        taken = [one for one in self.history.timeline if one.arrived_ns and one.applied_ns]
+        taken = [one for one in timeline if one.arrived_ns and one.applied_ns]
         if not taken:
             return 0.0
         last = taken[-1]
         assert last.arrived_ns is not None and last.applied_ns is not None
         return max(0.0, (last.applied_ns - last.arrived_ns) / 1e6)
+
+
+def _waiting(step: Step) -> Step:
+    """As it is while its job's base is awaited."""
+    waits = step.arrived_ns is not None and step.applied_ns is None
+    return msgspec.structs.replace(step, logged=True) if waits else step
 
 
 def _shard(run: RunDir, each: int) -> dict[str, Any]:

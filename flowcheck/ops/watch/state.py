@@ -111,6 +111,8 @@ class Step(Part, frozen=True, kw_only=True):
     """Whether an audit of it passed; None: there was none."""
     anchored: bool = False
     """The trainer's own file took its place."""
+    logged: bool = False
+    """It waits for a base, and is counted from 1 since the job was joined."""
 
 
 class Durable(Part, frozen=True, kw_only=True):
@@ -154,13 +156,14 @@ class Job(Part, frozen=True, kw_only=True):
     step_ns: int | None
     """When it was taken."""
     arrived_step: int | None
-    """The last one that is whole."""
+    """The last one that is whole; while steps are `logged`, counted as they are."""
     lag_steps: int
-    """Whole steps that the replica has not taken yet."""
+    """Whole steps that the replica has not taken yet, those that are logged among them."""
     lag_ms: float
     """Since the first of those was whole; of none: from whole to taken, of the last step."""
     step_rate: float | None
-    """Steps a second that the replica took, over the last ones; None: fewer than two."""
+    """Steps a second that the replica took, over the last ones; 0 once none has come for long;
+    None: fewer than two."""
     update_seconds: float | None
     """That taking the last step took."""
     gradient_bytes: int | None
@@ -174,7 +177,8 @@ class Job(Part, frozen=True, kw_only=True):
     awaits_base: bool
     """The job began with a state that nobody knows."""
     logged: tuple[int, int] | None
-    """Steps that are kept meanwhile."""
+    """Steps that are kept meanwhile, counted from 1 since the job was joined amid its run; (1, 0):
+    none yet; None: it was not."""
     tainted: tuple[str, ...]
     """What of it is not of its step; () where all is."""
     assumed: tuple[str, ...]

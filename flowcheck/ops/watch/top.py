@@ -161,6 +161,8 @@ def _steps(job: Job, now_ns: int) -> Table:
 def _became(step: Step) -> str:
     """In words: the same for who sees no colours."""
     said = [f"LOST: {step.lost}"] if step.lost else []
+    if step.logged:
+        said.append("logged, waits for a base")
     if step.missing:
         came = f", {step.healed} came after all" if step.healed else ""
         said.append(f"{_counted(step.missing, 'packet')} missing{came}")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.chromium import Tab
-from support.shown import AT_ONCE, DRAWN, Told, recorded, serving
+from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
 from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import Health, Word
+from flowcheck.ops.watch.state import Health, Step, Word
 
 pytestmark = pytest.mark.xdist_group("page")
 LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"
@@ -67,6 +67,33 @@ def test_drawing_and_table_tell_of_every_step_what_the_state_tells(
     each = [steps[step] for step in sorted(steps)]
     assert full == [bool(one.arrived_ns) + bool(one.applied_ns) for one in each]
     assert saved == [int(bool(one.durable_ns)) for one in each]
+
+
+def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telephone(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    steps = tuple(Step(step=n, arrived_ns=n, logged=True) for n in range(1, 61))
+    parts = {"step": 131, "lost_step": 132, "lost_why": "half never came", "awaits_base": True}
+    told.told = with_job(told.told, timeline=steps, logged=(1, 60), lag_steps=60, **parts)
+    tab.open(server.url, width=360, height=740)
+    tab.until(f"{DRAWN} && document.querySelectorAll('[role=option]').length === 60")
+    box = "document.querySelector('#columns')"
+    at_end = f"{box}.scrollLeft > 50 && {box}.scrollLeft+{box}.clientWidth >= {box}.scrollWidth - 4"
+    tab.until(at_end)
+    tab.size(1280, 900)
+    tab.until(f"{box}.clientWidth > 600")
+    tab.size(360, 740)
+    tab.until(at_end)
+    assert all("logged, waits for a base" in name for name in tab.names("option"))
+    text = tab.text()
+    assert "step 132 was lost" in text and "joined amid its run" in text and "60 steps" in text
+    assert "Nothing was lost" not in text and "with a later one" not in text
+    tab.value(f"{box}.scrollLeft = 40")
+    again = (*steps, Step(step=61, arrived_ns=61, logged=True))
+    told.told = with_job(told.told, timeline=again)
+    tab.value(AT_ONCE)
+    tab.until("document.querySelectorAll('[role=option]').length === 61")
+    assert tab.value(f"{box}.scrollLeft") == 40, "the reader went back"
 
 
 def test_a_watcher_that_is_gone_or_stands_still_is_said_at_the_top_and_in_the_title(

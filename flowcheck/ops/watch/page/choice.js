@@ -68,6 +68,7 @@ function handlers(steps) {
     onkey: (event) => onKey(event, steps),
     onjob: (number) => {
       Object.assign(chosen, { job: number, step: null, hover: null, communicator: 0 });
+      end.follows = true;
       location.replace(`#job=${number}`);
       draw();
     },

@@ -13,7 +13,9 @@ function stepDetails(view) {
     lanes.applied === "some"
       ? "with a later one"
       : lanes.applied === "wait"
-        ? "waits"
+        ? one.logged
+          ? "logged, waits for a base"
+          : "waits"
         : time(one.applied_ns);
   return h(
     "div",
@@ -44,6 +46,15 @@ function stepDetails(view) {
 
 function marked(view) {
   const all = view.job.timeline.filter((one) => marksOf(one).length).reverse();
+  const { lost_step: lost, lost_why: why } = view.job;
+  if (!all.length && lost !== null)
+    return h(
+      "p",
+      { class: "mark" },
+      shape("lost"),
+      ` step ${count(lost)} was lost, the replica waits before it`,
+      why ? [": ", foreign(why, 200)] : "",
+    );
   if (!all.length)
     return h(
       "p",
@@ -161,6 +172,12 @@ function stepsCard(view) {
       tabindex: "-1",
     },
     h("h2", {}, "Steps"),
+    view.job.logged &&
+      h(
+        "p",
+        { class: "quiet", id: "logged" },
+        "Counted from when the job was joined amid its run: they are logged, and wait for a base.",
+      ),
     timeline(view),
     stepDetails(view),
     marked(view),

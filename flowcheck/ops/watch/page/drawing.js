@@ -1,6 +1,8 @@
 // The page as it is now, drawn into the document.
 
 let frame = 0;
+// The newest steps are shown until the reader goes back: where the drawing put them, and in which box.
+const end = { box: null, left: 0, follows: true };
 
 function page(view) {
   const state = view.state;
@@ -55,9 +57,8 @@ function draw() {
 }
 
 function paint() {
-  const view = viewOf(),
-    box = document.getElementById("columns");
-  const atEnd = box === null || box.scrollLeft + box.clientWidth >= box.scrollWidth - 4;
+  const view = viewOf();
+  look();
   try {
     patch(document.getElementById("page"), page(view));
   } catch (error) {
@@ -81,12 +82,19 @@ function paint() {
     document.title = "NOT DRAWN · FlowCheck";
     return;
   }
-  fit(atEnd);
+  fit();
   say(view);
 }
 
+// A place that is not the one it was put to is the reader's choice.
+function look() {
+  const box = document.getElementById("columns");
+  if (box !== null && box === end.box && Math.abs(box.scrollLeft - end.left) > 2)
+    end.follows = box.scrollLeft + box.clientWidth >= box.scrollWidth - 4;
+}
+
 // The steps fill their card, and show the newest unless the reader went back.
-function fit(atEnd) {
+function fit() {
   const box = document.getElementById("columns");
   if (box === null) return;
   const width = box.clientWidth;
@@ -94,7 +102,8 @@ function fit(atEnd) {
     chosen.width = width;
     draw();
   }
-  if (atEnd) box.scrollLeft = box.scrollWidth;
+  if (end.follows) box.scrollLeft = box.scrollWidth;
+  Object.assign(end, { box, left: box.scrollLeft });
 }
 
 // For the tab, and once for those who hear the page: what changed is the word.

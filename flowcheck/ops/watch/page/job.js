@@ -69,7 +69,7 @@ function tiles(view) {
     ),
     tile("Behind", some(job.lag_steps, "step"), lags, spark(`lag ${job.number}`, 110, 18)),
     tile("Arrived", job.arrived_step === null ? NONE : `step ${count(job.arrived_step)}`, [
-      "whole",
+      job.logged ? "since it was joined" : "whole",
       way,
     ]),
     durableTile(view),

@@ -34,7 +34,7 @@ function marksOf(one) {
 
 // How far it came: the words for the three lanes.
 function lanesOf(one, job) {
-  const passed = job.step !== null && one.step <= job.step && !one.lost;
+  const passed = job.step !== null && one.step <= job.step && !one.lost && !one.logged;
   return {
     arrived: one.arrived_ns ? "full" : passed ? "some" : "none",
     applied: one.applied_ns ? "full" : passed ? "some" : one.arrived_ns ? "wait" : "none",
@@ -72,7 +72,7 @@ function sentenceOf(one, job) {
   const applied = {
     full: `applied${lag === null ? "" : ` ${milliseconds(lag)} later`}`,
     some: "applied with a later one",
-    wait: "waits for the replica",
+    wait: one.logged ? "logged, waits for a base" : "waits for the replica",
     none: "not applied",
   };
   const parts = [

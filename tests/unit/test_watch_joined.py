@@ -1,0 +1,90 @@
+"""What is said of a job that is joined again after a loss, and of one that takes no step more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_watch_reading import CONFIG
+from test_watch_top import shown
+
+from flowcheck.ops.running.awaited import awaited
+from flowcheck.ops.running.chain import create
+from flowcheck.ops.watch import jobs
+from flowcheck.ops.watch.health import of_job
+from flowcheck.ops.watch.history import History
+from flowcheck.ops.watch.jobs import JobReader
+from flowcheck.ops.watch.metrics import samples
+from flowcheck.ops.watch.reading import Reader
+from flowcheck.ops.watch.state import Word
+from flowcheck.stages.bounded import append_line
+from flowcheck.stages.chain import events
+from flowcheck.stages.chain.events import Event, Kind, line_of
+from flowcheck.stages.updating.incarnation import Incarnation
+
+
+def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = create(CONFIG, tmp_path / "run")
+    try:
+        path, now = run.events, time.time_ns()
+
+        def tell(kind: Kind, step: int | None, **more: Any) -> None:
+            append_line(
+                path, line_of(Event(time_ns=now, kind=kind, step=step, **more), {}), 1 << 20
+            )
+
+        for step in range(1, 32):
+            tell(Kind.ARRIVED, step)
+            tell(Kind.APPLIED, step, seconds=0.1)
+        run.steps.write_text('{"step":31,"digest":"d","seconds":0.1}\n')
+        tell(Kind.LOSS, 32, what=events.STEP, count=1, why="half of it never came")
+        tell(Kind.HANDOVER, None)
+        for step in range(1, 8):
+            tell(Kind.ARRIVED, step)
+        tell(Kind.LOSS, 8, what=events.STEP, count=1, why="of those that are logged")
+        life = Incarnation(number=2, iterations=33, step=None)
+        run.incarnation.write_bytes(msgspec.json.encode(life))
+        monkeypatch.setattr(jobs, "_logged", lambda *_: (1, 7))
+        reader = JobReader(run, 1, "job-1")
+        job = reader.read(CONFIG, 1, 1)
+        assert (job.step, job.lost_step, job.lost_why) == (31, 32, "half of it never came")
+        assert job.lag_steps == 7 and job.lag_ms >= 0.0
+        came = [one for one in job.timeline if one.arrived_ns]
+        assert [one.step for one in came] == [*range(1, 8)]
+        assert all(one.logged and one.applied_ns is None for one in came)
+        health = of_job(job, (), sources_ended=False)
+        assert health.word is Word.STALE and "step 32 was lost" in health.reason
+        assert awaited((1, 7)) in health.reason and "--then LATER" in health.reason
+        state = msgspec.structs.replace(Reader(run.root).state(), jobs=(job,))
+        told = {(name, value) for name, _, value in samples(state)}
+        assert {("flowcheck_waits_at_lost_step", 1.0), ("flowcheck_lag_steps", 7)} <= told
+        assert "logged, waits for a base" in shown(state)
+        fresh = msgspec.structs.replace(job, step=None, lost_step=None)
+        assert of_job(fresh, (), sources_ended=False).word is Word.BEHIND, "it has lost nothing"
+        again = msgspec.structs.replace(job, lost_step=None)
+        assert of_job(again, (), sources_ended=False).reason.startswith("the replica stays at step")
+        monkeypatch.undo()
+        run.incarnation.write_bytes(msgspec.json.encode(msgspec.structs.replace(life, step=40)))
+        tell(Kind.APPLIED, 41, seconds=0.1)
+        on = reader.read(CONFIG, 1, 1)
+        assert [one.step for one in on.timeline] == [41] and on.lost_step is None
+    finally:
+        run.remove()
+
+
+def test_the_rate_of_steps_falls_to_none_once_none_is_taken(tmp_path: Path) -> None:
+    for each_s, still_s, gone_s in ((0.01, 4.0, 6.0), (60.0, 170.0, 190.0)):
+        path = tmp_path / f"{each_s}.jsonl"
+        for step in range(1, 21):
+            taken = Event(time_ns=int(step * each_s * 1e9), kind=Kind.APPLIED, step=step)
+            append_line(path, line_of(taken, {}), 1 << 20)
+        history = History(path)
+        history.look()
+        last_s = 20 * each_s
+        assert history.step_rate(int((last_s + still_s) * 1e9)) == pytest.approx(1 / each_s)
+        assert history.step_rate(int((last_s + gone_s) * 1e9)) == 0.0
