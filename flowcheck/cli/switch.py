@@ -58,7 +58,9 @@ def render(
     form: Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(help="setup, check, save or remove; repeatable [setup and check]."),
+        typer.Option(
+            help="look, setup (looks first), check, save or remove; repeatable [setup, check]."
+        ),
     ] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Only the commands.")] = False,
     as_json: Json = False,
@@ -78,8 +80,8 @@ def render(
     platform = platforms.named(os)
     wanted = []
     for word in part or ["setup", "check"]:
-        if word not in ("setup", "check", "save", "remove"):
-            raise ConfigError("--part", word, "is one of setup, check, save, remove")
+        if word not in tuple(made.Part):
+            raise ConfigError("--part", word, f"is one of {', '.join(made.Part)}")
         wanted.append(made.Part(word))
     request = asked.asked(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge

@@ -227,6 +227,12 @@ def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
     somebodys(switch, 1, "pipe")
     refused("at pref 1 that decides")
     refused("would come twice", "--source", "p0", "--monitor", "other")
+    refused("not ours (pref 1) on p0 ingress copies", "--source", "other", "--monitor", "mon0")
+    assert switch.verb("apply", "--source", "p1", "--monitor", "mon0", "--session", "b")[0] == 0
+    whose = "a filter of session b of FlowCheck's"
+    refused(whose, "--source", "mon0", "--monitor", "other", "--session", "c")
+    refused(whose, "--source", "p1", "--monitor", "mon0", "--session", "c")
+    assert switch.verb("remove", "--session", "b")[0] == 0
     switch.says("tc qdisc add dev p1 ingress_block 5 clsact")
     refused("a block it shares", "--source", "p1", "--monitor", "mon0")
 

@@ -467,7 +467,13 @@ def test_the_verb_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["least"], told["exact"], len(told["pairs"])) == (16, True, 16)
     assert all(ring["assumed"] for ring in told["rings"]) and told["assumed"]
-    ElementTree.parse(svg)
+    root = ElementTree.parse(svg).getroot()
+    left, _, wide, _ = map(float, root.attrib["viewBox"].split())
+    circles = [one for one in root.iter() if one.tag.endswith("circle")]
+    assert len(circles) == 16 * (len(circles) // 16) > 0
+    for one in circles:
+        middle, radius = float(one.attrib["cx"]), float(one.attrib["r"])
+        assert left + 2 < middle - radius < middle + radius < wide - 2
     done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "200"})
     assert "No choice has fewer." in done.stdout and "rx: what node 1 sends by NIC 7" in done.stdout
 

@@ -149,7 +149,9 @@ def test_limits_of_a_platform_are_refused_with_the_reason(
     [
         (("--gradient-bytes", "5"), "belong together"),
         (("--roce-mtu", "1500"), "256, 512, 1024, 2048, 4096"),
-        (("--source-gbps", "nan"), "must be above 0"),
+        (("--source-gbps", "nan"), "must be a finite number"),
+        (("--monitor-gbps", "inf"), "must be a finite number"),
+        (("--monitor-gbps", "0"), "must be above 0"),
         (("--protocol", "tree"), "simple, ll, ll128"),
         (("--state", "absent.toml"), "absent.toml"),
     ],

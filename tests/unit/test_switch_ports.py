@@ -34,6 +34,28 @@ def test_what_a_platforms_own_pattern_makes_is_one_port(os: str, data: st.DataOb
     _passes_only_as_one_port(os, name)
 
 
+@pytest.mark.parametrize("os", EVERY)
+def test_one_port_has_one_spelling_where_its_numbers_are_numbers(os: str) -> None:
+    """ethernet 1/02 is ethernet 1/2 to a switch and would pass as another port here."""
+    name = port(os, 2)
+    padded = re.sub(r"(\d+)$", r"0\1", name)
+    platform = platforms.named(os)
+    assert platform.spelled(name)
+    if os in ("openvswitch", "tc"):
+        assert platform.spelled(padded) == padded
+        return
+    for monitor in (False, True):
+        with pytest.raises(ConfigError, match="leading zero"):
+            platform.spelled(padded, monitor=monitor)
+
+
+def test_a_bundle_of_numbers_too_and_not_one_that_somebody_named() -> None:
+    with pytest.raises(ConfigError, match="leading zero"):
+        platforms.named("junos").spelled("ae01")
+    assert platforms.named("junos").spelled("ae10") == "ae10"
+    assert platforms.named("cumulus").spelled("bond01") == "bond01"
+
+
 def _passes_only_as_one_port(os: str, name: str) -> None:
     try:
         spelled = platforms.named(os).spelled(name)

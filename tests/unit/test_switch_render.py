@@ -86,6 +86,7 @@ def test_a_set_up_looks_first_and_never_saves(os: str) -> None:
     listing = (LISTINGS / f"{os}.txt").read_text()
     setup = bare(os, "--source", port(os, 1), "--part", "setup")
     assert listing.startswith(setup.splitlines()[0])
+    assert setup.startswith(bare(os, "--source", port(os, 1), "--part", "look"))
     for saving in ("save", "startup", "write"):
         assert saving not in setup
 
@@ -186,7 +187,7 @@ def test_one_direction_a_session_takes_the_next_number_for_the_other() -> None:
         (["--source", "Ethernet0", "--session", "a b"], "16 together at most"),
         (["--source", "Ethernet0", "--bridge", "br0"], "has none"),
         (["--source", "Ethernet0", "--form", "u32"], "leave it out"),
-        (["--source", "Ethernet0", "--part", "look"], "setup, check, save, remove"),
+        (["--source", "Ethernet0", "--part", "boot"], "look, setup, check, save, remove"),
     ],
 )
 def test_what_cannot_be_said_is_refused_with_what_can(given: list[str], sentence: str) -> None:

@@ -24,6 +24,7 @@ from flowcheck.ops.switch.session import Direction
 
 WIDTH = 1180
 RING_WIDTH = 440
+"""Of the picture and of its rings at least; both grow with the largest ring."""
 MARGIN = 24
 COLUMNS = 92
 NODE = 20
@@ -59,24 +60,27 @@ def svg_of(chosen: Chosen) -> str:
     ]
     drawn: list[Element] = []
     top: float = 2 * MARGIN + LINE * (len(heads) + 3)
+    radii = [_radius(len(_stops(panel))) for panel in panels[:MOST_PANELS]]
+    rings = max([RING_WIDTH, *(2 * (radius + NODE + MARGIN) for radius in radii)])
+    wide = WIDTH - RING_WIDTH + rings
     for panel in panels[:MOST_PANELS]:
-        element, height = _drawn(panel, top, chosen)
+        element, height = _drawn(panel, (top, rings, wide), chosen)
         drawn.append(element)
         top += height + MARGIN
     title = "Ports to mirror"
-    size = {"viewBox": f"0 0 {WIDTH} {top:g}", "width": str(WIDTH), "height": f"{top:g}"}
+    size = {"viewBox": f"0 0 {wide:g} {top:g}", "width": f"{wide:g}", "height": f"{top:g}"}
     root = Element(f"{{{SVG}}}svg", size | {"role": "img"})
     add(root, "title", text=title)
     add(root, "desc", text="\n".join([*heads, *(line for panel in panels for line in panel.lines)]))
     add(root, "style", text=STYLE + OWN)
     definitions(root)
-    add(root, "rect", width=WIDTH, height=top, fill="#fff")
+    add(root, "rect", width=wide, height=top, fill="#fff")
     text(root, MARGIN, MARGIN + LINE, title, "title")
     for number, line in enumerate([*heads, LEGEND]):
         text(root, MARGIN, MARGIN + LINE * (number + 2.5), line)
     if len(panels) > MOST_PANELS:
         told = f"{len(panels) - MOST_PANELS} more groups are in the table, not drawn"
-        text(root, RING_WIDTH, MARGIN + LINE, told, "small")
+        text(root, rings, MARGIN + LINE, told, "small")
     root.extend(drawn)
     ElementTree.indent(root, " ")
     return ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -115,15 +119,18 @@ def _ends(link: Link, pair: Pair) -> bool:
     return (link.into, link.nic_in) == (pair.node, pair.nic)
 
 
-def _drawn(panel: Panel, top: float, chosen: Chosen) -> tuple[Element, float]:
-    """(the drawing of one panel, its height)."""
+def _drawn(
+    panel: Panel, place: tuple[float, float, float], chosen: Chosen
+) -> tuple[Element, float]:
+    """(the drawing of one panel, its height); place: its top, the rings' width, the picture's."""
+    top, rings, wide = place
     group = Element(f"{{{SVG}}}g", {"class": "group"})
-    add(group, "line", x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top, **{"class": "rule"})
+    add(group, "line", x1=MARGIN, y1=top, x2=wide - MARGIN, y2=top, **{"class": "rule"})
     text(group, MARGIN, top + 1.5 * LINE, plain(panel.title), "title")
-    height = _ring(group, panel, top + 2 * LINE, chosen.order_assumed)
+    height = _ring(group, panel, (rings / 2, top + 2 * LINE), chosen.order_assumed)
     words = [part for line in panel.lines[1:] for part in textwrap.wrap(line, COLUMNS) or [""]]
     for number, line in enumerate(words):
-        text(group, RING_WIDTH + MARGIN, top + LINE * (number + 3), line, "mono")
+        text(group, rings + MARGIN, top + LINE * (number + 3), line, "mono")
     return group, max(height, LINE * (len(words) + 2)) + 2 * LINE
 
 
@@ -141,12 +148,18 @@ def _stops(panel: Panel) -> list[tuple[int | None, Link | None]]:
     return stops
 
 
-def _ring(group: Element, panel: Panel, top: float, assumed: bool) -> float:
-    """Clockwise, the ring's first node on top; the height it takes."""
+def _radius(stops: int) -> float:
+    """Of a ring with so many stops, room for an arrow between any two."""
+    return max(80.0, stops * 3.6 * NODE / (2 * math.pi) + NODE)
+
+
+def _ring(group: Element, panel: Panel, at_top: tuple[float, float], assumed: bool) -> float:
+    """Clockwise, the ring's first node on top; the height it takes. at_top: its middle, its top."""
+    middle, top = at_top
     stops = _stops(panel)
-    radius = max(80.0, len(stops) * 3.6 * NODE / (2 * math.pi) + NODE)
+    radius = _radius(len(stops))
     height = 2 * radius + 3 * NODE
-    centre = (RING_WIDTH / 2, top + height / 2)
+    centre = (middle, top + height / 2)
     for place, (_, link) in enumerate(stops):
         pairs = [p for p in panel.pairs if link is not None and _ends(link, p)]
         _arc(group, centre, radius, (place, len(stops)), pairs)

@@ -91,5 +91,7 @@ def figures(
 
 
 def _above(key: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    if not math.isfinite(value):
+        raise ConfigError(key, value, "must be a finite number above 0")
+    if value <= 0:
         raise ConfigError(key, value, "must be above 0")

@@ -63,6 +63,8 @@ class Platform(Section, frozen=True):
     ways: Ways
     written: str = r"\g<0>"
     """How a command writes the port that was matched (a template of `re`)."""
+    free_names: tuple[Literal["port", "bundle"], ...] = ()
+    """Names somebody chose, in which 01 is not 1; elsewhere it is, and 01 is refused."""
     bundle: str | None = None
     """A pattern of port channels, which can be watched but are no monitor."""
     numbers: tuple[int, int] | None = None
@@ -83,21 +85,30 @@ class Platform(Section, frozen=True):
     forms: tuple[str, ...] = ("",)
     tried: str = "None of these commands was ever tried on a device by us."
     notes: tuple[str, ...] = ()
+    span_notes: tuple[str, ...] = ()
+    """Of a monitor port only."""
 
     def spelled(self, port: str, *, monitor: bool = False) -> str:
         """`port` as this platform's commands write it.
 
         Raises ConfigError for what is no port of this platform.
         """
+        key = "--monitor" if monitor else "--source"
         if found := re.fullmatch(self.port, port, re.ASCII):
+            self._one_spelling(key, port, "port")
             return found.expand(self.written)
         if self.bundle and re.fullmatch(self.bundle, port, re.ASCII):
-            if not monitor:
-                return port
-            raise ConfigError("--monitor", port, "a port channel can be watched, but is no monitor")
-        key = "--monitor" if monitor else "--source"
+            if monitor:
+                right = "a port channel can be watched, but is no monitor"
+                raise ConfigError(key, port, right)
+            self._one_spelling(key, port, "bundle")
+            return port
         right = f"is no port of {self.title}; one looks like {self.example}"
         raise ConfigError(key, port, right)
+
+    def _one_spelling(self, key: str, port: str, kind: Literal["port", "bundle"]) -> None:
+        if kind not in self.free_names and re.search(r"(?<![0-9])0[0-9]", port):
+            raise ConfigError(key, port, "has a number with a leading zero: write it without")
 
     def words(self, direction: Direction) -> tuple[str, ...]:
         """The platform's words for a direction."""

@@ -90,18 +90,24 @@ def truncation(platform: Platform) -> Finding:
     return finding("truncation", Verdict.OK, why)
 
 
+def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
+    """The IP packet a tunnel makes of a whole RoCE frame, bytes, and its parts."""
+    needed = IP_BYTES + platform.tunnel_bytes + LINK_BYTES + ROCE_BYTES + roce_mtu
+    formula = (
+        f"{IP_BYTES} (IP) + {platform.tunnel_bytes} (tunnel) + {LINK_BYTES} (Ethernet, VLAN) + "
+        f"{ROCE_BYTES} (RoCE) + {roce_mtu}"
+    )
+    return needed, formula
+
+
 def path_mtu(
     platform: Platform, session: Session, roce_mtu: int, path_bytes: int | None
 ) -> Finding | None:
     """Whether a whole RoCE frame fits a tunnel's route; None without a tunnel."""
     if session.tunnel is None:
         return None
-    frame = LINK_BYTES + ROCE_BYTES + roce_mtu
-    needed = IP_BYTES + platform.tunnel_bytes + frame
-    formula = (
-        f"{IP_BYTES} (IP) + {platform.tunnel_bytes} (tunnel) + {LINK_BYTES} (Ethernet, VLAN) + "
-        f"{ROCE_BYTES} (RoCE) + {roce_mtu} = {needed} bytes"
-    )
+    needed, formula = outer_bytes(platform, roce_mtu)
+    formula = f"{formula} = {needed} bytes"
     if path_bytes is None:
         return finding("path MTU", Verdict.WARN, f"needs {formula}: state --path-mtu to check it")
     if path_bytes < needed:

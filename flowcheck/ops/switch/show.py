@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from flowcheck.ops.switch import check, rates
 from flowcheck.ops.switch.platforms import EVIDENCE, Platform, all_platforms
 from flowcheck.ops.switch.render import Line, Part
 from flowcheck.ops.switch.rules import Finding
@@ -46,7 +47,15 @@ def heading(platform: Platform, session: Session) -> list[str]:
     for source in session.sources:
         told = {"rx": "sends", "tx": "receives", "both": "sends and receives"}[source.direction]
         what.append(f"{source}: what the server at {source.port} {told}")
-    return [*what, *EVERY, *platform.notes]
+    if session.tunnel is None:
+        return [*what, *EVERY, *platform.notes, *platform.span_notes]
+    needed, formula = rates.outer_bytes(platform, check.ROCE_MTUS[-1])
+    path = (
+        f"Every hop of the tunnel's route must carry IP packets of {needed} bytes, {formula}, for "
+        "a path MTU of RoCE of 4096: larger ones than it carries are lost or come in pieces."
+    )
+    cut = f"Copies must not be cut: leave unset on the switch {platform.truncation}."
+    return [*what, path, cut, *platform.notes]
 
 
 def printed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ LIMIT_S = 30
 MOST_BYTES = 16 << 20
 SAID_BYTES = 4096
 """Of standard error, its end."""
+
+
+class GaveUpError(StateError):
+    """A program waited as long as its own --timeout said, and ended itself by an alarm."""
 
 
 def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
@@ -56,6 +61,8 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
         raise StateError(f"{command[0]} did not end within {limit_s:g} s: {said or 'no word'}")
     if len(out) > MOST_BYTES:
         raise StateError(f"{command[0]} said more than {MOST_BYTES >> 20} MiB")
+    if process.returncode == -signal.SIGALRM:
+        raise GaveUpError(f"{command[0]} had no answer as long as its --timeout is: {said}")
     if process.returncode:
         heard = said or out[-SAID_BYTES:].decode(errors="replace").strip() or "no reason given"
         raise StateError(f"{command[0]} ended with {process.returncode}: {' '.join(heard.split())}")

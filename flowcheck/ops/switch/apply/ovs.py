@@ -11,7 +11,7 @@ import msgspec
 from flowcheck.errors import StateError
 from flowcheck.ops.switch.apply import ovs_state
 from flowcheck.ops.switch.apply.bring import Step
-from flowcheck.ops.switch.apply.commands import run
+from flowcheck.ops.switch.apply.commands import GaveUpError, run
 from flowcheck.ops.switch.apply.ovs_daemon import Daemon
 from flowcheck.ops.switch.apply.ovs_state import TIMEOUT_S, Mirror, State
 
@@ -79,7 +79,15 @@ class OpenVSwitch:
     def run(self, step: Step, *, back: bool) -> None:
         """Undoing does not wait for a daemon that may be the reason for it."""
         head, *rest = step.command
-        run([head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S)
+        try:
+            run([head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S)
+        except GaveUpError as error:
+            if self.daemon.answers():
+                raise
+            raise StateError(
+                f"ovs-vswitchd does not answer: its database took the change, and nobody did it "
+                f"within {TIMEOUT_S} s; see that it runs (ovs-appctl version)"
+            ) from error
         if back:
             self._look_again_everywhere(self.observe())
 

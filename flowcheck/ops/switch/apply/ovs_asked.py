@@ -93,11 +93,12 @@ def _monitor(port: Port) -> None:
 
 
 def _clash(state: State, other: Mirror, monitor: Port, sources: set[str]) -> None:
+    whose = f"of session {other.mark} of FlowCheck's" if other.mark else "which is not ours"
     if other.output == monitor.uuid:
-        right = f"mirror {other.name}, which is not ours, has it as its output already"
+        right = f"mirror {other.name}, {whose}, has it as its output already"
         raise ConfigError("--monitor", monitor.name, right)
     if monitor.uuid in other.rx | other.tx:
-        right = f"mirror {other.name}, which is not ours, watches it: copies would be copied again"
+        right = f"mirror {other.name}, {whose}, watches it: copies would be copied again"
         raise ConfigError("--monitor", monitor.name, right)
     if other.output in sources:
         port = state.ports[str(other.output)].name

@@ -28,6 +28,17 @@ class Daemon:
         target = [f"--target={self._control()}"] if self._folder else []
         return run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "fdb/show", bridge])
 
+    def answers(self) -> bool:
+        """It runs; True as well where it is on another machine and cannot be asked."""
+        if self.remote:
+            return True
+        try:
+            target = [f"--target={self._control()}"] if self._folder else []
+            run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "version"])
+        except StateError:
+            return False
+        return True
+
     def look_again(self, bridge: str) -> None:
         """Has the flows in use translated anew, in place: no frame is lost by it.
 

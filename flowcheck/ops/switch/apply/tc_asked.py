@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.switch.apply.tc import Goal, Tc
-from flowcheck.ops.switch.apply.tc_state import Link, State
+from flowcheck.ops.switch.apply.tc_state import Filter, Link, State
 from flowcheck.ops.switch.apply.tc_steps import Copy
+from flowcheck.ops.switch.asked import NAME
 from flowcheck.ops.switch.session import Direction, Session, Source
 
 WAY = {Direction.RX: "ingress", Direction.TX: "egress"}
@@ -25,6 +27,7 @@ def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) ->
         raise ConfigError("--erspan", "given", right)
     monitor = _present(state, "--monitor", session.monitor)
     _monitor(state, monitor, warn)
+    _loops(tc, state, session)
     wanted: list[Copy] = []
     for source in session.sources:
         link = _present(state, "--source", source.port)
@@ -65,6 +68,36 @@ def _monitor(state: State, monitor: Link, warn: Callable[[str], None]) -> None:
         warn(f"{monitor.name} has filters of its own on egress, which copies meet")
 
 
+def _loops(tc: Tc, state: State, session: Session) -> None:
+    """A copy that is copied again may come back to where it was copied first, without end."""
+    mine = tc.filters(state)
+    others = [one for one in state.filters if one.copies_to and one not in mine]
+    for one in others:
+        if one.device == session.monitor:
+            right = f"is watched by a filter {_whose(one)}: copies would be copied again"
+            raise ConfigError("--monitor", one.device, right)
+    for source in session.sources:
+        for one in others:
+            if source.port in one.copies_to:
+                right = (
+                    f"is where a filter {_whose(one)} on {one.device} {one.way} copies to: its "
+                    "copies would be copied again"
+                )
+                raise ConfigError("--source", str(source), right)
+
+
+def _whose(one: Filter) -> str:
+    """By its cookie and its form; a cookie alone may spell a name by chance."""
+    if len(one.cookies) == len(one.copies_to) == 1 and one.controls == ("continue",):
+        try:
+            name = bytes.fromhex(one.cookies[0]).decode("ascii")
+        except ValueError:
+            name = ""
+        if re.fullmatch(NAME, name):
+            return f"of session {name} of FlowCheck's (pref {one.pref})"
+    return f"that is not ours (pref {one.pref})"
+
+
 def _sizes(source: Link, monitor: Link) -> None:
     if monitor.mtu < source.mtu:
         right = (
@@ -96,7 +129,7 @@ def _others(tc: Tc, state: State, copy: Copy) -> None:
     for one in others:
         if copy.monitor in one.copies_to:
             right = (
-                f"{where} is copied there already by a filter that is not ours (pref {one.pref}): "
+                f"{where} is copied there already by a filter {_whose(one)}: "
                 "each frame would come twice"
             )
             raise ConfigError("--monitor", copy.monitor, right)

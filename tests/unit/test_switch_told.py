@@ -1,0 +1,21 @@
+"""What is said beside the commands, and what they leave behind."""
+
+from tests.unit.test_cli import flowcheck
+from tests.unit.test_switch_render import bare, port, words
+
+
+def test_a_tunnel_is_told_of_its_route_and_not_of_a_monitor_port() -> None:
+    given = ("switch", "render", "--source", port("junos", 1), *words("junos", erspan=True))
+    code, _, err = flowcheck(*given)
+    told = " ".join(err.split())
+    assert code == 0 and "monitor port" not in told
+    assert f"of {20 + 4 + 18 + 64 + 4096} bytes" in told and "maximum-packet-length" in told
+    code, _, err = flowcheck("switch", "render", "--source", port("junos", 1), *words("junos"))
+    assert code == 0 and "monitor port's `unit 0" in " ".join(err.split())
+
+
+def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:
+    for part in ("setup", "remove"):
+        given = bare("junos", "--source", port("junos", 1), "--part", part).splitlines()
+        assert given.count("configure exclusive") == 1
+        assert given[-2:] == ["commit", "exit"]
