@@ -10,20 +10,10 @@ from pathlib import Path
 
 import pytest
 from support import side_by_side
+from support.real_captures import captures_folder
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch's that wait for each other leave the processor, of which tests run one each."""
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def captures_folder() -> Path | None:
-    """The folder with captures/ and truth/: FLOWCHECK_CAPTURES, else beside the checkout."""
-    named = os.environ.get("FLOWCHECK_CAPTURES")
-    folder = Path(named) if named else REPOSITORY.parent / "shared"
-    if folder.name == "captures":
-        folder = folder.parent
-    return folder if (folder / "captures").is_dir() else None
 
 
 @pytest.fixture(scope="session")

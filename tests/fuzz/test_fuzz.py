@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.real_captures import captures_folder
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "5"))
@@ -19,8 +20,6 @@ SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "5"))
 def test_the_fuzzer_finds_nothing_in_the_parser_and_assembler(tmp_path: Path) -> None:
     if not shutil.which("clang"):
         pytest.skip("clang, which brings libFuzzer, is not installed")
-    from conftest import captures_folder
-
     folder = captures_folder()
     seeds = sorted(folder.glob("captures/*.pcapng"))[:2] if folder else []
     seeds += sorted(folder.glob("captures/rxe/v4_*.pcap"))[:8] if folder else []
