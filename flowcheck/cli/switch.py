@@ -11,7 +11,7 @@ import typer
 
 from flowcheck.cli import switch_apply
 from flowcheck.cli.options import Json
-from flowcheck.cli.switch_options import Bridge, Erspan, Monitor, Os, SessionId, Sources
+from flowcheck.cli.switch_options import Bridge, Erspan, Form, Monitor, Os, SessionId, Sources
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,7 @@ def render(
     erspan: Erspan = None,
     session: SessionId = None,
     bridge: Bridge = None,
-    form: Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")] = None,
+    form: Form = None,
     part: Annotated[
         list[str] | None,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowcheck.cli.options import Json
-from flowcheck.cli.switch_options import Bridge, Erspan, Monitor, Os, SessionId, Sources
+from flowcheck.cli.switch_options import Bridge, Erspan, Form, Monitor, Os, SessionId, Sources
 
 if TYPE_CHECKING:
     from flowcheck.ops.switch.apply.bring import Result, Step
@@ -46,7 +46,7 @@ def apply(
     host: Host = None,
     ssh_config: SshConfig = None,
     save: Save = False,
-    form: Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")] = None,
+    form: Form = None,
     journal: JournalFolder = None,
     dry_run: DryRun = False,
     as_json: Json = False,

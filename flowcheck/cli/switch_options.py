@@ -30,3 +30,4 @@ SessionId = Annotated[
     typer.Option("--session", metavar="N|NAME", help="A free number; or a name [flowcheck]."),
 ]
 Bridge = Annotated[str | None, typer.Option(help="Of Open vSwitch, where the ports are.")]
+Form = Annotated[str | None, typer.Option(help="Of tc: matchall, hardware or u32.")]

@@ -9,22 +9,16 @@ from typing import Any
 import msgspec
 
 from flowcheck.config.captured import ParseConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.config.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
+from flowcheck.config.modelled import GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.config.optimizer import (
-    AverageConfig,
-    EachConfig,
-    GroupConfig,
     OptimizerConfig,
-    ScalerConfig,
 )
 from flowcheck.config.optimizer_checks import MISSING, check_optimizer
 from flowcheck.config.persisted import PersistConfig, ServeConfig
 from flowcheck.config.several import (
     OwnConfig,
     addresses,
-    check_clip,
     check_several,
-    check_told_apart,
 )
 from flowcheck.config.sharded import ShardedConfig
 from flowcheck.config.strict import Section, convert
@@ -34,33 +28,6 @@ from flowcheck.wire.logged import RingOrder
 from flowcheck.wire.parted import Style
 from flowcheck.wire.stated import Stated
 from flowcheck.wire.terms import Rule, is_linear, rule_of
-
-__all__ = [
-    "ELEMENT_BYTES",
-    "AverageConfig",
-    "EachConfig",
-    "GradientLogConfig",
-    "GroupConfig",
-    "JobConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "OwnConfig",
-    "ParseConfig",
-    "PersistConfig",
-    "ReplicaConfig",
-    "RingConfig",
-    "ScalerConfig",
-    "ServeConfig",
-    "SourceConfig",
-    "StagingConfig",
-    "check_clip",
-    "check_several",
-    "check_told_apart",
-    "decode_config",
-    "encode_config",
-    "job_from",
-    "load_job",
-]
 
 NO_SOURCE = (
     'state where frames come from: a [[source]] table with pci = "0000:3b:00.0", '
