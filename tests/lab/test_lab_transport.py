@@ -47,8 +47,9 @@ def test_bytes_arrive(
     first, second = talk(pair, Exchange(str(tmp_path), sizes, settings=impaired))
     for one, other in ((first, second), (second, first)):
         assert one["icrc_bad_frames"] == one["foreign_frames"] == 0
-        # What is sent again at the very end may come when the other has left.
-        late = one["retransmitted_frames"] if loss else 0
+        # What is sent again at the very end, or answers such, may come when the other has left:
+        # a busy machine lets the timer of frames nobody lost run out.
+        late = one["retransmitted_frames"] + other["retransmitted_frames"]
         assert 0 <= one["tx_frames"] - other["rx_frames"] <= late
         assert bool(one["dropped_frames"]) == bool(loss)
         # Frames of different QPs that change places disturb nobody.

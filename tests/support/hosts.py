@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,23 @@ MTU = 4200
 
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+def _written(process: subprocess.Popen[bytes]) -> None:
+    """Waits until tcpdump has written all the kernel has for it.
+
+    It leaves what it has not read yet when it is told to end: on a busy machine, the last frames.
+    """
+    assert process.stderr is not None
+    for _ in range(200):
+        process.send_signal(signal.SIGUSR1)
+        line = process.stderr.readline().decode()
+        captured, received, dropped = map(int, re.findall(r"(\d+) packets?", line))
+        assert dropped == 0, line
+        if captured == received:
+            return
+        time.sleep(0.1)
+    raise AssertionError(line)
 
 
 @dataclass(frozen=True)
@@ -100,6 +119,7 @@ class Hosts:
                 while b"listening" not in process.stderr.readline():
                     assert process.poll() is None
                 yield
+                _written(process)
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=10)
