@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from flowcheck.wire.job import Communicator, Edge
+from flowcheck.wire.edge import Communicator, Edge
 from flowcheck.wire.partition import Launch
 from flowcheck.wire.terms import (
     GRAIN_BYTES,

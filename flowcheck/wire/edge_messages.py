@@ -10,11 +10,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.job import Communicator, Edge, Job, Op, Role
+from flowcheck.wire.edge import Communicator, Edge
+from flowcheck.wire.job import Job, Op, Role
 from flowcheck.wire.links import over_link
-from flowcheck.wire.schedule import Protocol, Tuning
 from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import LL128_GROUP_BYTES, LL128_GROUP_DATA_BYTES, SPLIT_BYTES, pieces
+from flowcheck.wire.terms import (
+    LL128_GROUP_BYTES,
+    LL128_GROUP_DATA_BYTES,
+    SPLIT_BYTES,
+    Protocol,
+    Tuning,
+    pieces,
+)
 
 
 class SendKind(IntEnum):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from flowcheck.wire.branched import Branched
 from flowcheck.wire.fit import EdgeSizes, Setting, Sizes, range_of_totals, totals_fitting
 from flowcheck.wire.job import Job
-from flowcheck.wire.schedule import Kind, Protocol, Tuning
-from flowcheck.wire.terms import pieces
+from flowcheck.wire.terms import Kind, Protocol, Tuning, pieces
 
 LaneSizes = tuple[tuple[int, ...], ...]
 """[lane][message] wire bytes; a lane is a mirrored flow of the communicator."""

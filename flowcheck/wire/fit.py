@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flowcheck.wire.partition import Launch
-from flowcheck.wire.schedule import (
+from flowcheck.wire.schedule import Schedule, collective, sends_per_chunk
+from flowcheck.wire.terms import (
     DEFAULT_TUNING,
     Kind,
     Protocol,
     Rule,
-    Schedule,
+    Senders,
     Tuning,
-    collective,
     data_bytes_of,
-    sends_per_chunk,
 )
-from flowcheck.wire.terms import Senders
 
 Sizes = tuple[int | None, ...]
 """Wire bytes of the messages of one flow within one collective; None: not known."""

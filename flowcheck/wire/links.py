@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from flowcheck.wire.partition import Launch
-from flowcheck.wire.schedule import RingSetting, Schedule, Send, collective, wire_bytes
-from flowcheck.wire.terms import Kind, Senders
+from flowcheck.wire.schedule import RingSetting, Schedule, Send, collective
+from flowcheck.wire.terms import Kind, Senders, wire_bytes
 from flowcheck.wire.trees import Both, tree_chunks, way
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flowcheck.wire.buckets import Behind, BucketLayout
 from flowcheck.wire.edge_messages import EdgeMessage, SendKind, edge_messages
 from flowcheck.wire.job import Job
-from flowcheck.wire.schedule import Protocol
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Protocol
 
 SEND = np.dtype(
     [

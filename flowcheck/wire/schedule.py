@@ -15,38 +15,14 @@ from typing import NotRequired, TypedDict, Unpack
 
 from flowcheck.wire.partition import Launch, Loop, split
 from flowcheck.wire.terms import (
-    DEFAULT_TUNING,
     Kind,
     Protocol,
     Rule,
     Senders,
     Tuning,
-    data_bytes_of,
     round_up,
     wire_bytes,
 )
-
-__all__ = [
-    "DEFAULT_TUNING",
-    "Kind",
-    "Protocol",
-    "RingSetting",
-    "Rule",
-    "Schedule",
-    "Send",
-    "Tuning",
-    "all_gather",
-    "all_reduce",
-    "broadcast",
-    "chunk_of",
-    "collective",
-    "data_bytes_of",
-    "fifo_steps_per_send",
-    "first_fifo_step",
-    "reduce_scatter",
-    "sends_per_chunk",
-    "wire_bytes",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

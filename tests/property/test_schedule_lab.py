@@ -15,7 +15,8 @@ with warnings.catch_warnings():
 from support.learned import RULES
 
 from flowcheck.lab import collectives
-from flowcheck.wire.schedule import Protocol, all_reduce, broadcast
+from flowcheck.wire.schedule import all_reduce, broadcast
+from flowcheck.wire.terms import Protocol
 
 versions = st.sampled_from(sorted(RULES))
 counts = st.one_of(st.integers(1, 4000), st.integers(1, 150_000))

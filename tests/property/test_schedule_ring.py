@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
-from flowcheck.wire.schedule import (
-    Protocol,
-    Rule,
-    Schedule,
-    all_gather,
-    all_reduce,
-    broadcast,
-    reduce_scatter,
-    wire_bytes,
-)
+from flowcheck.wire.schedule import Schedule, all_gather, all_reduce, broadcast, reduce_scatter
+from flowcheck.wire.terms import Protocol, Rule, wire_bytes
 
 UNIT = 4
 """Bytes that stand for one element; every range of the schedule is cut in these."""

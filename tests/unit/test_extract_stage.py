@@ -11,7 +11,8 @@ from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.messages import Drained, ShardReady, StepLost
 from flowcheck.stages.learning import outcomes
-from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
+from flowcheck.wire.edge import Communicator, Edge
+from flowcheck.wire.job import Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.learn import Reading, Weights
 from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
 from flowcheck.wire.terms import Kind, Protocol, Rule

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from flowcheck.wire import extras
+from flowcheck.wire.edge import Communicator, Edge
 from flowcheck.wire.extras import ABSENT, Extras, LaneSizes, Size
-from flowcheck.wire.job import Communicator, Edge, Job
-from flowcheck.wire.schedule import Kind, Protocol, Rule, collective
+from flowcheck.wire.job import Job
+from flowcheck.wire.schedule import collective
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Kind, Protocol, Rule
 
 
 def job_of(ranks: int, channels: int, rule: Rule) -> Job:

@@ -15,7 +15,8 @@ from flowcheck.replica.layout import Layout
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import layout_of
 from flowcheck.stages.updating.update import UpdateService
-from flowcheck.wire.job import Communicator, Job, Parameter
+from flowcheck.wire.edge import Communicator
+from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import encode_job
 from flowcheck.wire.terms import Rule
 

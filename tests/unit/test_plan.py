@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import LearnError
+from flowcheck.wire.edge import Communicator, Edge
 from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.job import Communicator, Edge, Job, Op, Parameter, PointToPoint, Role
+from flowcheck.wire.job import Job, Op, Parameter, PointToPoint, Role
 from flowcheck.wire.job_file import decode_job, encode_job
 from flowcheck.wire.plan import SEGMENT, SEND, Table, compile_flow_plans
-from flowcheck.wire.schedule import Kind, Protocol, Rule, all_reduce
+from flowcheck.wire.schedule import all_reduce
 from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.terms import Kind, Protocol, Rule
 
 SIZES = ((5, 7), (3,), (), (40, 9), (11,))
 BUCKETS = ((4, 3), (2, 0, 1))

@@ -1,78 +1,21 @@
-"""Which ports to mirror: golden choices by hand, what is refused and why, what is said of it."""
+"""Which ports to mirror: golden choices by hand, and what is refused and why."""
 
 from __future__ import annotations
 
-import copy
 import json
-import re
-import shlex
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
+from support.port_layouts import DATA, SIXTEEN, Tree, choose, layout, shown, words
 
-from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops import ports
 from flowcheck.ops.analysis.communicators import communicators_of
 from flowcheck.ops.analysis.coverage import Shape, coverage_of
-from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
-from flowcheck.ops.ports.drawing import svg_of
-from flowcheck.ops.ports.table import as_dict, printed
+from flowcheck.ops.ports.chosen import Asked, chosen_by
+from flowcheck.ops.ports.table import as_dict
 from flowcheck.plane.tape import read_tape
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.terms import Protocol, Rule
-
-DATA = Path(__file__).resolve().parents[1] / "data" / "ports"
-SIXTEEN = DATA / "sixteen-nodes.toml"
-Tree = dict[str, Any]
-
-
-def layout(nodes: int = 4, monitors: tuple[float, ...] = (200.0,), **more: object) -> Tree:
-    """A GPU and a NIC a node, all on one switch."""
-    return {
-        "nodes": nodes,
-        "gpus": 1,
-        "cable": [{"nic": 0, "switch": "leaf", "ports": f"Ethernet{{1-{nodes}}}", "gbps": 100}],
-        "monitor": [
-            {"switch": "leaf", "port": f"Ethernet{60 + n}", "gbps": gbps}
-            for n, gbps in enumerate(monitors)
-        ],
-        **more,
-    }
-
-
-def toml(value: object) -> str:
-    """JSON's words are TOML's, but for tables inside lists."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value)
-
-
-def choose(folder: Path, tree: Tree, **asked: Any) -> Chosen:
-    file = folder / "layout.toml"
-    file.write_text("\n".join(f"{key} = {toml(value)}" for key, value in tree.items()))
-    return chosen_by(Asked(file=file, **asked))
-
-
-def words(chosen: Chosen) -> list[str]:
-    return [f"{pair.port}:{pair.direction}" for pair, _ in chosen.choice.placed]
-
-
-def shown(chosen: Chosen, port: str) -> set[int]:
-    """Chunks of the first ring that pass a port:direction."""
-    want = chosen.sought.wants[0]
-    tap = next(
-        tap
-        for tap in chosen.sought.taps
-        if any(f"{pair.port}:{pair.direction}" == port for pair in tap.pairs)
-    )
-    bits = tap.shows[want.name]
-    return {c for n, some in enumerate(want.chunks) if bits >> n & 1 for c in some}
 
 
 def test_a_port_of_four_ranks_shows_what_the_facts_say(tmp_path: Path) -> None:
@@ -286,15 +229,6 @@ def test_chosen_ports_cover_by_the_analysis_own_account() -> None:
             assert coverage_of(shape, [only]).missing_chunks == ((only + 1) % 16,)
 
 
-def test_command_lines_are_those_that_switch_render_takes(tmp_path: Path) -> None:
-    found = chosen_by(Asked(file=SIXTEEN, os="eos"))
-    assert len(found.commands) == 8
-    for command in found.commands:
-        done = CliRunner().invoke(app, shlex.split(command.render)[1:])
-        assert done.exit_code == 0, done.output
-        assert "monitor session flowcheck source Ethernet1/1 rx" in done.stdout
-
-
 def test_a_recorded_capture_lacks_what_is_said_of_one_port_less(tmp_path: Path) -> None:
     """Of four ranks the lab recorded what ports 0 and 1 receive: all is there; in the frames of one
     of them alone the chunk is missing that its tap does not show."""
@@ -315,89 +249,6 @@ def test_a_recorded_capture_lacks_what_is_said_of_one_port_less(tmp_path: Path) 
         )
 
 
-def test_a_system_that_is_told_directly_has_its_apply(tmp_path: Path) -> None:
-    tree = layout(switch=[{"name": "leaf", "os": "openvswitch", "bridge": "br0"}])
-    (command,) = choose(tmp_path, tree).commands
-    assert command.apply is not None
-    words = shlex.split(command.apply)
-    assert words[:3] == ["flowcheck", "switch", "apply"]
-    assert words[3:] == shlex.split(command.render)[3:]
-    assert words[-2:] == ["--bridge", "br0"]
-    tree["switch"] = [{"name": "leaf", "os": "sonic"}]
-    assert choose(tmp_path, tree).commands[0].apply is None
-    tree["switch"][0]["host"] = "admin@leaf"
-    assert str(choose(tmp_path, tree).commands[0].apply).endswith("--host admin@leaf")
-
-
-def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:
-    """Line rates of two times 100 are too much for 100; the mean of 43.5 is not, which is a
-    warning."""
-    told = tmp_path / "ports.json"
-    told.write_text(json.dumps(as_dict(chosen_by(Asked(file=SIXTEEN)))))
-    words = [
-        "switch",
-        "check",
-        "--os",
-        "eos",
-        "--source",
-        "Ethernet1/1",
-        "--monitor",
-        "Ethernet33/1",
-    ]
-    words += ["--source", "Ethernet2/1", "--source-gbps", "100", "--monitor-gbps", "100"]
-    assert CliRunner().invoke(app, words).exit_code == 1
-    done = CliRunner().invoke(app, [*words, "--ports-json", str(told)])
-    assert done.exit_code == 0
-    assert "2 * (21.76 by ports.json) = 43.5" in done.stdout
-    for wrong, text in (("is not what", "{}"), ("is not among", '{"pairs": []}')):
-        told.write_text(text)
-        with pytest.raises(ConfigError, match=wrong):
-            app([*words, "--ports-json", str(told)], standalone_mode=False)
-
-
-def test_a_system_that_numbers_its_sessions_is_given_the_number(tmp_path: Path) -> None:
-    tree = layout()
-    tree["cable"][0]["ports"] = "ethernet1/{1-4}"
-    tree["monitor"][0]["port"] = "ethernet1/32"
-    with pytest.raises(ConfigError, match=r"monitor.0..session.*numbers its sessions"):
-        choose(tmp_path, tree, os="nxos")
-    tree["monitor"][0]["session"] = 7
-    found = choose(tmp_path, tree, os="nxos")
-    assert found.commands[0].render.endswith("--session 7")
-
-
-def test_sonic_s_one_direction_a_monitor_port_is_kept(tmp_path: Path) -> None:
-    """Where only one of two nodes has a monitor beside its port, both directions of it are taken:
-    one word, `both`, in one session, or a word each in two."""
-    tree = layout(nodes=2, monitors=(400.0,))
-    tree["cable"] = [
-        {"nic": 0, "nodes": "0", "switch": "leaf", "ports": "Ethernet0", "gbps": 100},
-        {"nic": 0, "nodes": "1", "switch": "far", "ports": "Ethernet0", "gbps": 100},
-    ]
-    assert words(choose(tmp_path, tree)) == ["Ethernet0:rx", "Ethernet0:tx"]
-    assert "--source Ethernet0:both" in choose(tmp_path, tree, os="sonic").commands[0].render
-    tree["monitor"][0]["gbps"] = 100
-    tree["monitor"].append({"switch": "leaf", "port": "Ethernet64", "gbps": 100})
-    found = choose(tmp_path, tree, os="sonic")
-    assert {where for _, where in found.choice.placed} == {0, 1}
-
-
-def test_cumulus_takes_two_numbers_for_two_directions(tmp_path: Path) -> None:
-    tree = layout(nodes=2)
-    tree["cable"] = [
-        {"nic": 0, "nodes": "0", "switch": "leaf", "ports": "swp1", "gbps": 100},
-        {"nic": 0, "nodes": "1", "switch": "far", "ports": "swp1", "gbps": 100},
-    ]
-    tree["monitor"] = [{"switch": "leaf", "port": "swp32", "gbps": 200, "session": 7}]
-    with pytest.raises(ConfigError, match=r"takes 7 and 8; NVIDIA Cumulus .* has 0 to 7"):
-        choose(tmp_path, tree, os="cumulus")
-    tree["monitor"][0]["session"] = 6
-    assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
-    # The next number is that of the other session: its directions go to two monitors, or none.
-    tree["monitor"].append({"switch": "leaf", "port": "swp31", "gbps": 50, "session": 7})
-    assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
-
-
 def test_a_job_file_tells_the_memory(tmp_path: Path) -> None:
     """What `flowcheck plan` says of it."""
     (tmp_path / "net.py").write_text(
@@ -415,77 +266,3 @@ model = {{ factory = "{tmp_path / "net.py"}:make" }}
     assert parts["parameters"] == 4 * 1_001_000
     with pytest.raises(ConfigError, match="state it, or job"):
         choose(tmp_path, layout(replica={"job": str(job), "parameters": 1}))
-
-
-def test_names_that_are_hostile_stay_names(tmp_path: Path) -> None:
-    evil = '</text><script>alert(1)</script>\x1b[2J[bold]&"'
-    tree = layout()
-    tree["cable"][0]["switch"] = tree["monitor"][0]["switch"] = evil
-    tree["monitor"][0]["machine"] = evil
-    found = choose(tmp_path, tree)
-    root = ElementTree.fromstring(svg_of(found))
-    assert not [one for one in root.iter() if one.tag.endswith("script")]
-    assert "\x1b" not in svg_of(found)
-    with pytest.raises(ConfigError, match="--source"):
-        bad = copy.deepcopy(tree)
-        bad["cable"][0]["ports"] = [f"Ethernet{n}; reload" for n in range(4)]
-        choose(tmp_path, bad, os="eos")
-
-
-def test_a_terminal_gets_no_escape_of_a_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = layout()
-    tree["cable"][0]["switch"] = tree["monitor"][0]["switch"] = "\x1b[2J[red]leaf"
-    monkeypatch.setenv("COLUMNS", "200")
-    printed(choose(tmp_path, tree))
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    assert "[red]leaf" in told
-
-
-def test_the_picture_tells_by_shape_and_word(tmp_path: Path) -> None:
-    tree = layout(nodes=2, monitors=(400.0,))
-    tree["cable"] = [
-        {"nic": 0, "nodes": "0", "switch": "leaf", "ports": "p1", "gbps": 100},
-        {"nic": 0, "nodes": "1", "switch": "far", "ports": "p2", "gbps": 100},
-    ]
-    root = ElementTree.fromstring(svg_of(choose(tmp_path, tree)))
-    shapes = [one.get("class") for one in root.iter() if one.tag.endswith("polygon")]
-    assert sorted(filter(None, shapes)) == ["port rx", "port tx"]
-    texts = [one.text or "" for one in root.iter() if one.tag.endswith("text")]
-    assert "rx" in texts and "tx" in texts
-    assert any("leaf p1:rx (rx: what node 0 sends by NIC 0)" in text for text in texts)
-    nodes = [one for one in root.iter() if "node" in (one.get("class") or "").split()]
-    assert len(nodes) == 2 and all("assumed" in (n.get("class") or "") for n in nodes)
-
-
-def test_the_verb_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
-    svg = tmp_path / "ports.svg"
-    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--json", "--svg", str(svg)])
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert (told["least"], told["exact"], len(told["pairs"])) == (16, True, 16)
-    assert all(ring["assumed"] for ring in told["rings"]) and told["assumed"]
-    root = ElementTree.parse(svg).getroot()
-    left, _, wide, _ = map(float, root.attrib["viewBox"].split())
-    circles = [one for one in root.iter() if one.tag.endswith("circle")]
-    assert len(circles) == 16 * (len(circles) // 16) > 0
-    for one in circles:
-        middle, radius = float(one.attrib["cx"]), float(one.attrib["r"])
-        assert left + 2 < middle - radius < middle + radius < wide - 2
-    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "200"})
-    assert "No choice has fewer." in done.stdout and "rx: what node 1 sends by NIC 7" in done.stdout
-
-
-def test_the_page_shows_the_example_and_what_is_printed_of_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "110")
-    page = (Path(ports.__file__).parent / "README.md").read_text()
-    (layout_of_it,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert layout_of_it == SIXTEEN.read_text()
-    (table,) = re.findall(r"```text\n(.*?)\n \.\.\.\n```", page, re.DOTALL)
-    printed(chosen_by(Asked(file=SIXTEEN)))
-    told = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-    assert table in told

@@ -10,18 +10,14 @@ import pytest
 
 from flowcheck.wire.fit import EdgeSizes, Setting, orders, totals_fitting
 from flowcheck.wire.schedule import (
-    Kind,
-    Protocol,
-    Rule,
     all_gather,
     all_reduce,
     broadcast,
     chunk_of,
-    data_bytes_of,
     first_fifo_step,
     reduce_scatter,
-    wire_bytes,
 )
+from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of, wire_bytes
 
 LAB = {"ranks": 2, "protocol": Protocol.LL, "rule": Rule.V2_19}
 

@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from flowcheck.wire.schedule import Kind, collective
+from flowcheck.wire.schedule import collective
 from flowcheck.wire.sight import final_chunks, sight
-from flowcheck.wire.terms import Protocol, Rule
+from flowcheck.wire.terms import Kind, Protocol, Rule
 
 
 def final_on_links(ranks: int) -> list[set[int]]:

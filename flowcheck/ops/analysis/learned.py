@@ -6,8 +6,9 @@ from collections import Counter
 
 from flowcheck.ops.analysis.communicators import Communicator, Connection, Link, Share, place_of
 from flowcheck.ops.analysis.coverage import Coverage, Shape, coverage_of
-from flowcheck.wire.job import Communicator as Ring
-from flowcheck.wire.job import Edge, Job, Op, Role
+from flowcheck.wire.edge import Communicator as Ring
+from flowcheck.wire.edge import Edge
+from flowcheck.wire.job import Job, Op, Role
 from flowcheck.wire.terms import Kind
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowcheck.wire import job
+from flowcheck.wire.edge import Edge
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -16,10 +16,10 @@ FIRST_AMID = 1 << 32
 """What the first message of a job that was met amid its run is called on every flow."""
 
 
-def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
+def edges_of(communicator: Communicator, start: Cut) -> list[Edge]:
     """All of them; their first messages are those of `start`."""
     ring = communicator.ring
-    edges: list[job.Edge] = []
+    edges: list[Edge] = []
     for edge, at, names in zip(
         ring.edges, start.starts, communicator.cuts.state.channels, strict=True
     ):
@@ -31,7 +31,7 @@ def edges_of(communicator: Communicator, start: Cut) -> list[job.Edge]:
     return edges
 
 
-def edges_amid(communicator: Communicator, start: Cut) -> list[job.Edge] | None:
+def edges_amid(communicator: Communicator, start: Cut) -> list[Edge] | None:
     """The same of connections whose start was not seen: messages are counted from those of `start`
     on. None where several queue pairs of one take turns."""
     edges = []
@@ -67,14 +67,14 @@ def edge_of(
     streams: Sequence[Stream | None],
     numbers: Sequence[int],
     senders: tuple[int, ...] = (),
-) -> job.Edge:
+) -> Edge:
     """The mirrored connections from one rank, or node, to the next. streams: [channel], None where
     no mirror saw it; numbers: [channel] of its first send; senders: [channel] where they differ."""
     seen = [stream for stream in streams if stream is not None]
     several = any(len(stream.turns) > 1 for stream in seen)
     turns = tuple(() if stream is None else stream.turns for stream in streams)
     sends = (send for stream in seen for send in stream.sends.values())
-    return job.Edge(
+    return Edge(
         communicator=communicator,
         sender=sender,
         flows=tuple(own[0] if own else None for own in turns),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.wire import job
+from flowcheck.wire.edge import Communicator as Recorded
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
 from flowcheck.wire.learn.jobs.again import repeats
@@ -186,7 +187,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.J
     assert start is not None
     edges = edges_of(communicator, start)
     communicators = [
-        job.Communicator(
+        Recorded(
             ranks=ring.ranks,
             channels=ring.channels,
             extra_sends=ring.extra_sends,
@@ -196,7 +197,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.J
     ]
     if completions:
         parcel = completions[min(completions)].parcel
-        communicators.append(job.Communicator(ranks=2, channels=1))
+        communicators.append(Recorded(ranks=2, channels=1))
         edges.append(edge_of(1, 0, [parcel.stream], [parcel.number]))
     return job.Job(
         rule=communicator.cuts.state.rules[0],

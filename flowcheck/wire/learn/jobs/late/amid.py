@@ -13,6 +13,8 @@ from itertools import combinations_with_replacement
 import msgspec
 
 from flowcheck.wire import job
+from flowcheck.wire.edge import Communicator as Recorded
+from flowcheck.wire.edge import Edge
 from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import alone
 from flowcheck.wire.learn.flows.logged import BY_LOG, logged_rings
@@ -144,7 +146,7 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
     for rule in ring.rules:
         for each in _iterations(stated, used):
             edges = tuple(
-                job.Edge(
+                Edge(
                     communicator=0,
                     sender=edge.sender,
                     flows=tuple(stream.key for stream in edge.streams)
@@ -157,7 +159,7 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
             yield job.Job(
                 rule=rule,
                 communicators=(
-                    job.Communicator(
+                    Recorded(
                         ranks=ring.ranks,
                         channels=ring.channels,
                         extra_sends=ring.extra_sends,

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire import job
+from flowcheck.wire.edge import Communicator as Recorded
+from flowcheck.wire.edge import Edge
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
@@ -159,9 +161,7 @@ def _followed(
         kind=job.Follows.PARAMETERS,
         rule=communicator.cuts.state.rules[0],
         communicators=(
-            job.Communicator(
-                ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends
-            ),
+            Recorded(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends),
         ),
         edges=tuple(edges),
         parameters=tuple(
@@ -178,7 +178,7 @@ def _followed(
     return Learned(learned, base)
 
 
-def _edges(communicator: Communicator, start: Cut) -> list[job.Edge] | None:
+def _edges(communicator: Communicator, start: Cut) -> list[Edge] | None:
     streams = [s for edge in communicator.ring.edges for s in edge.streams]
     whole = all(stream.from_start for stream in streams)
     return (edges_of if whole else edges_amid)(communicator, start)

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from flowcheck.wire import job
+from flowcheck.wire.edge import Communicator as Recorded
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
@@ -141,7 +142,7 @@ def _followed(
     learned = job.Job(
         kind=job.Follows.PARAMETERS,
         rule=communicator.cuts.state.rules[0],
-        communicators=(job.Communicator(ranks=ring.ranks, channels=ring.channels),),
+        communicators=(Recorded(ranks=ring.ranks, channels=ring.channels),),
         edges=tuple(edges),
         parameters=tuple(
             _flat(size, part.dtype) for size, part in zip(sizes, parted.parts, strict=True)
