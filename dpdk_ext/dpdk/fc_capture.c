@@ -15,6 +15,7 @@
 
 enum {
 	SPIN_POLLS = 64,             /* empty polls before the first pause */
+	REST_POLLS = 64,             /* empty polls with one pause before it doubles */
 	END_POLLS = 1024,            /* empty polls after which a file is over */
 	LAST_POLLS = 1024,           /* after a stop, at a source that never pauses */
 	PACE_SLEEP_NS_MAX = 1000000, /* so that a stop is heard */
@@ -199,6 +200,19 @@ static uint32_t accept_due(struct fc_capture *capture)
 	return capture->held_first - begin;
 }
 
+/* A quiet source is looked at ever less often: it would else take a third of a core. */
+static uint32_t rest_us(const struct fc_capture *capture)
+{
+	uint32_t rest_us = capture->want.idle_us;
+
+	for (uint32_t polls = SPIN_POLLS + REST_POLLS;
+	     polls < capture->empty_polls && rest_us < capture->want.idle_max_us;
+	     polls += REST_POLLS)
+		rest_us = rest_us * 2 < capture->want.idle_max_us ? rest_us * 2
+								  : capture->want.idle_max_us;
+	return rest_us;
+}
+
 static void idle(struct fc_capture *capture)
 {
 	if (capture->held_first < capture->held_count) {
@@ -207,7 +221,7 @@ static void idle(struct fc_capture *capture)
 		rest_ns(due_ns < PACE_SLEEP_NS_MAX ? due_ns : PACE_SLEEP_NS_MAX);
 	} else if (capture->want.idle_us &&
 		   (capture->empty_polls > SPIN_POLLS || !poll_limit(capture))) {
-		rest_ns(capture->want.idle_us * 1000ull);
+		rest_ns(rest_us(capture) * 1000ull);
 	}
 }
 

@@ -17,8 +17,9 @@ enum {
 
 struct fc_capture_request {
 	uint16_t port, queue;
-	/* Pause after a run of empty polls; 0 spins, for a core of its own. */
-	uint32_t idle_us;
+	/* Pause after a run of empty polls; 0 spins, for a core of its own. It doubles while
+	 * nothing comes, up to the second, which the source's own room for frames must bear. */
+	uint32_t idle_us, idle_max_us;
 	/* File sources: the frames there are, with their times; NULL for live ones. */
 	const struct fc_timetable *table;
 	/* 1.0: as fast as the time stamps say, 2.0 twice as fast, 0: as fast as may be. */

@@ -27,7 +27,8 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     speed: float | None = None
     """Files only: pace by the time stamps, 1.0 as recorded; None: as fast as it goes."""
     idle_us: int = 50
-    """Sleep of an idle capture loop; 0 spins, for a core of its own."""
+    """Sleep of an idle capture loop; 0 spins, for a core of its own. At a quiet kernel interface
+    it grows to a millisecond."""
     frames: int | None = None
     """End after so many frames; a file through DPDK has no end of its own."""
 

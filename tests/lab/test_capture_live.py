@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.rings import counted, frames_in, release, slots_in
 from support.veth import Veth, veth
 
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.intake.capture import QUIET_IDLE_US
 
 WHY_NOT = why_not() or ("" if shutil.which("ip") else "ip (iproute2) is not installed")
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "lab is there")]
@@ -110,6 +112,26 @@ def test_a_vlan_tag_the_kernel_took_off_is_back_in_the_frame(
         wait_until(lambda: ring.head == 5)
         running.finish()
         assert frames_in(ring) == [tagged] * 5
+
+
+def test_a_quiet_interface_is_looked_at_less_often_and_its_next_frames_are_all_taken(
+    cable: Veth, tmp_path: Path, shm: Path
+) -> None:
+    frames = roce_like(3000, (1102,))
+    path = to_file(tmp_path / "x.pcap", frames)
+    device = f"net_af_packet0,iface={cable.tap}"
+    with Ring.create(shm / "ring", slots=4096, live_source=True) as ring:
+        setup = Setup(device, [str(ring.path)], idle_us=50, idle_max_us=QUIET_IDLE_US)
+        running = Running(setup, cable.namespace)
+        assert wait_until(lambda: running.rests() > 5 * 64), "it does not pause"
+        before, began_s = running.rests(), time.monotonic()
+        time.sleep(0.3)
+        paused, quiet_us = running.rests() - before, (time.monotonic() - began_s) * 1e6
+        cable.send(path, pause_every=0)
+        wait_until(lambda: ring.head == len(frames))
+        running.finish()
+        assert frames_in(ring) == frames and "interface_missed_frames" not in counted(ring)
+    assert 0 < paused < 2 * quiet_us / QUIET_IDLE_US, "a pause as short as 50 us has stayed"
 
 
 def test_frames_the_kernel_dropped_before_us_are_counted(

@@ -45,6 +45,7 @@ class Setup:
     speed: float = 0.0
     table: bool = True
     idle_us: int = 20
+    idle_max_us: int = 0
     mbuf_frame_bytes: int = 4288
     extra: list[str] = field(default_factory=list)
     feed: dict[str, Any] = field(default_factory=dict)
@@ -63,6 +64,13 @@ class Running:
         )
         assert self._process.stdout is not None
         self.first_line = self._process.stdout.readline().strip()
+
+    def rests(self) -> int:
+        """How often its threads have gone to sleep so far."""
+        told = [
+            path.read_text() for path in Path(f"/proc/{self._process.pid}/task").glob("*/status")
+        ]
+        return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in told)
 
     def finish(self) -> dict[str, Any]:
         """Asks it to stop, and returns what it found; {"error": sentence} where it failed."""
@@ -127,8 +135,8 @@ def _main(setup: Setup) -> None:
         ]
         captures = [
             Capture(
-                port, queue, ring, idle_us=setup.idle_us, speed=setup.speed,
-                frames_max=setup.frames_max, engine=opened[queue],
+                port, queue, ring, idle_us=setup.idle_us, idle_max_us=setup.idle_max_us,
+                speed=setup.speed, frames_max=setup.frames_max, engine=opened[queue],
                 table=tables[queue] if queue < len(tables) else None,
             )
             for queue, ring in enumerate(rings)
