@@ -38,10 +38,14 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut);
 /* Takes a suspended plan up again, as it is. */
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow);
-/* The number of the first message of a planned flow that no ring told yet, and its move
- * to `number`: what is missing before that is known to be as planned. */
 /* Which message of its plan `number` is; UINT64_MAX: it belongs to no step. */
 uint64_t fc_plan_place(const struct fc_extractor *x, uint32_t flow, uint64_t number);
+/* The shard's step that the packet with unwrapped PSN `psn` of a flow is of, also where it
+ * never came; 0: of none that is known. For any process that has both files open. */
+uint64_t fc_step_at(const struct fc_flows *flows, const struct fc_staging *staging, uint32_t flow,
+		    uint64_t psn);
+/* The number of the first message of a planned flow that no ring told yet, and its move
+ * to `number`: what is missing before that is known to be as planned. */
 uint64_t fc_frontier(const struct fc_extractor *x, uint32_t flow);
 int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number);
 /* What still comes of messages that were placed is ignored: their steps are given up. */

@@ -23,11 +23,6 @@ static bool is_past(const struct fc_extractor *x, uint64_t step)
 	return false;
 }
 
-static uint64_t number_in_plan(const struct fc_flow_plan *plan, uint64_t number)
-{
-	return number == FC_NUMBER_UNKNOWN ? number : number * plan->stride + plan->phase;
-}
-
 static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message *m, uint64_t number,
 		       uint32_t *flag)
 {
@@ -40,8 +35,7 @@ static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message 
 	return true;
 }
 
-/* Which message of the plan `number` is; false of one that belongs to no step. */
-static bool place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth)
+bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth)
 {
 	const uint64_t kept = plan->cuts_used < FC_FLOW_CUTS ? plan->cuts_used : FC_FLOW_CUTS;
 	uint64_t skipped = 0, left = kept;
@@ -91,7 +85,23 @@ uint64_t fc_plan_place(const struct fc_extractor *x, uint32_t flow, uint64_t num
 	const struct fc_flow_plan *plan = &x->staging->plans[flow];
 	uint64_t nth;
 
-	return number >= plan->first_number && place_in_plan(plan, number, &nth) ? nth : UINT64_MAX;
+	return number >= plan->first_number && fc_place_in_plan(plan, number, &nth) ? nth
+										    : UINT64_MAX;
+}
+
+bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step)
+{
+	if (nth < plan->first_sends) {
+		*send = plan->first_at + nth;
+		*step = plan->first_step + (nth >= plan->second_at);
+		return true;
+	}
+	if (!plan->each_sends)
+		return false;
+	nth -= plan->first_sends;
+	*send = plan->each_at + nth % plan->each_sends;
+	*step = plan->first_step + (plan->second_at == UINT64_MAX ? 1 : 2) + nth / plan->each_sends;
+	return true;
 }
 
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
@@ -99,19 +109,8 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 {
 	uint64_t nth;
 
-	if (!place_in_plan(plan, number, &nth)) {
-		d->kind = FC_HOME_IGNORED;
-		return;
-	}
-	if (nth < plan->first_sends) {
-		d->send = plan->first_at + nth;
-		d->step = plan->first_step + (nth >= plan->second_at);
-	} else if (plan->each_sends) {
-		nth -= plan->first_sends;
-		d->send = plan->each_at + nth % plan->each_sends;
-		d->step = plan->first_step + (plan->second_at == UINT64_MAX ? 1 : 2) +
-			  nth / plan->each_sends;
-	} else {
+	if (!fc_place_in_plan(plan, number, &nth) ||
+	    !fc_send_in_plan(plan, nth, &d->send, &d->step)) {
 		d->kind = FC_HOME_IGNORED;
 		return;
 	}
@@ -133,8 +132,7 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		d->kind = FC_HOME_SHARD;
 }
 
-/* A suspended plan still holds for what lies before the deviation. */
-static bool plan_covers(const struct fc_flow_plan *plan, uint64_t number)
+bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number)
 {
 	if (number == FC_NUMBER_UNKNOWN)
 		return false;
@@ -146,12 +144,12 @@ static bool plan_covers(const struct fc_flow_plan *plan, uint64_t number)
 struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m)
 {
 	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
-	const uint64_t number = number_in_plan(plan, m->number);
+	const uint64_t number = fc_number_in_plan(plan, m->number);
 	struct fc_decision d = { .kind = FC_HOME_STAGED };
 
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
-	else if (plan_covers(plan, number)) {
+	else if (fc_plan_covers(plan, number)) {
 		if (number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
 		else
@@ -164,7 +162,7 @@ void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
 		  const struct fc_decision *decision)
 {
 	struct fc_flow_plan *plan = &x->staging->plans[m->flow];
-	const uint64_t number = number_in_plan(plan, m->number);
+	const uint64_t number = fc_number_in_plan(plan, m->number);
 
 	if (decision->of_step && decision->step > plan->last_step)
 		fc_set(x, &plan->last_step, decision->step);

@@ -82,6 +82,12 @@ static inline void fc_number_in_run(const struct fc_flow_plan *plan, struct fc_m
 			m->run_psn == plan->run_psn ? m->nth + plan->run_shift : FC_NUMBER_UNKNOWN;
 }
 
+/* What a plan calls message `number` of its flow. */
+static inline uint64_t fc_number_in_plan(const struct fc_flow_plan *plan, uint64_t number)
+{
+	return number == FC_NUMBER_UNKNOWN ? number : number * plan->stride + plan->phase;
+}
+
 /* fc_stage.c: payload bytes a message has in its packet `nth`; UINT32_MAX: there is
  * none such. */
 uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth);
@@ -120,6 +126,13 @@ struct fc_decision {
 };
 /* Number of the first message of a plan with a frontier that no ring told yet. */
 uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan);
+/* Does the plan say anything of its message `number`? A suspended one still holds for what
+ * lies before the deviation. */
+bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number);
+/* Which message of the plan `number` is; false of one that belongs to no step. */
+bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth);
+/* The send that its message `nth` is, and the step of that; false: there is none. */
+bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step);
 struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m);
 /* Notes the decision's traces in the plan and the counters. */
 void fc_home_note(struct fc_extractor *x, const struct fc_message *m,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
-from flowcheck.plane.flows import record_dtype
+from flowcheck.plane.flows import FlowTable, record_dtype
 from flowcheck.plane.handle import Closing
 from flowcheck.wire.seen import FlowKey, MessageSeen, Range
 
@@ -99,6 +99,11 @@ class Staging(Closing):
         view = np.frombuffer(ffi.buffer(self.handle.plans, size), dtype=PLAN_DTYPE)
         view.flags.writeable = False
         return view
+
+    def iteration_at(self, flows: FlowTable, flow: int, psn: int) -> int | None:
+        """The shard's step that a packet is of by the plan of its flow, also where it never came;
+        None: not known. psn: unwrapped, as this ring's table has it."""
+        return int(lib.fc_step_at(flows.handle, self.handle, flow, psn)) or None
 
     def held(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """(flow index, unwrapped PSN, payload) of every packet whose message is not known."""

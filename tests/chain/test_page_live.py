@@ -77,6 +77,9 @@ def test_a_loss_is_drawn_with_the_first_answer_that_tells_of_it_and_a_dead_watch
             print(f"drawn {seen[drawn][1] - countable_ms:.0f} ms after it was countable")
             tab.until(f"document.querySelector('#step-{LOST_STEP} [data-shape=lost]') !== null", 60)
             tab.until("document.title.startsWith('STALE')")
+            shown = "[...document.querySelectorAll('.column')].filter((one) => "
+            shown += "one.querySelector('[data-shape=missing]')).map((one) => one.id)"
+            assert tab.value(shown) == [f"step-{LOST_STEP}"]
             assert f"step {LOST_STEP} was lost" in tab.value(
                 "document.querySelector('#reason').textContent"
             )

@@ -69,11 +69,15 @@ def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs
         state = asked(f"{base}/state.json")[1]
         marks = {one["step"]: one for one in state["jobs"][0]["timeline"]}
         assert marks[LOST_STEP]["lost"] and marks[LOST_STEP - 1]["applied_ns"]
+        assert {step for step, one in marks.items() if one["missing"]} == {LOST_STEP}
         up.process.send_signal(signal.SIGTERM)
         code, out, _ = up.result()
         assert code == 1 and json.loads(out)["steps"] == LOST_STEP - 1
     kinds = [json.loads(line)["kind"] for line in run.events.read_text().splitlines()]
     assert kinds[0] == "start" and kinds[-1] == "stop"
+    told = [json.loads(line) for line in run.events.read_text().splitlines()]
+    steps = {one.get("step") for one in told if one.get("what") == "packets"}
+    assert steps - {None} == {LOST_STEP}, "None: of connections that carry no gradient"
     assert {"up", "learned", "arrived", "applied", "loss", "restart", "note"} <= set(kinds)
 
 

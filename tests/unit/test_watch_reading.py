@@ -155,7 +155,7 @@ def test_every_kind_of_event_comes_back_from_its_line() -> None:
         assert b"\n" not in line_of(event, {})
 
 
-def test_the_past_of_a_job_is_its_last_lifes_and_loss_is_of_the_step_under_way(
+def test_the_past_of_a_job_is_its_last_lifes_and_a_loss_is_of_its_own_step(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -169,11 +169,13 @@ def test_the_past_of_a_job_is_its_last_lifes_and_loss_is_of_the_step_under_way(
     for step in (1, 2):
         tell(Kind.ARRIVED, step, 10 * step)
         tell(Kind.APPLIED, step, 10 * step + 1, seconds=0.5)
-    tell(Kind.LOSS, what=events.PACKETS, count=5)
-    tell(Kind.HEAL, what=events.PACKETS, count=3)
+    tell(Kind.LOSS, 2, what=events.PACKETS, count=5)  # found once that step was over
+    tell(Kind.LOSS, what=events.PACKETS, count=9)  # of no step that is known
+    tell(Kind.HEAL, 2, what=events.PACKETS, count=3)
     tell(Kind.SAVE, 2, 30)
     marks = {one.step: one for one in history.timeline}
-    assert (marks[3].missing, marks[3].healed, marks[2].durable_ns) == (5, 3, 30)
+    assert (marks[2].missing, marks[2].healed, marks[2].durable_ns) == (5, 3, 30)
+    assert not marks[1].missing and 3 not in marks
     assert history.waits_since_ns(2) is None
     tell(Kind.ARRIVED, 3, 40)
     assert history.waits_since_ns(2) == 40

@@ -9,7 +9,7 @@ import msgspec
 
 from flowcheck.ops.watch.state import EVENTS, TIMELINE_STEPS, Step
 from flowcheck.ops.watch.tail import Tail
-from flowcheck.stages.chain.events import BYTES, STEP, Event, Kind, read_event
+from flowcheck.stages.chain.events import BYTES, PACKETS, STEP, Event, Kind, read_event
 
 OF_EVERY_STEP = (Kind.ARRIVED, Kind.APPLIED)
 RATE_STEPS = 10
@@ -108,33 +108,20 @@ class History:
         self._taken = step
 
     def _count(self, event: Event) -> None:
-        """Frames and packets are of the step that was under way."""
+        """Packets are of the step that they would have been of, where that is known; frames that
+        found no slot show as packets of theirs."""
+        step = event.step
         if event.kind is Kind.HEAL and event.what == STEP:
-            if event.step in self._steps and event.step is not None:
-                self._change(event.step, healed=1)
+            if step in self._steps and step is not None:
+                self._change(step, healed=1)
             return
-        step = self._under_way()
-        if step is None:
+        if event.what != PACKETS or step is None:
             return
         have = self._steps.get(step, Step(step=step))
         if event.kind is Kind.LOSS:
             self._change(step, missing=have.missing + event.count)
-            return
-        left = event.count
-        for one in reversed(self.timeline):
-            came = min(left, one.missing - one.healed)
-            if came > 0:
-                self._change(one.step, healed=one.healed + came)
-                left -= came
-
-    def _under_way(self) -> int | None:
-        """The first step behind the one taken last that is not whole."""
-        if not self._steps:
-            return None
-        step = self._taken + 1
-        while step in self._steps and self._steps[step].arrived_ns is not None:
-            step += 1
-        return step
+        elif step in self._steps:
+            self._change(step, healed=min(have.missing, have.healed + event.count))
 
     def _forget_behind(self, step: int) -> None:
         self._steps = {known: marks for known, marks in self._steps.items() if known <= step}

@@ -102,7 +102,7 @@ class Step(Part, frozen=True, kw_only=True):
     lost: str = ""
     """Why it cannot be rebuilt; empty: it was not lost."""
     missing: int = 0
-    """Frames or packets that were found missing while it was under way."""
+    """Packets of it that sequence numbers show and no mirror brought."""
     healed: int = 0
     """Of those, that came after all; with `lost`, 1: the replica goes on behind it."""
     tainted: bool = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +24,3 @@ def _each(records: NDArray[np.void]) -> NDArray[np.int64]:
     inside = np.where(known, np.maximum(stops - starts, 0), 0).sum(axis=1)
     total: NDArray[np.int64] = inside + records["lost_holes"].astype(np.int64)
     return total
-
-
-def missing_of(tables: Sequence[FlowTable]) -> int:
-    return sum(missing_packets(table) for table in tables)

@@ -7,20 +7,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
 
+from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
 from flowcheck.messages import AuditLine, Message, StepApplied, StepLost
 from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
+from flowcheck.plane.staging import Staging
 from flowcheck.stages.bounded import EVENTS_BYTES, append_line
 from flowcheck.stages.chain.beat import Beat, write_beat
 from flowcheck.stages.chain.events import FRAMES, PACKETS, STEP, Event, Kind, event_of, line_of
-from flowcheck.stages.chain.missing import missing_of
+from flowcheck.stages.chain.losses import Losses
+from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.anchors import AnchorLine
 from flowcheck.stages.updating.incarnation import incarnation_of
@@ -33,8 +36,9 @@ class Recorder:
     """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written raise
     OSError; everything else here may fail, and is looked at again."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._job = run, run.reader + 1
+        self._each = config.optimizer.synced_backwards if config.optimizer is not None else 1
         self._started_ns, self._looked_s = time.time_ns(), -LOOK_S
         self._counts: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter()
@@ -42,8 +46,9 @@ class Recorder:
         """A step that the replica waits before."""
         self._steps_lost = self._late = 0
         self._ending = False
-        self._tables: list[FlowTable] = []
-        self._frames = self._missing = self._missing_before = 0
+        self._files = ExitStack()
+        self._losses: Losses | None = None
+        self._frames = 0
         self._read: dict[str, int] = {}
         self._life = 1
 
@@ -62,9 +67,8 @@ class Recorder:
             self._write(Event(kind=Kind.STOP))
         self._ending = True
         self._beat()
-        for table in self._tables:
-            table.close()
-        self._tables = []
+        self._losses = None
+        self._files.close()
 
     def heard(self, message: Message) -> None:
         event = event_of(message, job=self._job, now_ns=time.time_ns())
@@ -88,9 +92,9 @@ class Recorder:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
-        if self._job == 1:  # the ports are one for all jobs
+        if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
-            self._look_at_packets(len(rings))
+        self._look_at_packets(len(rings))
         self._look_at_files()
         self._beat()
 
@@ -105,23 +109,38 @@ class Recorder:
     def _look_at_packets(self, rings: int) -> None:
         """What stays missing from one look to the next; what came in between was only late."""
         try:
-            if not self._tables:
-                self._tables = [FlowTable.open(self._run.flows(n)) for n in range(rings)]
-            now = missing_of(self._tables)
+            if self._losses is None:
+                self._losses = self._opened(rings)
+            change = self._losses.look()
         except (RingError, OSError):  # not there yet
             return
-        held = min(now, self._missing_before)
-        self._missing_before = now
-        if held > self._missing:
+        for iteration, count in change.lost.items():
             why = "sequence numbers show them, and no mirror brought them"
-            count = held - self._missing
-            self._write(Event(kind=Kind.LOSS, what=PACKETS, count=count, why=why))
-        elif held < self._missing:
-            count = self._missing - held
+            self._packets(Kind.LOSS, iteration, count, why)
+        for iteration, count in change.healed.items():
             self._late += count
-            why = "they came after all, or the connections that lacked them are over"
-            self._write(Event(kind=Kind.HEAL, what=PACKETS, count=count, why=why))
-        self._missing = held
+            self._packets(Kind.HEAL, iteration, count, "they came after all")
+
+    def _opened(self, rings: int) -> Losses:
+        """Of this job, and by the first one of all that is of no job."""
+        run = self._run
+        others = [one for one in every(run.port) if one.root != run.root] if self._job == 1 else []
+        with ExitStack() as files:
+            own = [
+                [files.enter_context(Staging.open(one.staging(n))) for n in range(rings)]
+                for one in (run, *others)
+            ]
+            tables = [files.enter_context(FlowTable.open(run.flows(n))) for n in range(rings)]
+            self._files = files.pop_all()
+        return Losses(tables, own[0], own[1:], first=self._job == 1)
+
+    def _packets(self, kind: Kind, iteration: int | None, count: int, why: str) -> None:
+        if not count:
+            return
+        step = None
+        if iteration is not None:
+            step = incarnation_of(self._run).step_within(iteration, self._each)
+        self._write(Event(kind=kind, step=step, what=PACKETS, count=count, why=why))
 
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the

@@ -4,7 +4,7 @@ const NEAR = 8;
 
 const MARKS = {
   lost: "step lost",
-  missing: "packets or frames missing",
+  missing: "packets missing",
   healed: "healed",
   taint: "tainted",
   passed: "audit passed",
@@ -20,7 +20,7 @@ function marksOf(one) {
     add(
       "missing",
       `${count(one.missing)} missing`,
-      `${some(one.missing, "frame or packet", "frames or packets")} missing while it was under way`,
+      `${some(one.missing, "packet", "packets")} of it missing: no mirror brought them`,
     );
   if (one.healed && one.lost) add("healed", "gone on", "healed: the replica goes on behind it");
   else if (one.healed)
