@@ -27,10 +27,10 @@ class FakeProcess:
     said: list[tuple[str, str]]
     pid = 1  # lives, and is none of ours
 
-    def __init__(self, command: list[str], **_: object) -> None:
+    def __init__(self, command: list[str], *, env: dict[str, str], **_: object) -> None:
         words = command[command.index("stage") + 1 :]
         number = f"-{words[2]}" if words[1] == "--number" else ""
-        self.stage, self.command = words[0] + number, command
+        self.stage, self.command, self.environment = words[0] + number, command, env
         self.code: int | None = None
         self.obeys = True
         FakeProcess.started.append(self)

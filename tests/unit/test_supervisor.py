@@ -1,6 +1,8 @@
 """The supervisor's decisions, with processes that are only said to live and die."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +53,21 @@ def test_every_stage_is_told_its_run_and_whose_child_it_is(bench: Bench) -> None
     for process in FakeProcess.started:
         assert process.command[1:4] == ["-m", "flowcheck", "stage"]
         assert process.command[-4:-1] == ["--run", str(bench.run.root), "--parent"]
+
+
+def test_a_stage_shares_no_sum_with_a_thread_unless_the_operator_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    bench.up()
+    told = bench.process("extract").environment
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    bench.die("extract", -9)
+    assert bench.process("extract").environment["OPENBLAS_NUM_THREADS"] == "3"
+    monkeypatch.undo()  # Popen is a real one again
+    script = "import os, numpy; numpy.ones(1 << 16) @ numpy.ones(1 << 16); "
+    script += "print(len(os.listdir('/proc/self/task')))"
+    assert subprocess.check_output([sys.executable, "-c", script], env=told).strip() == b"1"
 
 
 def test_a_stage_that_never_says_hello_ends_the_wait_with_its_name(bench: Bench) -> None:

@@ -19,6 +19,9 @@ BESIDE = ("persist", "serve", "watch")
 """Stages that no other one needs: whatever becomes of them, the chain goes on."""
 WATCH = "watch"
 """A verb of its own: it reads what any other process may, and hears nothing."""
+ALONE = {"OPENBLAS_NUM_THREADS": "1"}
+"""A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
+a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""
 REST_MAX_S = 60.0
 """Longest wait before one of these is started again; one that lived longer begins at once."""
 
@@ -56,7 +59,12 @@ class Child:
         command += ["--run", str(run.root), "--parent", str(os.getpid())]
         with run.log(self.stage).open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=ALONE | os.environ,
+                start_new_session=True,
             )
         self.greeted, self.started_s = False, time.monotonic()
         run.note_pid(self.stage, self.process.pid)

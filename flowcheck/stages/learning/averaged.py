@@ -70,7 +70,8 @@ def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
     for parameter in layout.parameters:
         dtype = layout.dtype_of(parameter)
         start = parameter.start * (1 if parameter.dtype else layout.element_bytes)
-        parts.append(numbers(flat[start : start + parameter.elements * size_of(dtype)], dtype))
+        looked_at = min(parameter.elements, LOOKED_AT)
+        parts.append(numbers(flat[start : start + looked_at * size_of(dtype)], dtype))
         if sum(map(len, parts)) >= LOOKED_AT:
             break
     return np.concatenate(parts)[:LOOKED_AT]
@@ -85,7 +86,8 @@ def _reduced(
     starts = list(accumulate(sizes, initial=0))
     parts: list[NDArray[np.float64]] = []
     for index in order:
-        own = gradient[starts[index] : starts[index] + sizes[index]]
+        looked_at = min(sizes[index], LOOKED_AT * size_of(types[index]))
+        own = gradient[starts[index] : starts[index] + looked_at]
         parts.append(numbers(own, types[index]))
         if sum(map(len, parts)) >= LOOKED_AT:
             break
