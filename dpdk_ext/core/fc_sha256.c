@@ -50,13 +50,18 @@ SHA_TARGET static inline void store_state(const struct lane *lane, uint32_t *sta
 	_mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-SHA_TARGET static inline void load_words(struct lane *lane, const uint8_t *block)
+SHA_TARGET static inline __attribute__((always_inline)) void load_words(struct lane *lane,
+									const uint8_t *block,
+									uint8_t *to)
 {
 	const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);
 
-	for (int i = 0; i < 4; i++)
-		lane->words[i] = _mm_shuffle_epi8(
-			_mm_loadu_si128((const __m128i *)(block + 16 * i)), big_endian);
+	for (int i = 0; i < 4; i++) {
+		const __m128i raw = _mm_loadu_si128((const __m128i *)(block + 16 * i));
+		if (to)
+			_mm_storeu_si128((__m128i *)(to + 16 * i), raw);
+		lane->words[i] = _mm_shuffle_epi8(raw, big_endian);
+	}
 }
 
 /* Rounds 4 * group to 4 * group + 3. */
@@ -84,7 +89,7 @@ SHA_TARGET static void blocks_of_one(uint32_t *state, const uint8_t *data, size_
 	load_state(&one, state);
 	for (; blocks; blocks--, data += BLOCK) {
 		const __m128i abef = one.abef, cdgh = one.cdgh;
-		load_words(&one, data);
+		load_words(&one, data, NULL);
 #pragma GCC unroll 16
 		for (int group = 0; group < 16; group++)
 			four(&one, group);
@@ -94,8 +99,12 @@ SHA_TARGET static void blocks_of_one(uint32_t *state, const uint8_t *data, size_
 	store_state(&one, state);
 }
 
-SHA_TARGET static void blocks_of_two(uint32_t *state, const uint8_t *data, uint32_t *other_state,
-				     const uint8_t *other_data, size_t blocks)
+/* Whatever `to` takes is stored from the registers that are summed. */
+SHA_TARGET static inline __attribute__((always_inline)) void two_lanes(uint32_t *state,
+								       const uint8_t *data,
+								       uint32_t *other_state,
+								       const uint8_t *other_data,
+								       size_t blocks, uint8_t *to)
 {
 	struct lane one, two;
 
@@ -104,8 +113,9 @@ SHA_TARGET static void blocks_of_two(uint32_t *state, const uint8_t *data, uint3
 	for (; blocks; blocks--, data += BLOCK, other_data += BLOCK) {
 		const __m128i one_abef = one.abef, one_cdgh = one.cdgh;
 		const __m128i two_abef = two.abef, two_cdgh = two.cdgh;
-		load_words(&one, data);
-		load_words(&two, other_data);
+		load_words(&one, data, to);
+		load_words(&two, other_data, NULL);
+		to = to ? to + BLOCK : NULL;
 #pragma GCC unroll 16
 		for (int group = 0; group < 16; group++) {
 			four(&one, group);
@@ -118,6 +128,15 @@ SHA_TARGET static void blocks_of_two(uint32_t *state, const uint8_t *data, uint3
 	}
 	store_state(&one, state);
 	store_state(&two, other_state);
+}
+
+SHA_TARGET static void blocks_of_two(uint32_t *state, const uint8_t *data, uint32_t *other_state,
+				     const uint8_t *other_data, size_t blocks, uint8_t *to)
+{
+	if (to)
+		two_lanes(state, data, other_state, other_data, blocks, to);
+	else
+		two_lanes(state, data, other_state, other_data, blocks, NULL);
 }
 
 bool fc_sha256_here(void)
@@ -138,9 +157,9 @@ static void blocks_of_one(uint32_t *state, const uint8_t *data, size_t blocks)
 }
 
 static void blocks_of_two(uint32_t *state, const uint8_t *data, uint32_t *other_state,
-			  const uint8_t *other_data, size_t blocks)
+			  const uint8_t *other_data, size_t blocks, uint8_t *to)
 {
-	(void)state, (void)data, (void)other_state, (void)other_data, (void)blocks;
+	(void)state, (void)data, (void)other_state, (void)other_data, (void)blocks, (void)to;
 }
 
 bool fc_sha256_here(void)
@@ -186,28 +205,48 @@ static void add_rest(struct fc_sha256 *sum, const uint8_t *data, size_t bytes)
 	sum->held_bytes = (uint32_t)(bytes % BLOCK);
 }
 
-void fc_sha256_add(struct fc_sha256 *sum, const uint8_t *data, struct fc_sha256 *other,
-		   const uint8_t *other_data, size_t bytes)
+/* As much of both; what `to` takes, unless that is NULL, is `data`. */
+static void add_both(struct fc_sha256 *sum, const uint8_t *data, struct fc_sha256 *other,
+		     const uint8_t *other_data, size_t bytes, uint8_t *to)
 {
 	const size_t taken = fill_held(sum, data, bytes);
-
-	sum->bytes += bytes;
-	if (!other) {
-		if (taken < bytes)
-			add_rest(sum, data + taken, bytes - taken);
-		return;
-	}
 	const size_t other_taken = fill_held(other, other_data, bytes);
 	const size_t most = taken > other_taken ? taken : other_taken;
 	const size_t both = (bytes - most) / BLOCK;
-
-	other->bytes += bytes;
-	blocks_of_two(sum->words, data + taken, other->words, other_data + other_taken, both);
 	const size_t done = taken + both * BLOCK, other_done = other_taken + both * BLOCK;
+
+	sum->bytes += bytes;
+	other->bytes += bytes;
+	blocks_of_two(sum->words, data + taken, other->words, other_data + other_taken, both,
+		      to ? to + taken : NULL);
 	if (done < bytes)
 		add_rest(sum, data + done, bytes - done);
 	if (other_done < bytes)
 		add_rest(other, other_data + other_done, bytes - other_done);
+	if (to) {
+		memcpy(to, data, taken);
+		memcpy(to + done, data + done, bytes - done);
+	}
+}
+
+void fc_sha256_add(struct fc_sha256 *sum, const uint8_t *data, struct fc_sha256 *other,
+		   const uint8_t *other_data, size_t bytes)
+{
+	if (other) {
+		add_both(sum, data, other, other_data, bytes, NULL);
+		return;
+	}
+	const size_t taken = fill_held(sum, data, bytes);
+
+	sum->bytes += bytes;
+	if (taken < bytes)
+		add_rest(sum, data + taken, bytes - taken);
+}
+
+void fc_sha256_copy(struct fc_sha256 *sum, struct fc_sha256 *other, const uint8_t *data,
+		    uint8_t *to, size_t bytes)
+{
+	add_both(sum, data, other, data, bytes, to);
 }
 
 void fc_sha256_end(struct fc_sha256 *sum, uint8_t *out)

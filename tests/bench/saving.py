@@ -69,7 +69,7 @@ NAMES = {
     "save": "save: written, summed, synced",
     "verify": "verify: all files and tensors",
     "load": "load: checked and mapped",
-    "restore": "restore to torch: checked, written, read back",
+    "restore": "restore to torch: checked, summed, written",
 }
 
 

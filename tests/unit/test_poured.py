@@ -17,8 +17,9 @@ from support.formatted import step_before
 from flowcheck.errors import StateError
 from flowcheck.ops.giving import restore_as
 from flowcheck.replica import checkpoint
-from flowcheck.replica.files import poured
-from flowcheck.replica.files.pieces import Crc, Piece
+from flowcheck.replica.files import outfile, poured, sha256
+from flowcheck.replica.files.pieces import Piece
+from flowcheck.replica.files.sha256 import Crc
 from flowcheck.replica.files.sums import Sums, bytes_of
 
 LIMIT_S = 30.0
@@ -29,12 +30,18 @@ sizes = st.integers(0, 3 * BUFFER) | st.sampled_from([BUFFER - 1, BUFFER, BUFFER
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(st.tuples(sizes, st.booleans()), max_size=6), st.booleans())
+@given(st.lists(st.tuples(sizes, st.booleans()), max_size=6), *[st.booleans()] * 3)
 def test_what_lies_there_is_what_was_given_and_has_the_sums_that_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[tuple[int, bool]], back: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[tuple[int, bool]],
+    back: bool,
+    direct: bool,
+    together: bool,
 ) -> None:
-    monkeypatch.setattr(poured, "BUFFER_BYTES", BUFFER)
-    monkeypatch.setattr(poured, "STEP_BYTES", 1000)
+    monkeypatch.setattr(poured, "BLOCK_BYTES", BUFFER)
+    monkeypatch.setattr(outfile, "DIRECT_BYTES", 1 if direct else 1 << 30)
+    monkeypatch.setattr(sha256, "TOGETHER", together and sha256.TOGETHER)
     raws = [torch.randint(0, 256, (count,), dtype=torch.uint8) for count, _ in given]
     tensors = {f"t{n}": raw for n, raw in enumerate(raws) if given[n][1] and raw.numel()}
     pieces, crcs = [], []

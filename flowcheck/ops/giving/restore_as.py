@@ -87,9 +87,9 @@ def run(source: Source, asked: Asked, *, as_json: bool) -> int:
         print(json.dumps(result))
         return 0
     say(f"{asked.out}: step {manifest.step} of {found.where}, as {manifest.form}: {written.rate}")
-    say(
-        f"  read back: {len(manifest.files)} files, {len(manifest.tensors)} tensors, all as written"
-    )
+    files, tensors = len(manifest.files), len(manifest.tensors)
+    say(f"  {files} files, {tensors} tensors, summed as the disk was given them")
+    say(f"  flowcheck verify {asked.out} reads them back")
     if manifest.lacks:
         say(f"  NOT a full resume: {manifest.lacks}")
     for name, of in manifest.older.items():
@@ -123,7 +123,7 @@ def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
 
 
 def restore_from(found: steps.Found, asked: Asked) -> Written:
-    """Writes a step that was found and holds what was written against it. Raises StateError where
+    """Writes a step that was found and holds what is written against it. Raises StateError where
     it does not fit or does not read back, OSError where there is no room."""
     parts = parts_in(found, asked.form, asked.options)
     begun_s = time.monotonic()

@@ -6,14 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flowcheck._core import ffi
-from flowcheck.replica.files.sha256 import Buffer
-
-
-@dataclass(slots=True)
-class Crc:
-    """crc-32 of a piece, as zip archives have it; whole when the piece is written."""
-
-    value: int = 0
+from flowcheck.replica.files.sha256 import Buffer, Crc
 
 
 @dataclass(frozen=True, slots=True)

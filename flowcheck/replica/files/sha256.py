@@ -6,7 +6,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from flowcheck._core import ffi, lib
 
@@ -18,6 +21,13 @@ READ_BYTES = 1 << 18
 Buffer = bytes | bytearray | memoryview
 Span = tuple[int, int]
 """First byte, bytes."""
+
+
+@dataclass(slots=True)
+class Crc:
+    """crc-32 of some bytes, as zip archives have it; goes on."""
+
+    value: int = 0
 
 
 class Sum:
@@ -56,6 +66,23 @@ def add(one: Sum, data: Buffer, other: Sum | None = None, other_data: Buffer | N
     if len(beside) != len(first):
         raise ValueError(f"{len(first)} bytes beside {len(beside)}")
     lib.fc_sha256_add(one.state, first, other.state, beside, len(first))
+
+
+def pour(data: np.ndarray, to: np.ndarray, one: Sum, other: Sum, crc: Crc | None) -> None:
+    """Copies `data` to the first bytes of `to`, and adds it to both and to `crc`, in one pass."""
+    into = ffi.from_buffer("uint8_t[]", to)
+    so_far = ffi.NULL if crc is None else ffi.new("uint32_t *", crc.value)
+    if TOGETHER:
+        raw = ffi.from_buffer("uint8_t[]", data)
+        lib.fc_pour(into, raw, data.size, one.state, other.state, so_far)
+    else:
+        to[: data.size] = data
+        one.state.update(data.data)
+        other.state.update(data.data)
+        if crc is not None:
+            so_far[0] = lib.fc_crc32(crc.value, into, data.size)
+    if crc is not None:
+        crc.value = int(so_far[0])
 
 
 def of_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:

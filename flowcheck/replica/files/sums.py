@@ -1,5 +1,5 @@
-"""An output's files while they are written: written, summed, synced and read back by threads beside
-whoever makes them (hashing, writing and waiting let go of the GIL)."""
+"""An output's files while they are written: summed, written and synced by threads beside whoever
+makes them (hashing, writing and waiting let go of the GIL)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from flowcheck.replica.files.sha256 import Sum, add
 from flowcheck.whole import sync
 
 AHEAD_FILES = 2
-"""Are written and summed at once: what of them is no tensor's own memory is held as long."""
+"""Are filled and summed at once: what of them is no tensor's own memory is held as long."""
+DISK_THREADS = 3
+"""Write blocks of them: one always waits at the disk."""
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 
@@ -37,16 +39,17 @@ class Sums(Closing):
     """The files of an output that is being written."""
 
     def __init__(self, expected: Expected = NOTHING, *, reads_back: bool = False) -> None:
-        """expected: what sums of tensors are to be, where they lie in memory. reads_back: every
-        byte of the files is held against memory."""
+        """expected: what sums of tensors are to be, where they lie in memory. reads_back: of
+        every block that is written a page is read again."""
         self._expected, self._reads_back = expected, reads_back
-        self._pool = ThreadPoolExecutor(2 * AHEAD_FILES, "files")
+        self._pool = ThreadPoolExecutor(AHEAD_FILES, "files")
+        self._disk = ThreadPoolExecutor(DISK_THREADS, "disk")
         self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
         self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
         self._files: dict[str, Future[_Told]] = {}
         self._given_up = Event()
-        self._begun: list[tuple[Future[_Told], Future[None]]] = []
-        """Of each file in turn: its sums, and that it is written."""
+        self._begun: list[Future[_Told]] = []
+        """Of each file in turn: its sums, when it is written."""
         self._synced: list[Future[None]] = []
         self.names: dict[str, str] = {}
         """Of files that are written under another name than they will have."""
@@ -57,6 +60,7 @@ class Sums(Closing):
         """Nothing is written and no sum is made any more."""
         self._given_up.set()
         self._pool.shutdown(cancel_futures=True)
+        self._disk.shutdown()  # behind those who hand on to it
         self._waiting.shutdown(cancel_futures=True)
 
     def put(
@@ -69,14 +73,18 @@ class Sums(Closing):
         Raises OSError where there was no room for one before.
         """
         own = self.names.get(name, name)
-        for one in self._begun[-AHEAD_FILES][::-1] if len(self._begun) >= AHEAD_FILES else ():
-            one.result()
+        if len(self._begun) >= AHEAD_FILES:
+            self._begun[-AHEAD_FILES].result()
         pouring = Pouring(
-            path, pieces, self._given_up, expected=self._expected, reads_back=self._reads_back
+            path,
+            pieces,
+            self._given_up,
+            self._disk,
+            expected=self._expected,
+            reads_back=self._reads_back,
         )
-        told = self._pool.submit(pouring.summed)
-        self._begun.append((told, self._pool.submit(self._write, pouring, path)))
-        self._files[own] = told
+        self._files[own] = self._pool.submit(self._poured, pouring, path)
+        self._begun.append(self._files[own])
         at = 0
         for piece in pieces:
             if piece.label:
@@ -86,9 +94,10 @@ class Sums(Closing):
             if label not in self._tensors and not tensor.numel():
                 self.empty(label, tensor)
 
-    def _write(self, pouring: Pouring, path: Path) -> None:
-        pouring.write()
+    def _poured(self, pouring: Pouring, path: Path) -> _Told:
+        told = pouring.poured()
         self._synced.append(self._waiting.submit(sync, path))
+        return told
 
     def empty(self, label: str, tensor: torch.Tensor) -> None:
         """A tensor without bytes: it lies in no file."""
@@ -102,9 +111,8 @@ class Sums(Closing):
         """Waits until all files are summed, on disk, and read back. Raises StateError, which names
         the tensor, where one is not what it is to be or does not read back as it was written;
         OSError where there is no room."""
-        for summed, written in self._begun:
-            written.result()
-            summed.result()
+        for poured in self._begun:
+            poured.result()
         for one in self._synced:
             one.result()
         self._expected.end()

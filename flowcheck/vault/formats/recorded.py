@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.files.pieces import Crc, Piece
+from flowcheck.replica.files.pieces import Piece
+from flowcheck.replica.files.sha256 import Crc
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
 HEADER, HEADER_BYTES = b"PK\x03\x04", 30
