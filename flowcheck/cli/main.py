@@ -167,7 +167,14 @@ def up(
 
 
 @app.command()
-def status(run: Run = DEFAULT_RUN, svg: Svg = None, as_json: Json = False) -> None:
+def status(
+    run: Run = DEFAULT_RUN,
+    svg: Svg = None,
+    leftovers: Annotated[
+        bool, typer.Option("--leftovers", help="What killed chains left on this machine; no more.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss.
 
     --svg draws the job that was learned: its rings, the mirrored links, what they cover.
@@ -176,6 +183,8 @@ def status(run: Run = DEFAULT_RUN, svg: Svg = None, as_json: Json = False) -> No
     """
     from flowcheck.ops.running import status as verb
 
+    if leftovers:
+        raise typer.Exit(verb.list_leftovers(as_json=as_json))
     raise typer.Exit(verb.run(run, svg=svg, as_json=as_json))
 
 

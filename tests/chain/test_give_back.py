@@ -119,7 +119,8 @@ def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_fil
     code, out, err = flowcheck("audit", folder / f"step-{STEPS}.pt", "--run", chain, "--json")
     assert code == 0, out + err
     assert json.loads(out)["step"] == STEPS
-    assert json.loads(flowcheck("status", "--run", chain, "--json")[1])["audit"]["step"] == STEPS
+    (job,) = json.loads(flowcheck("status", "--run", chain, "--json")[1])["jobs"]
+    assert job["audited_step"] == STEPS
     restored = folder / "restored.pt"
     words = ("restore", "--run", chain, "--template", folder / "step-0.pt", "--out", restored)
     code, out, err = flowcheck(*words)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chain import Command, signal_stage, wait_until
+from support.chain import Command, flowcheck, signal_stage, wait_until
 from support.watched import MONITORING, expressions, free_port, paced, prometheus
 
 from flowcheck.stages.rundir import RunDir
 
 LOST_STEP = 10
+MOVING = {"time_ns", "beat_age_s", "lag_ms", "rate", "bytes_s", "step_rate"}
 
 
 def asked(url: str) -> tuple[int, Any]:
@@ -28,6 +29,24 @@ def asked(url: str) -> tuple[int, Any]:
         return error.code, json.load(error)
     except OSError:
         return 0, None
+
+
+def alike(run: RunDir, base: str) -> bool:
+    """Do `status`, `top` and the watcher say the same, but for when each looked? Nothing happens to
+    a replica that waits before a step, once all frames are read."""
+    words = ("--run", run.root, "--json")
+    told = [json.loads(flowcheck(verb, *words)[1]) for verb in ("status", "top")]
+    assert told[0].pop("leftovers") is not None
+    states = [still(one) for one in (*told, asked(f"{base}/state.json")[1])]
+    assert all(set(one) == set(states[0]) for one in states) and len(states[0]["jobs"]) == 1
+    return bool(states[0] == states[1] == states[2])
+
+
+def still(told: Any) -> Any:
+    """Without what differs between two looks at the same."""
+    if isinstance(told, dict):
+        return {name: still(one) for name, one in told.items() if name not in MOVING}
+    return [still(one) for one in told] if isinstance(told, list) else told
 
 
 @pytest.mark.slow
@@ -70,6 +89,7 @@ def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs
         marks = {one["step"]: one for one in state["jobs"][0]["timeline"]}
         assert marks[LOST_STEP]["lost"] and marks[LOST_STEP - 1]["applied_ns"]
         assert {step for step, one in marks.items() if one["missing"]} == {LOST_STEP}
+        wait_until(lambda: alike(run, base), 60, "one answer of status, top and the watcher")
         up.process.send_signal(signal.SIGTERM)
         code, out, _ = up.result()
         assert code == 1 and json.loads(out)["steps"] == LOST_STEP - 1

@@ -62,8 +62,8 @@ def test_a_signal_ends_the_chain_with_a_checkpoint(
         wait_until(lambda: steps_taken(run) >= 2, 60, "two steps")
         seen = status(run)
         assert seen["exit_code"] == 0
-        assert all(stage["alive"] for stage in seen["stages"])
-        assert seen["learned"] and seen["last_step"]["step"] >= 2
+        assert all(stage["pid"] for stage in seen["stages"])
+        assert seen["jobs"][0]["learned"] and seen["jobs"][0]["step"] >= 2
         pids = run.stage_pids()
         command.process.send_signal(number)
         result = command.json(60)

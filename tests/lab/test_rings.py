@@ -171,7 +171,7 @@ def test_a_live_chain_follows_each_ring_and_gives_them_back(
         )  # fmt: skip
         wait_until(lambda: min(map(steps_taken, runs)) == STEPS, 60, "the last step of each")
         status = said("status", "--run", tmp_path / "run", "--json")
-        assert [one["last_step"]["step"] for one in (status, *status["beside"])] == [STEPS] * 2
+        assert [one["step"] for one in status["jobs"]] == [STEPS] * 2
         templates = [tmp_path / f"digests.{ring}.step-2.pt" for ring in (1, 0)]
         words = [word for template in templates for word in ("--template", template)]
         told = said(

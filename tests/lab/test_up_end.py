@@ -106,8 +106,8 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
         code, told, err = flowcheck("status", "--run", run.root, "--json")
         assert code == 0, err
         seen = json.loads(told)
-        assert len(pids) == 5 and all(stage["alive"] for stage in seen["stages"])
-        assert seen["learned"] and seen["last_step"]["step"] == STEPS
+        assert len(pids) == 5 and all(stage["pid"] for stage in seen["stages"])
+        assert seen["jobs"][0]["learned"] and seen["jobs"][0]["step"] == STEPS
         process.send_signal(signal.SIGTERM)
         wait_until((job.parent / "marker").exists, LIMIT_S, "the writing of the checkpoint")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):

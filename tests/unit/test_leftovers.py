@@ -64,12 +64,26 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     assert 3 <= found.size_bytes >> 20 <= 4
     done = cleared(tmp_path / "other", replicas=True)
     assert done.removed == [] and memory.is_dir()
-    (sentence,) = done.left
+    (sentence,) = leftovers.in_short(done.left)
     assert "3 MiB of shared memory with its replica" in sentence
     assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
     down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
     assert down.stdout == f"nothing runs in {tmp_path / 'other'}\n"  # that is for up and status
+
+
+def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
+    tmp_path: Path, shm: Path
+) -> None:
+    memories = {killed(tmp_path / name, shm) for name in ("a", "b", "c")}
+    found = leftovers.find()
+    (sentence,) = leftovers.in_short(found)
+    assert "3 killed chains left" in sentence and "flowcheck status --leftovers" in sentence
+    told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
+    assert [sum(f"--run {tmp_path / name}" in line for line in told) for name in "abc"] == [1] * 3
+    for memory in memories:
+        os.chown(memory, 12345, -1)
+    assert leftovers.in_short(leftovers.find()) == []
 
 
 def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:
@@ -85,7 +99,7 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
     memory = killed(tmp_path / "r", shm, "replica")
     (tmp_path / "r" / "memory").unlink()
     done = cleared(tmp_path / "other")
-    assert done.removed == [] and "flowcheck down removes it" in done.left[0]
+    assert done.removed == [] and "flowcheck down removes it" in done.left[0].sentence
     assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
 
 

@@ -15,6 +15,7 @@ from flowcheck.config.watched import WatchConfig
 from flowcheck.lab.run.display import figures
 from flowcheck.ops.running import status
 from flowcheck.plane.counters import LOSSES, lost_frames
+from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.rundir import RunDir
 
@@ -40,6 +41,7 @@ def run(tmp_path: Path, shm: Path) -> Iterator[RunDir]:
     made.config.write_bytes(encode_config(CONFIG))
     for number in range(2):
         Ring.create(made.ring(number), slots=64, slot_bytes=128, live_source=True).close()
+        FlowTable.create(made.flows(number), messages=128).close()
     yield made
     made.remove()
 
@@ -72,7 +74,7 @@ def test_status_shows_what_the_interface_saw_and_we_did_not(
     assert dropped == {"0": "1,234", "1": "43"}
     status.run(run.root, as_json=True)
     told = json.loads(capsys.readouterr().out)
-    assert told["rings"][0]["counters"]["capture"]["interface_missed_frames"] == 1234
+    assert told["rings"][0]["lost"]["interface_missed_frames"] == 1234
 
 
 def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
@@ -86,7 +88,7 @@ def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
 
 
 def test_where_a_chain_is_watched_is_told(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status.read(run)["watched"] is None
+    assert status.read(run).watched is None
     status.run(run.root, as_json=False)
     assert "watched at" not in capsys.readouterr().out
     listening = structs.replace(CONFIG, watch=WatchConfig(listen="127.0.0.1:9470"))

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
-from flowcheck.ops.running import durable, remains
+from flowcheck.ops.running import remains
+from flowcheck.ops.watch import durable
+from flowcheck.ops.watch.state import Durable
 from flowcheck.stages.chain import child
 from flowcheck.stages.chain.child import Child, stage_arguments
 from flowcheck.stages.keeping import last_save
@@ -58,7 +59,7 @@ def run(tmp_path: Path, target: Path) -> Iterator[RunDir]:
     made.remove()
 
 
-def told(run: RunDir) -> dict[str, Any]:
+def told(run: RunDir) -> Durable:
     state = durable.read(run)
     assert state is not None
     return state
@@ -69,21 +70,21 @@ def test_steps_become_durable_while_the_replica_goes_on_and_failures_are_seen_at
 ) -> None:
     replica = replica_of(run)
     with stage(run) as process:
-        until(lambda: told(run)["durable_step"] is not None, lambda: take(replica))
-        assert proved(target / told(run)["durable_name"]) >= 5
+        until(lambda: told(run).step is not None, lambda: take(replica))
+        assert proved(target / told(run).name) >= 5
         aside = tmp_path / "aside"
         target.rename(aside)
         target.write_text("no folder any more")
-        until(lambda: told(run)["attempts"] > 1, lambda: take(replica))
+        until(lambda: told(run).attempts > 1, lambda: take(replica))
         state = told(run)
-        assert "Not a directory" in state["error"] or "File exists" in state["error"]
+        assert "Not a directory" in state.error or "File exists" in state.error
         (_, failing, *_) = (*durable.sentences(state, replica.step), "")
         assert failing.startswith("[red]saving fails[/] (2 attempts)")
-        before = state["durable_step"]
+        before = state.step
         target.unlink()
         aside.rename(target)
-        until(lambda: not told(run)["attempts"] and told(run)["durable_step"] > before)
-        assert told(run)["error"] == ""
+        until(lambda: not told(run).attempts and told(run).step > before)
+        assert told(run).error == ""
         process.terminate()
         assert process.wait(WAIT_S) == 0
     assert replica.step > before

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.persisting import replica_of, run_with_replica, take
 
-from flowcheck.ops.running import durable
+from flowcheck.ops.watch import durable
 from flowcheck.vault.serve.client import fetched
 
 WORD = "a word of many letters"

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 from test_watch_reading import CONFIG
+from test_watch_server import recorded
 from test_watch_top import shown
 
-from flowcheck.ops.running.awaited import awaited
 from flowcheck.ops.running.chain import create
 from flowcheck.ops.watch import jobs
+from flowcheck.ops.watch.awaited import awaited
 from flowcheck.ops.watch.health import of_job
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.jobs import JobReader
 from flowcheck.ops.watch.metrics import samples
 from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import Word
+from flowcheck.ops.watch.state import Health, Word
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.chain import events
 from flowcheck.stages.chain.events import Event, Kind, line_of
@@ -75,6 +76,24 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
         assert [one.step for one in on.timeline] == [41] and on.lost_step is None
     finally:
         run.remove()
+
+
+def test_a_stage_that_is_being_started_again_is_behind_and_one_that_stays_away_is_stale() -> None:
+    state = recorded()
+    job = state.jobs[0]
+
+    def without(name: str, gone_s: float, number: int = 1) -> Health:
+        gone = [
+            msgspec.structs.replace(one, pid=None, gone_s=gone_s) if one.name == name else one
+            for one in state.stages
+        ]
+        return of_job(msgspec.structs.replace(job, number=number), gone, sources_ended=False)
+
+    assert without("extract", 0.0).word is Word.BEHIND
+    assert "extract died, and the supervisor starts it again" in without("extract", 0.0).reason
+    assert without("extract", 60.0).word is Word.STALE
+    assert without("extract", 60.0, 2).word is Word.EXACT, "of another job"
+    assert without("parse-0", 60.0, 2).word is Word.STALE, "its ports are shared"
 
 
 def test_the_rate_of_steps_falls_to_none_once_none_is_taken(tmp_path: Path) -> None:

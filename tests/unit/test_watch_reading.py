@@ -234,6 +234,13 @@ def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: P
         assert [job.arrived_step for job in state.jobs] == [2, 3]
         assert [job.step for job in state.jobs] == [None, 2]
         assert state.event_counts == {"save": 3}
+        alone = Reader(every(run)[1].root, cached_s=0.0).state()
+        assert [(job.name, job.number, job.step) for job in alone.jobs] == [("moe", 2, 2)]
+        assert {(one.job, one.name) for one in alone.stages} == {
+            *((1, name) for name in ("supervisor", "parse-0", "capture-0")),
+            *((2, name) for name in ("update", "extract")),
+        }
+        assert alone.event_counts == {"save": 2} and not alone.problems
         assert {(one.job, one.name) for one in state.stages} == {
             *((1, name) for name in ("supervisor", "update", "extract", "parse-0", "capture-0")),
             *((2, name) for name in ("update", "extract")),

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab import cluster
@@ -27,6 +26,7 @@ from flowcheck.lab.run.display import Display
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Trainers, family
+from flowcheck.ops.watch.state import State
 
 LOOK_S = 0.02
 STEP_LIMIT_S = 120.0
@@ -155,9 +155,9 @@ def _start_services(plan: Plan) -> Services:
     return services
 
 
-def _step(state: dict[str, Any]) -> int:
+def _step(state: State) -> int:
     """The replica's; 0 before its first."""
-    return int((state.get("last_step") or {}).get("step", 0))
+    return state.jobs[0].step or 0
 
 
 def _catch_up(services: Services, step: int) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from flowcheck.plane.counters import lost_frames
+from flowcheck.ops.watch.state import State
 
 PLAIN_EVERY_S = 5.0
 """Between two lines where nobody watches a terminal."""
@@ -43,7 +43,7 @@ class Display:
         """A line that stays."""
         self._console.print(f"==> {sentence}", style="bold")
 
-    def show(self, what: str, trained: dict[str, Any], chain: dict[str, Any] | None) -> None:
+    def show(self, what: str, trained: dict[str, Any], chain: State | None) -> None:
         """trained: the trainer's last line; chain: what `flowcheck status` says."""
         if self._console.is_terminal:
             self._live.update(self._table(what, trained, chain), refresh=True)
@@ -52,31 +52,28 @@ class Display:
             shown = figures(trained, chain)
             self._console.print(f"    {what}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
 
-    def _table(self, what: str, trained: dict[str, Any], chain: dict[str, Any] | None) -> Table:
+    def _table(self, what: str, trained: dict[str, Any], chain: State | None) -> Table:
         table = Table(title=f"{what}, {self._steps} steps in all", show_header=False)
         for key, value in figures(trained, chain).items():
             table.add_row(key, value)
         return table
 
 
-def figures(trained: dict[str, Any], chain: dict[str, Any] | None) -> dict[str, str]:
+def figures(trained: dict[str, Any], chain: State | None) -> dict[str, str]:
     """What to show, in words."""
     step = int(trained.get("step", 0))
     shown = {"trainer's step": f"{step:,}", "loss": str(trained.get("loss", "-"))}
     if chain is None:
         return shown
-    replica = int((chain.get("last_step") or {}).get("step", 0))
-    rings = chain["rings"]
-    captured = [ring["counters"]["capture"] for ring in rings]
-    lost = sum(map(lost_frames, captured))
-    fill = max(
-        (ring["parse_lag_slots"] + ring["extract_lag_slots"]) / ring["slots"] for ring in rings
-    )
-    learned = "yes" if chain["learned"] else "not yet"
+    job = chain.jobs[0]
+    replica = job.step or 0
+    lost = sum(sum(ring.lost.values()) for ring in chain.rings)
+    fill = max((ring.head - ring.tail) / ring.slots for ring in chain.rings)
+    learned = "yes" if job.learned else "not yet"
     return shown | {
         "replica's step": f"{replica:,} ({max(0, step - replica)} behind)",
         "job learned": learned,
-        "frames": f"{sum(ring['head'] for ring in rings):,}",
+        "frames": f"{sum(ring.head for ring in chain.rings):,}",
         "lost in capture": f"{lost:,}",
         "ring fill": f"{100 * fill:.1f} %",
     }

@@ -67,7 +67,7 @@ class LateRun(Run):
             trainers.kill()
         self._catch_up(plan.steps)
         assert self._services is not None
-        outcome.chain = self._services.state() or {}
+        outcome.chain = self._services.state()
         outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
         replica = replica_digests(RunDir(plan.run).steps)
         self._services.stop()

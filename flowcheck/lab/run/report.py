@@ -51,7 +51,7 @@ def statements(outcome: Outcome) -> Sequence[tuple[bool, str]]:
         found.append((comparison.exact, said))
     if outcome.bases:
         said = f"followed on the trainer's own checkpoint of step {outcome.bases[-1]}"
-        found.append((len(outcome.chain) > 0, said))
+        found.append((outcome.chain is not None, said))
     if outcome.killed_at is not None and outcome.restored_step is not None:
         lost = outcome.killed_at - outcome.restored_step
         said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.ops.running import status
+from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
 
 START_LIMIT_S = 60.0
@@ -66,12 +66,10 @@ class Services:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def state(self) -> dict[str, Any] | None:
-        """What `flowcheck status --json` says; None while it changes hands."""
-        try:
-            return status.read(self.run)
-        except (FlowCheckError, OSError):
-            return None
+    def state(self) -> State | None:
+        """What `flowcheck status` tells; None while nothing of it can be read."""
+        told = status.read(self.run)
+        return told if told.jobs and told.rings else None
 
     def stop(self) -> None:
         """Ends it as Ctrl-C does; by force where it does not end."""

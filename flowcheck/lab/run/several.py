@@ -64,7 +64,7 @@ class SeveralRun(Run):
         finally:
             self._kill(jobs)
         self._wait_for_all(plan.steps)
-        outcome.chain = self._services.state() or {}
+        outcome.chain = self._services.state()
         replicas = [replica_digests(own.steps) for own in every(RunDir(plan.run))]
         self._services.stop()
         self._services = None

@@ -26,6 +26,7 @@ from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Script, Trainers
 from flowcheck.ops.giving.restore import give_back
 from flowcheck.ops.giving.steps import newest
+from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
 
 LOOK_S = 0.1
@@ -55,7 +56,7 @@ class Outcome:
     unbroken: Digests | None = None
     """Of a run that was never stopped."""
     seconds: float = 0.0
-    chain: dict[str, Any] = field(default_factory=dict)
+    chain: State | None = None
 
 
 class Run:
@@ -126,7 +127,7 @@ class Run:
         finally:
             trainers.kill()
         self._catch_up(plan.steps)
-        outcome.chain = self._services.state() or {}
+        outcome.chain = self._services.state()
         replica = replica_digests(RunDir(plan.run).steps)
         outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
         self._services.stop()
@@ -219,7 +220,7 @@ class Run:
         deadline_s = time.monotonic() + FOLLOW_LIMIT_S
         while time.monotonic() < deadline_s and self._services.alive():
             chain = self._services.state()
-            if chain and int((chain["last_step"] or {}).get("step", 0)) >= step:
+            if chain and (chain.jobs[0].step or 0) >= step:
                 return
             Event().wait(LOOK_S)
 

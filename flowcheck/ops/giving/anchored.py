@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.markup import escape
 
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.anchors import anchor_lines
-
-SHOWN = 3
+from flowcheck.ops.watch.drawn import Anchor
 
 
-def read(where: RunDir) -> list[dict[str, Any]]:
-    """Every file that was given to take a step's place, the oldest first; `refused` is empty of
-    those that did."""
+def sentences(anchors: Sequence[Anchor], before: int) -> list[str]:
+    """For people. anchors: the newest that took a step's place, ascending; before: how many more
+    there were."""
+    more = [f"  and {before} files before"] if before else []
     return [
-        {"step": one.step, "file": one.file, "at": one.at, "refused": one.refused}
-        for one in anchor_lines(where)
-    ]
-
-
-def sentences(anchors: list[dict[str, Any]]) -> list[str]:
-    """For people: the newest that took a step's place."""
-    taken = [one for one in anchors if not one["refused"]]
-    more = [f"  and {len(taken) - SHOWN} files before"] if len(taken) > SHOWN else []
-    return [
-        f"step {one['step']} is the trainer's {escape(one['file'])}, which took its place when "
-        f"the replica was at step {one['at']}"
-        for one in taken[: -SHOWN - 1 : -1]
+        f"step {one.step} is the trainer's {escape(one.file)}, which took its place when "
+        f"the replica was at step {one.at}"
+        for one in reversed(anchors)
     ] + more

@@ -3,8 +3,10 @@ use them any more."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,8 @@ class Leftover:
     """The run directory that still leads to it; without one nobody can tell what is in it."""
     size_bytes: int
     has_replica: bool
+    mine: bool = True
+    """This user's."""
 
     @property
     def sentence(self) -> str:
@@ -50,8 +54,8 @@ class Cleared:
     """What `clear` did."""
 
     removed: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    """Sentences about memory that belongs to a run directory: `up` and `status` say them."""
+    left: list[Leftover] = field(default_factory=list)
+    """Memory that belongs to a run directory, or may be wanted."""
 
     @property
     def sentences(self) -> list[str]:
@@ -68,9 +72,22 @@ def find() -> list[Leftover]:
     return found
 
 
+def in_short(found: Sequence[Leftover]) -> list[str]:
+    """What `up` and `status` say, in a line: of other users' nothing."""
+    own = [one for one in found if one.mine]
+    if len(own) < 2:
+        return [one.sentence for one in own]
+    size_bytes = sum(one.size_bytes for one in own)
+    return [
+        f"{len(own)} killed chains left {size_bytes >> 20} MiB of shared memory: "
+        "flowcheck status --leftovers tells of each"
+    ]
+
+
 def _leftover(memory: Path) -> Leftover:
     size_bytes = sum(path.lstat().st_blocks * 512 for path in memory.iterdir())
-    return Leftover(memory, run_of(memory), size_bytes, (memory / "replica").exists())
+    mine = memory.stat().st_uid == os.geteuid()
+    return Leftover(memory, run_of(memory), size_bytes, (memory / "replica").exists(), mine)
 
 
 def clear(*, apart_from: Path, replicas: bool) -> Cleared:
@@ -85,7 +102,7 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
         if leftover.run == apart_from.resolve():
             continue
         if leftover.wanted or (leftover.run is None and leftover.has_replica and not replicas):
-            done.left.append(leftover.sentence)
+            done.left.append(leftover)
             continue
         if leftover.run is not None:
             if RunDir(leftover.run).stage_pids():

@@ -198,7 +198,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
             "removed": there,
             "rescued": rescued,
             "stale": cleared.removed,
-            "left": cleared.left,
+            "left": [one.sentence for one in cleared.left],
         }
         print(json.dumps(result))
         return 0

@@ -1,32 +1,21 @@
-"""`flowcheck status`: how far a running chain is, read from shared memory."""
+"""`flowcheck status`: how far a running chain is, as `watch` and `top` have it."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
-from flowcheck.config import JobConfig
-from flowcheck.errors import ConfigError, LearnError, naming
+from flowcheck.errors import ConfigError, naming
 from flowcheck.ops.analysis.diagram import svg_of
 from flowcheck.ops.analysis.learned import communicators_of_job
-from flowcheck.ops.giving import anchored
-from flowcheck.ops.running import durable, leftovers
-from flowcheck.ops.running.chain import last_audit, last_step
-from flowcheck.ops.running.told import shown, watched
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import GENERATIONS, Shard
-from flowcheck.stages.chain.child import stage_arguments
-from flowcheck.stages.jobs import every
-from flowcheck.stages.learning.fitting import addresses_of
-from flowcheck.stages.learning.unlearned import reasons
+from flowcheck.ops.running import leftovers
+from flowcheck.ops.running.told import shown
+from flowcheck.ops.watch.reading import Reader
+from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.gradients import logged
-from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.wire.job_file import decode_job
 
 
@@ -42,17 +31,29 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
         raise
     if svg is not None:
         _draw(where, svg)
-    others = [one for one in leftovers.find() if one.run != root.resolve()]
-    first, *beside = [read(own) for own in every(where) if own.memory.exists()]
-    state = first | {"leftovers": [one.sentence for one in others], "beside": beside}
+    state, left = read(where), [one for one in leftovers.find() if one.run != root.resolve()]
     if as_json:
-        print(json.dumps(state, indent=1))
+        told: dict[str, Any] = msgspec.to_builtins(state)
+        own = [one.sentence for one in left if one.mine]
+        print(json.dumps(told | {"leftovers": own}, indent=1))
     else:
-        shown(state)
-        for one in beside:
-            Console().print(f"[bold]Job {Path(one['run']).name}[/], behind the same capture")
-            shown(one | {"leftovers": []})
-    return 0 if all(stage["alive"] for one in (first, *beside) for stage in one["stages"]) else 1
+        shown(state, leftovers.in_short(left))
+    return 0 if all(stage.pid is not None for stage in state.stages) else 1
+
+
+def list_leftovers(*, as_json: bool) -> int:
+    """What chains that were killed left on this machine, those of other users as well."""
+    found = [one.sentence for one in leftovers.find()]
+    if as_json:
+        print(json.dumps({"leftovers": found}))
+    else:
+        print("\n".join(found) or "no killed chain left anything")
+    return 0
+
+
+def read(where: RunDir) -> State:
+    """The chain's state just now."""
+    return Reader(where.root).state()
 
 
 def _draw(where: RunDir, svg: Path) -> None:
@@ -73,86 +74,3 @@ def _refuse_ended(where: RunDir) -> None:
         ended = "was killed, and its shared memory is gone, as after a restart of this machine"
     why = f"the chain that ran there {ended}; its logs and steps.jsonl are in {where.root}"
     raise ConfigError("run", str(where.root), why)
-
-
-def read(where: RunDir) -> dict[str, Any]:
-    """The chain's state as plain values."""
-    config = where.settings()
-    alive = where.stage_pids()
-    rings = []
-    for number in range(len(config.rings)):
-        with Ring.open(where.ring(number), reader=where.reader) as ring:
-            rings.append(
-                {
-                    "ring": number,
-                    "slots": ring.slots,
-                    "huge_pages": ring.huge_pages,
-                    "head": ring.head,
-                    "parse_lag_slots": ring.head - ring.parsed,
-                    "extract_lag_slots": ring.parsed - ring.tail,
-                    "counters": ring.counters(),
-                }
-            )
-    return {
-        "run": str(where.root),
-        "stages": [
-            {"stage": name, "pid": alive.get(name), "alive": name in alive}
-            for name in ["supervisor", *stage_arguments(config, where.reader)]
-        ],
-        "rings": rings,
-        "learned": where.learned_job.exists(),
-        "why_not": reasons(where),
-        "follows": _follows(where),
-        "addresses": _addresses(where),
-        "awaits_base": incarnation_of(where).step is None,
-        "logged": _logged(where, config),
-        "shard": _shard(where),
-        "last_step": last_step(where),
-        "anchors": anchored.read(where),
-        "durable": durable.read(where),
-        "served": durable.served(where),
-        "watched": watched(config),
-        "audit": msgspec.to_builtins(last_audit(where)),
-    }
-
-
-def _follows(where: RunDir) -> str | None:
-    """What a learned job is followed by: gradients or parameters."""
-    if not where.learned_job.exists():
-        return None
-    return str(decode_job(where.learned_job.read_bytes()).kind)
-
-
-def _addresses(where: RunDir) -> list[str]:
-    """Of the ports that a learned job's connections were seen at."""
-    if not where.learned_job.exists():
-        return []
-    return addresses_of(decode_job(where.learned_job.read_bytes()))
-
-
-def _shard(where: RunDir) -> dict[str, Any] | None:
-    if not where.shard.exists():
-        return None
-    with Shard.open(where.shard) as shard:
-        return {
-            "gradient_bytes": shard.gradient_bytes,
-            "applied_step": shard.applied_step,
-            "generations": [
-                {
-                    "state": shard.state(n).name.lower(),
-                    "step": shard.step(n),
-                    "covered_bytes": shard.covered_bytes(n),
-                }
-                for n in range(GENERATIONS)
-            ],
-        }
-
-
-def _logged(where: RunDir, config: JobConfig) -> tuple[int, int] | None:
-    """The steps since it was joined that are logged; None of a job whose start was seen."""
-    if incarnation_of(where).step is not None or not where.shard.exists():
-        return None
-    with suppress(OSError, LearnError):  # it changes hands just now
-        if decode_job(where.learned_job.read_bytes()).joined:
-            return logged(where, config)
-    return None

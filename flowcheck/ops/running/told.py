@@ -3,93 +3,114 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.config import JobConfig
 from flowcheck.ops.giving import anchored
-from flowcheck.ops.running import durable
-from flowcheck.ops.running.awaited import awaited
-from flowcheck.plane.counters import VERDICTS, lost_frames
+from flowcheck.ops.say import plain
+from flowcheck.ops.watch import durable
+from flowcheck.ops.watch.awaited import awaited
+from flowcheck.ops.watch.state import Job, State
 from flowcheck.wire.job import Follows
 
-
-def watched(config: JobConfig) -> str | None:
-    """Where the chain's own watcher listens; None: it was not asked for."""
-    if config.watch is None:
-        return None
-    return f"http://{config.watch.listen}/" if config.watch.port else "a port that its log names"
+COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
 
 
-def shown(state: dict[str, Any]) -> None:
-    """state: as `status.read` gives it, with leftovers of other runs."""
-    console = Console()
-    stages = Table("stage", "pid", title=state["run"])
-    for stage in state["stages"]:
-        stages.add_row(stage["stage"], str(stage["pid"]) if stage["alive"] else "[red]gone[/]")
-    console.print(stages)
-    rings = Table("ring", "frames", "parse lag", "extract lag", "dropped", "memory")
-    for ring in state["rings"]:
-        capture = ring["counters"]["capture"]
-        dropped = lost_frames(capture)
-        rings.add_row(
-            str(ring["ring"]),
-            f"{ring['head']:,}",
-            f"{ring['parse_lag_slots']:,}",
-            f"{ring['extract_lag_slots']:,}",
-            f"[red]{dropped:,}[/]" if dropped else "0",
-            "2 MiB pages" if ring["huge_pages"] else "/dev/shm",
-        )
-    console.print(rings)
+def shown(state: State, leftovers: Sequence[str]) -> None:
+    """leftovers: sentences about what other chains left."""
+    console = Console(highlight=False)
+
+    def say(sentence: str) -> None:
+        console.print(sentence, soft_wrap=True)
+
+    word = state.health.word
+    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(plain(state.health.reason))}")
+    console.print(_stages(state))
+    console.print(_rings(state))
     verdicts: Counter[str] = Counter()
-    for ring in state["rings"]:
-        verdicts.update({name: ring["counters"]["parse"][f"{name}_frames"] for name in VERDICTS})
+    for ring in state.rings:
+        verdicts.update(ring.verdicts)
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
-    console.print(f"frames by verdict: {seen or 'none'}", highlight=False)
-    for generation in state["shard"]["generations"] if state["shard"] else ():
-        if generation["state"] == "lost" and state["follows"] == Follows.GRADIENTS:
-            console.print(f"[red]step {generation['step']} was lost[/]: the replica stops there")
-    if state["awaits_base"]:
-        console.print(awaited(state["logged"]), highlight=False, soft_wrap=True)
-    step = state["last_step"]
-    if state["addresses"]:
-        console.print(f"job on {', '.join(state['addresses'])}", highlight=False, soft_wrap=True)
-    if step:
-        console.print(f"replica at step {step['step']}, digest {step['digest']}", highlight=False)
-        if state["follows"] == Follows.PARAMETERS:
-            console.print("  of kind: parameters as they are gathered, no optimizer state")
-            for name, of in step.get("older", {}).items():
-                console.print(f"  of step {of}: {name}", highlight=False, markup=False)
-        console.print(_audited(state["audit"]), highlight=False)
+    say(f"frames by verdict: {seen or 'none'}")
+    for job in state.jobs:
+        if state.jobs[1:]:
+            say(f"[bold]Job {escape(plain(job.name))}[/]: {escape(plain(job.health.reason))}")
+        for sentence in _of_job(job):
+            say(sentence)
+    if state.watched:
+        say(f"watched at {escape(state.watched)}")
+    for problem in state.problems:
+        say(f"[yellow]{escape(plain(problem))}[/]")
+    if not any(one.name == "supervisor" and one.pid is not None for one in state.stages):
+        say(_killed(state))
+    for sentence in leftovers:
+        say(escape(plain(sentence)))
+
+
+def _stages(state: State) -> Table:
+    table = Table("stage", "pid", "restarts", title=escape(plain(state.run)))
+    for one in state.stages:
+        named = one.name if one.job == 1 else f"{one.name} (job {one.job})"
+        lives = "gone" if one.started else "not yet"
+        pid = str(one.pid) if one.pid is not None else f"[red]{lives}[/]"
+        table.add_row(named, pid, str(one.restarts))
+    return table
+
+
+def _rings(state: State) -> Table:
+    table = Table("ring", "frames", "parse lag", "extract lag", "dropped", "missing", "memory")
+    for ring in state.rings:
+        dropped = sum(ring.lost.values())
+        table.add_row(
+            str(ring.number),
+            f"{ring.head:,}",
+            f"{ring.head - ring.parsed:,}",
+            f"{ring.parsed - ring.tail:,}",
+            f"[red]{dropped:,}[/]" if dropped else "0",
+            f"[red]{ring.missing_packets:,}[/]" if ring.missing_packets else "0",
+            "2 MiB pages" if ring.huge_pages else "/dev/shm",
+        )
+    return table
+
+
+def _of_job(job: Job) -> Iterator[str]:
+    """Lines of markup."""
+    if job.lost_step is not None:
+        yield f"[red]step {job.lost_step} was lost[/]: the replica stops there"
+    if job.awaits_base:
+        yield awaited(job.logged)
+    if job.addresses:
+        yield f"job on {', '.join(job.addresses)}"
+    if job.step is not None:
+        yield f"replica at step {job.step}, digest {escape(job.digest)}"
+        if job.follows == Follows.PARAMETERS:
+            yield "  of kind: parameters as they are gathered, no optimizer state"
+        for one in job.tainted:
+            yield f"  {escape(plain(one))}"
+        yield _audited(job)
     else:
-        console.print("no step taken yet" if state["learned"] else "the job is not learned yet")
-    told = durable.sentences(state["durable"], step["step"] if step else 0)
-    for sentence in [*anchored.sentences(state["anchors"]), *told]:
-        console.print(sentence, highlight=False, soft_wrap=True)
-    if state["served"]:
-        console.print(f"steps are served at {state['served']}", highlight=False)
-    if state["watched"]:
-        console.print(f"watched at {state['watched']}", highlight=False)
-    for reason in state["why_not"]:
-        console.print(f"  {reason}", highlight=False, markup=False, soft_wrap=True)
-    if not state["stages"][0]["alive"]:
-        console.print(_killed(state), highlight=False, soft_wrap=True)
-    for sentence in state["leftovers"]:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        yield "no step taken yet" if job.learned else "the job is not learned yet"
+    yield from anchored.sentences(job.anchors, job.anchors_before)
+    yield from durable.sentences(job.durable, job.step or 0)
+    if job.served:
+        yield f"steps are served at {escape(job.served)}"
+    for reason in job.why_not:
+        yield f"  {escape(plain(reason))}"
 
 
-def _killed(state: dict[str, Any]) -> str:
+def _killed(state: State) -> str:
     """What to do about a chain whose supervisor is gone."""
-    run = state["run"]
-    waits = state["logged"]
-    if waits is not None and waits[1]:
+    run = state.run
+    waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
+    if waits is not None:
         return (
             f"[red]its supervisor was killed[/]: steps {waits[0]} to {waits[1]} since it joined "
             "the job are logged in memory, and go with it: flowcheck up joins the job again"
         )
-    if not state["last_step"]:
+    if not any(job.step for job in state.jobs):
         return f"[red]its supervisor was killed[/]: flowcheck down --run {run} removes what is left"
     return (
         "[red]its supervisor was killed[/], its replica is in memory still: flowcheck restore "
@@ -98,9 +119,9 @@ def _killed(state: dict[str, Any]) -> str:
     )
 
 
-def _audited(audit: dict[str, Any] | None) -> str:
-    if audit is None:
+def _audited(job: Job) -> str:
+    if job.audit_passed is None:
         return "never audited: hold it against a checkpoint of the trainer, flowcheck audit FILE"
-    if audit["passed"]:
-        return f"audit passed at step {audit['step']}"
-    return f"[red]audit FAILED at step {audit['step']}[/]: {audit['first_difference']} differs"
+    if job.audit_passed:
+        return f"audit passed at step {job.audited_step}"
+    return f"[red]audit FAILED at step {job.audited_step}[/]: {escape(job.audit_differs)} differs"

@@ -12,7 +12,7 @@ from flowcheck.ops.planning.job import check_fits
 from flowcheck.ops.running.chain import create, job_to_run, supervise
 from flowcheck.ops.running.ending import Ending, ending
 from flowcheck.ops.running.expected import expected_of_each
-from flowcheck.ops.running.leftovers import clear
+from flowcheck.ops.running.leftovers import clear, in_short
 from flowcheck.ops.running.progress import ERROR, Aloud, say, speak
 from flowcheck.ops.running.remains import keep_all, rescue
 from flowcheck.ops.running.sources import check_sources
@@ -46,7 +46,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         if rescued is not None:
             say(f"{rescued}; this one begins anew")
         cleared = clear(apart_from=where, replicas=False)
-        for sentence in (*cleared.sentences, *cleared.left):
+        for sentence in (*cleared.sentences, *in_short(cleared.left)):
             say(sentence)
         check_fits(config)
         run, memory = create(config, where, expected)

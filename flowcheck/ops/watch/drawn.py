@@ -1,4 +1,4 @@
-"""The part of a chain's state that drawings of its job are made of."""
+"""Parts of a job's state: what drawings of it are made of, and files that took a step's place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import msgspec
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all parts of a state."""
+
+
+class Anchor(Part, frozen=True, kw_only=True):
+    """A file of the trainer's that took the place of a step of the replica's."""
+
+    step: int
+    file: str
+    at: int
+    """The replica's step then."""
 
 
 class Link(Part, frozen=True, kw_only=True):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.ops.running.awaited import awaited
+from flowcheck.ops.watch.awaited import awaited
+from flowcheck.ops.watch.processes import is_shared
 from flowcheck.ops.watch.state import Health, Job, Stage, Word
 from flowcheck.stages.chain.child import BESIDE
 
 BEAT_STALE_S = 5.0
 """The supervisor's heart beats every LOOK_S (stages/chain/recorder.py)."""
+RESTART_S = 5.0
+"""A stage that died is started again at once, and reads what it needs from shared memory."""
 BEHIND_MS = 5000.0
 """A whole step has waited for so long."""
 ORDER = (Word.EXACT, Word.BEHIND, Word.TAINTED, Word.STALE)
@@ -51,15 +54,18 @@ def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
     if later:
         return _behind(f"stage {', '.join(later)} is to be started once the others are up")
     gone = [
-        one.name
+        one
         for one in stages
         if one.pid is None
         and one.name not in BESIDE
-        and one.job in (1, job.number)
+        and (one.job == job.number or is_shared(one.name))
         and not (sources_ended and one.name.startswith("capture"))
     ]
     if gone:
-        return _stale(f"stage {', '.join(gone)} does not live just now")
+        named = f"stage {', '.join(one.name for one in gone)}"
+        if max(one.gone_s or 0.0 for one in gone) < RESTART_S:
+            return _behind(f"{named} died, and the supervisor starts it again")
+        return _stale(f"{named} does not live, and was not started again within {RESTART_S:.0f} s")
     if job.awaits_base:
         return _awaits(job)
     if job.lost_step is not None:

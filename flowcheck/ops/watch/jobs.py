@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +10,22 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
-from flowcheck.ops.watch.drawn import Diagram
+from flowcheck.ops.watch import durable
+from flowcheck.ops.watch.drawn import Anchor, Diagram
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.picture import diagrams
-from flowcheck.ops.watch.state import Durable, Health, Step, Word
+from flowcheck.ops.watch.state import ANCHORS, Health, Step, Word
 from flowcheck.ops.watch.state import Job as State
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.shard import State as Generation
 from flowcheck.stages.bounded import last_line
+from flowcheck.stages.learning.fitting import addresses_of
 from flowcheck.stages.learning.unlearned import reasons
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchors import anchor_lines
 from flowcheck.stages.updating.assumed import assumed
 from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
-from flowcheck.vault.persist import told
 from flowcheck.wire.job import Job
 from flowcheck.wire.job_file import decode_job
 
@@ -38,6 +39,7 @@ class Learned:
     stamp: tuple[int, int]
     job: Job
     diagram: tuple[Diagram, ...]
+    addresses: tuple[str, ...]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +100,11 @@ class JobReader:
             logged=logged,
             tainted=_tainted(line),
             assumed=assumed(run),
+            addresses=learned.addresses if learned is not None else (),
             **_audit(run, life),
-            durable=_durable(run),
-            served=_served(run),
+            **_anchors(run),
+            durable=durable.read(run),
+            served=durable.served(run),
             timeline=timeline,
             diagram=learned.diagram if learned is not None else (),
         )
@@ -115,7 +119,7 @@ class JobReader:
         stamp = (found.st_ino, found.st_mtime_ns)
         if self._learned is None or self._learned.stamp != stamp:
             job = decode_job(path.read_bytes())
-            self._learned = Learned(stamp, job, diagrams(job))
+            self._learned = Learned(stamp, job, diagrams(job), tuple(addresses_of(job)))
         return self._learned
 
     def _last_line(self) -> Line | None:
@@ -188,32 +192,12 @@ def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
     line = last_line(run.audits)
     last = None if line is None else msgspec.json.decode(line, type=AuditLine)
     if last is None or (not last.passed and life.anchored is not None):
-        return {"audited_step": None, "audit_passed": None}
-    return {"audited_step": last.step, "audit_passed": last.passed}
+        return {"audited_step": None, "audit_passed": None, "audit_differs": ""}
+    differs = "" if last.passed else str(last.first_difference or "")
+    return {"audited_step": last.step, "audit_passed": last.passed, "audit_differs": differs}
 
 
-def _served(run: RunDir) -> str | None:
-    with suppress(FileNotFoundError):
-        return msgspec.json.decode(run.served.read_bytes(), type=dict[str, str]).get("url")
-    return None
-
-
-def _durable(run: RunDir) -> Durable | None:
-    config = run.settings().persist
-    if config is None:
-        return None
-    found = told.read(run.persisted) or told.Told(target=config.target)
-    known = found.durable_step is not None
-    share = found.done_bytes / found.total_bytes if found.total_bytes else None
-    return Durable(
-        target=found.target,
-        step=found.durable_step,
-        name=found.durable_name,
-        time_ns=int(found.durable_s * 1e9) if known else None,
-        age_s=round(time.time() - found.durable_s, 1) if known else None,
-        count=found.count,
-        phase=found.phase,
-        done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
-        error=found.error,
-        attempts=found.attempts,
-    )
+def _anchors(run: RunDir) -> dict[str, Any]:
+    taken = [one for one in anchor_lines(run) if not one.refused]
+    newest = tuple(Anchor(step=o.step, file=o.file, at=o.at) for o in taken[-ANCHORS:])
+    return {"anchors": newest, "anchors_before": len(taken) - len(newest)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,12 @@ from flowcheck.stages.chain.child import stage_arguments
 from flowcheck.stages.rundir import RunDir
 
 FRAMES, STEPS = "frames", "steps"
+SHARED = ("supervisor", "capture", "parse")
+"""Of all jobs behind the same ports, by the first word of their names."""
+
+
+def is_shared(stage: str) -> bool:
+    return stage.split("-", maxsplit=1)[0] in SHARED
 
 
 class Processes:
@@ -21,6 +28,8 @@ class Processes:
 
     def __init__(self) -> None:
         self._rates: dict[int, Rates] = defaultdict(Rates)
+        self._gone: dict[tuple[int, str], float] = {}
+        """Since when a stage that was there is seen to be gone; monotonic."""
 
     def read(
         self,
@@ -45,6 +54,7 @@ class Processes:
                 pid=pids.get(name),
                 started=(run.pids / name).exists(),
                 restarts=restarts.get(name, 0),
+                gone_s=self._gone_s(run, name, lives=name in pids),
                 done=done[name][0] if name in done else None,
                 rate=rates.get(name),
                 unit=done[name][1] if name in done else "",
@@ -52,6 +62,14 @@ class Processes:
             )
             for name in [*first, *stage_arguments(config, run.reader)]
         ]
+
+    def _gone_s(self, run: RunDir, name: str, *, lives: bool) -> float | None:
+        key = (run.reader, name)
+        if lives or not (run.pids / name).exists():
+            self._gone.pop(key, None)
+            return None
+        now_s = time.monotonic()
+        return round(now_s - self._gone.setdefault(key, now_s), 3)
 
 
 def _done(

@@ -21,7 +21,7 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.ops.watch.health import of_chain, of_job, worst
 from flowcheck.ops.watch.jobs import JobReader
 from flowcheck.ops.watch.ports import read_ring
-from flowcheck.ops.watch.processes import Processes
+from flowcheck.ops.watch.processes import Processes, is_shared
 from flowcheck.ops.watch.state import EVENTS, Health, Job, Ring, Stage, State, Word
 from flowcheck.stages.chain.beat import Beat, read_beat
 from flowcheck.stages.jobs import every, names
@@ -34,10 +34,14 @@ FAILURES = (FlowCheckError, OSError, msgspec.MsgspecError, ValueError, KeyError,
 
 
 class Reader:
-    """Of one run directory, for any number of threads."""
+    """Of one run directory, for any number of threads; of that of a further job, below the
+    chain's own: of this job alone, behind the chain's capture."""
 
     def __init__(self, root: Path, cached_s: float = CACHED_S) -> None:
-        self._run, self._cached_s = RunDir(root), cached_s
+        own = RunDir(root)
+        self._run, self._cached_s = own.port, cached_s
+        self._only = own.reader + 1 if own.port is not own else None
+        """The job that is asked for, by its number; None: all of the chain's."""
         self._lock = threading.Lock()
         self._state: State | None = None
         self._read_s = 0.0
@@ -80,6 +84,10 @@ class Reader:
         captured = [found[1] if found is not None else {} for found in read]
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
+        if self._only is not None:
+            read_first = partial(self._processes.read, self._run, rings, captured, 0)
+            first = self._try("processes of the ports", read_first) or []
+            stages = [*(stage for stage in first if is_shared(stage.name)), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
         health = of_chain(stages, self._beat_age_s(beat), ending=beat is not None and beat.ending)
         told = tuple(
@@ -110,6 +118,7 @@ class Reader:
             started_ns=beat.started_ns if beat is not None else None,
             beat_age_s=self._beat_age_s(beat),
             ending=beat is not None and beat.ending,
+            watched=self._watched(),
             stages=tuple(stages),
             rings=tuple(rings),
             jobs=tuple(jobs),
@@ -119,6 +128,13 @@ class Reader:
             problems=tuple(self._problems),
         )
 
+    def _watched(self) -> str | None:
+        config = self._try("settings", self._run.settings) if self._run.config.exists() else None
+        if config is None or config.watch is None:
+            return None
+        known = config.watch.port != 0
+        return f"http://{config.watch.listen}/" if known else "a port that its log names"
+
     def _beat_age_s(self, beat: Beat | None) -> float | None:
         return None if beat is None else round(beat.age_s, 3)
 
@@ -127,6 +143,8 @@ class Reader:
         runs = self._try("jobs", lambda: every(self._run)) or [self._run]
         named = self._try("names", lambda: names(self._run.root)) or ["job-1"]
         for number, (run, name) in enumerate(zip(runs, named, strict=False), 1):
+            if self._only not in (None, number):
+                continue
             if run.root not in self._jobs or self._jobs[run.root].name != name:
                 self._jobs[run.root] = JobReader(run, number, name)
         return [self._jobs[run.root] for run in runs if run.root in self._jobs]

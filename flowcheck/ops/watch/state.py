@@ -10,12 +10,13 @@ from enum import StrEnum
 
 import msgspec
 
-from flowcheck.ops.watch.drawn import Diagram, Part
+from flowcheck.ops.watch.drawn import Anchor, Diagram, Part
 from flowcheck.stages.chain.events import Event
 
 VERSION = 1
 TIMELINE_STEPS = 120
 """Steps a job's timeline holds, the newest ones."""
+ANCHORS = 3
 EVENTS = 60
 """Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
 
@@ -48,6 +49,8 @@ class Stage(Part, frozen=True, kw_only=True):
     started: bool
     """It was, at least once."""
     restarts: int
+    gone_s: float | None
+    """For how long it was seen not to live; None: it does, or was never started."""
     done: int | None = None
     """Frames, or steps, so far (`unit`); None: it counts nothing."""
     rate: float | None = None
@@ -128,6 +131,7 @@ class Durable(Part, frozen=True, kw_only=True):
     """Saved since the chain began."""
     phase: str
     """writing, sending, verifying; empty: nothing is under way."""
+    phase_step: int | None
     done_share: float | None
     """Of what is under way, 0 to 1; None: not known."""
     error: str
@@ -183,9 +187,17 @@ class Job(Part, frozen=True, kw_only=True):
     """What of it is not of its step; () where all is."""
     assumed: tuple[str, ...]
     """What it rests on that nothing seen could have contradicted."""
+    addresses: tuple[str, ...]
+    """Of the ports its connections were seen at."""
     audited_step: int | None
     audit_passed: bool | None
     """Of the last audit; None: never audited."""
+    audit_differs: str
+    """The first tensor that differed then."""
+    anchors: tuple[Anchor, ...]
+    """The newest ANCHORS, ascending."""
+    anchors_before: int
+    """How many more there were."""
     durable: Durable | None
     """None: the job file states no [persist]."""
     served: str | None
@@ -210,6 +222,8 @@ class State(Part, frozen=True, kw_only=True):
     """Since the supervisor's heart last beat; None: it never did."""
     ending: bool
     """It was told to end."""
+    watched: str | None
+    """Where its own watcher listens; None: it was not asked for."""
     stages: tuple[Stage, ...]
     rings: tuple[Ring, ...]
     jobs: tuple[Job, ...]

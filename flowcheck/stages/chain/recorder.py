@@ -14,7 +14,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
-from flowcheck.messages import AuditLine, Message, StepApplied, StepLost
+from flowcheck.messages import AuditLine, Hello, Message, StepApplied, StepLost
 from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
@@ -24,6 +24,7 @@ from flowcheck.stages.chain.beat import Beat, write_beat
 from flowcheck.stages.chain.events import FRAMES, PACKETS, STEP, Event, Kind, event_of, line_of
 from flowcheck.stages.chain.losses import Losses
 from flowcheck.stages.jobs import every
+from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.anchors import AnchorLine
 from flowcheck.stages.updating.incarnation import incarnation_of
@@ -71,6 +72,8 @@ class Recorder:
         self._files.close()
 
     def heard(self, message: Message) -> None:
+        if isinstance(message, Hello) and message.stage == Links.EVENTS:
+            return  # the supervisor's own: `begin` told it
         event = event_of(message, job=self._job, now_ns=time.time_ns())
         self._write(event, msgspec.to_builtins(message))
         if isinstance(message, StepLost):

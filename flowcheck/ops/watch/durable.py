@@ -1,0 +1,72 @@
+"""What a chain's checkpoints are, and where its steps are served."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import msgspec
+from rich.markup import escape
+
+from flowcheck.ops.watch.state import Durable
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.persist import told
+
+FRESH_S = 90.0
+
+
+def read(where: RunDir) -> Durable | None:
+    """What its stage told last, with the checkpoint's age; None of a chain that saves none."""
+    config = where.settings().persist
+    if config is None:
+        return None
+    found = told.read(where.persisted) or told.Told(target=config.target)
+    known = found.durable_step is not None
+    share = found.done_bytes / found.total_bytes if found.total_bytes else None
+    return Durable(
+        target=found.target,
+        step=found.durable_step,
+        name=found.durable_name,
+        time_ns=int(found.durable_s * 1e9) if known else None,
+        age_s=round(time.time() - found.durable_s, 1) if known else None,
+        count=found.count,
+        phase=found.phase,
+        phase_step=found.step if found.phase else None,
+        done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
+        error=found.error,
+        attempts=found.attempts,
+    )
+
+
+def served(where: RunDir) -> str | None:
+    """The URL its steps are served at; None where they are not."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(where.served.read_bytes(), type=dict[str, str]).get("url")
+    return None
+
+
+def sentences(own: Durable | None, newest: int) -> list[str]:
+    """For people. newest: the replica's step."""
+    if own is None:
+        return []
+    if own.step is None:
+        said = ["no checkpoint is durable yet"]
+    else:
+        said = [
+            f"last durable checkpoint: step {own.step}, {_ago(own.age_s or 0.0)} ago, "
+            f"{max(0, newest - own.step)} steps behind, in {escape(f'{own.target}/{own.name}')}"
+        ]
+    if own.phase:
+        share = f", {100 * own.done_share:.0f} % there" if own.done_share is not None else ""
+        said.append(f"  {own.phase} step {own.phase_step}{share}")
+    if own.attempts:
+        times = f"{own.attempts} attempts" if own.attempts > 1 else "an attempt"
+        said.append(f"[red]saving fails[/] ({times}): {escape(own.error)}")
+    return said
+
+
+def _ago(seconds: float) -> str:
+    if seconds < FRESH_S:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
