@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -121,15 +122,36 @@ def by_turns(
     before: Sequence[Callable[[], object]],
 ) -> list[list[float]]:
     """Wall times of works that have threads of their own: [work][repeat], after two runs of each;
-    `before` each, not timed. Neighbours in time are what a busy machine troubles alike."""
+    `before` each, not timed, and each once nothing of the one before it runs. Neighbours in time
+    are what a busy machine troubles alike."""
     taken: list[list[float]] = [[] for _ in works]
     for _ in range(repeats + 2):
         for times, work, prepare in zip(taken, works, before, strict=True):
             prepare()
+            settle()
             start = time.perf_counter()
             work()
             times.append(time.perf_counter() - start)
     return [times[2:] for times in taken]
+
+
+def settle(limit_s: float = 1.0) -> None:
+    """Until the other threads of this process sleep. torch's stay awake for milliseconds behind a
+    parallel loop, waiting for the next one (libgomp's GOMP_SPINCOUNT): on as many CPUs as there are
+    threads whoever is timed next would share one with them."""
+    me, until = str(threading.get_native_id()), time.monotonic() + limit_s
+    while time.monotonic() < until:
+        time.sleep(1e-3)
+        if not any(_runs(task) for task in Path("/proc/self/task").iterdir() if task.name != me):
+            return
+
+
+def _runs(task: Path) -> bool:
+    """Whether a thread has or wants a CPU; its name may hold anything but ends with a bracket."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except OSError:  # it ended
+        return False
 
 
 @contextmanager
