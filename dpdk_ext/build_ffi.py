@@ -7,6 +7,7 @@ preprocessor lines, so no struct and no prototype is written twice.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from cffi import FFI
@@ -185,21 +187,25 @@ def compile_into(ffi: FFI, package: Path) -> Path:
     return target
 
 
+def _build(builder: Callable[[tuple[str, ...]], FFI], package: Path) -> Path:
+    return compile_into(builder(tuple(os.environ.get("FLOWCHECK_CFLAGS", "").split())), package)
+
+
 def build_all(package: Path) -> list[Path]:
-    """Build what can be built here into `package`; say what was left out and why."""
-    extra = tuple(os.environ.get("FLOWCHECK_CFLAGS", "").split())
-    built = [compile_into(core_builder(extra), package)]
-    reason = dpdk_missing() if any(DPDK.glob("*.c")) else "no capture sources"
-    if reason is None:
-        built.append(compile_into(dpdk_builder(extra), package))
-    else:
-        print(f"flowcheck: {reason}", file=sys.stderr)
-    reason = lab_missing(extra)
-    if reason is None:
-        built.append(compile_into(lab_builder(extra), package))
-    else:
-        print(f"flowcheck: {reason}", file=sys.stderr)
-    return built
+    """Build what can be built here into `package`, side by side; say what was left out and why."""
+    builders = [core_builder]
+    missing = {
+        dpdk_builder: dpdk_missing() if any(DPDK.glob("*.c")) else "no capture sources",
+        lab_builder: lab_missing(tuple(os.environ.get("FLOWCHECK_CFLAGS", "").split())),
+    }
+    for builder, reason in missing.items():
+        if reason is None:
+            builders.append(builder)
+        else:
+            print(f"flowcheck: {reason}", file=sys.stderr)
+    # Processes: cffi changes the current folder while it compiles.
+    with multiprocessing.get_context("fork").Pool(len(builders)) as pool:
+        return pool.starmap(_build, [(builder, package) for builder in builders])
 
 
 if __name__ == "__main__":

@@ -67,8 +67,11 @@ def test_options_the_lab_decides_are_not_the_script_s(folder: Path, words: str, 
 
 
 def test_other_options_of_the_script_pass() -> None:
+    others = ["--clip", "1", "--layers", "2", "--sgd", "--seed", "9"]
     for verb in asked.DECIDED:
-        asked.check_arguments(verb, ["--clip", "1", "--layers", "2", "--sgd", "--seed", "9"])
+        asked.check_arguments(verb, others)
+        with pytest.raises(FlowCheckError, match="--steps"):
+            asked.check_arguments(verb, [*others, "--steps", "2"])
     asked.check_arguments("train", ["--save-every", "2"])
 
 

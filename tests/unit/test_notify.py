@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -93,8 +94,10 @@ def test_without_a_listener_nothing_happens(address: str) -> None:
     told = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "nonsense"})
     told.turn(up=True)
     told.stopping()
+    before = threading.active_count()
     with told.busy("writing"):
-        pass
+        assert threading.active_count() - before == bool(address), "nobody is told: no thread"
+    assert threading.active_count() == before
 
 
 def write(folder: Path) -> None:

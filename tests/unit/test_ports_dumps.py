@@ -242,11 +242,12 @@ def test_a_damaged_dump_is_read_or_refused(tmp_path: Path, at: int, cut: int, pu
     content = GRAPH.encode()
     file.write_bytes(content[:at] + put + content[at + cut :])
     try:
-        choose_with(tmp_path, file)
+        chosen = choose_with(tmp_path, file)
     except ConfigError:
         return
+    assert all({link.nic_in, link.nic_out} <= {0, 1} for r in chosen.rings for link in r.links)
 
 
-def choose_with(folder: Path, dump: Path) -> None:
+def choose_with(folder: Path, dump: Path) -> Chosen:
     (folder / "layout.toml").write_text(LAYOUT)
-    chosen_by(Asked(file=folder / "layout.toml", graphs=(dump,)))
+    return chosen_by(Asked(file=folder / "layout.toml", graphs=(dump,)))

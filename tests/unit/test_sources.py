@@ -37,4 +37,7 @@ def test_a_port_that_is_not_there_is_told_with_what_is(
 def test_what_is_there_is_left_to_the_capture(tmp_path: Path) -> None:
     machine = healthy_server(tmp_path)
     there = [{"pci": "3B:00.0"}, {"interface": interfaces()[0]}, {"vdev": "net_null0"}]
-    check_sources([SourceConfig(**source) for source in there], root=machine)
+    sources = [SourceConfig(**source) for source in (*there, {"pci": "3B:00.1"})]
+    with pytest.raises(ConfigError, match=r"source\.pci = '3B:00\.1'"):
+        check_sources(sources, root=machine)
+    check_sources(sources[:-1], root=machine)
