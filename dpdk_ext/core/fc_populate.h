@@ -9,4 +9,8 @@
  * kernel before 5.14, -EFAULT where the file has no room for them. */
 int fc_populate(uint8_t *start, uint64_t bytes);
 
+/* Has the pages of some memory at hand before they are read: those of a mapped file are fetched
+ * from its disk. A hint: what is not there any more, or cannot be read, is left out. */
+void fc_read_ahead(uint64_t address, uint64_t bytes);
+
 #endif

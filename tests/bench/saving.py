@@ -46,9 +46,9 @@ def figures(how_much: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
             "save": lambda out: checkpoint.save_given(parts.given, out, parts.layout),
             "verify": lambda _: check(kept, manifest),
             "load": lambda _: read(kept),
-            "restore": lambda out: restored(kept, out),
         }
         for form in FORMS:
+            works[f"restore to {form}"] = lambda out, form=form: restored(kept, out, form)  # type: ignore[misc]
             works[form] = lambda out, form=form: write(parts, out, form)  # type: ignore[misc]
         taken = in_turn(works, folder, how_much.repeats)
     whole = sum(file.bytes for file in manifest.files.values())
@@ -69,7 +69,8 @@ NAMES = {
     "save": "save: written, summed, synced",
     "verify": "verify: all files and tensors",
     "load": "load: checked and mapped",
-    "restore": "restore to torch: checked, summed, written",
+    "restore to torch": "restore to torch: checked, summed, written",
+    "restore to dcp": "restore to dcp: checked, summed, written",
 }
 
 
@@ -115,6 +116,6 @@ def copied(kept: Path, out: Path) -> None:
     subprocess.run(["sync", *out.iterdir(), out], check=True)
 
 
-def restored(kept: Path, out: Path) -> None:
+def restored(kept: Path, out: Path, form: str) -> None:
     with restore_as.step_of(restore_as.Source(kept, kept), None) as found:
-        restore_as.restore_from(found, restore_as.Asked("torch", out))
+        restore_as.restore_from(found, restore_as.Asked(form, out))

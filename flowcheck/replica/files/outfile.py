@@ -12,8 +12,8 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
+from contextlib import contextmanager, suppress
+from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from flowcheck.errors import StateError
 ALIGN_BYTES = 1 << 12
 """Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
 file systems ask for is this or less; one that asks for more refuses, and is written to without."""
+LARGE_PAGE_BYTES = 1 << 21
 DIRECT_BYTES = 1 << 22
 """A smaller file is one write, and is written through the page cache."""
 CACHED_BYTES = 1 << 16
@@ -32,9 +33,14 @@ CACHED_BYTES = 1 << 16
 
 
 def aligned(count: int) -> np.ndarray:
-    """So many bytes of memory that `OutFile.put` takes, up to whole pages."""
+    """So many bytes of memory that `OutFile.put` takes, up to whole pages; of large ones, where
+    there are such: the kernel has each page of a write to look up and to hold."""
     pages = -(-max(1, count) // PAGESIZE)
-    return np.frombuffer(mmap(-1, pages * PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS), np.uint8)
+    memory = mmap(-1, pages * PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
+    if count >= LARGE_PAGE_BYTES:
+        with suppress(OSError):  # of a kernel without
+            memory.madvise(MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 class OutFile:

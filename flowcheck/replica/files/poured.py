@@ -14,6 +14,7 @@ from threading import Event
 import numpy as np
 
 from flowcheck.errors import naming
+from flowcheck.replica.files.ahead import Ahead
 from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.files.manifest import FileSum
 from flowcheck.replica.files.outfile import OutFile, aligned, opened
@@ -44,13 +45,15 @@ class Pouring:
         pieces: Sequence[Piece],
         given_up: Event,
         disk: Executor,
+        ahead: Executor,
         *,
         expected: Expected = NOTHING,
         reads_back: bool = False,
     ) -> None:
-        """disk: its threads write blocks. expected: what some tensors' sums are to be. reads_back:
-        a page of every block is read again when it is written."""
+        """disk: its threads write blocks; ahead: see `Ahead`. expected: what some tensors'
+        sums are to be. reads_back: a page of every block is read again when it is written."""
         self._path, self._pieces, self._given_up, self._disk = path, pieces, given_up, disk
+        self._ahead = Ahead(pieces, ahead)
         self._expected, self._reads_back = expected, reads_back
         self._size_bytes = sum(piece.nbytes for piece in pieces)
         self._room_bytes = min(BLOCK_BYTES, self._size_bytes)
@@ -100,6 +103,7 @@ class Pouring:
         """The next one, when it is written."""
         if self._given_up.is_set():
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        self._ahead.of(self._done_bytes)
         number = self._done_bytes // self._room_bytes
         if number < BLOCKS:
             self._blocks.append(_Block(self._room_bytes))

@@ -44,6 +44,7 @@ class Sums(Closing):
         self._expected, self._reads_back = expected, reads_back
         self._pool = ThreadPoolExecutor(AHEAD_FILES, "files")
         self._disk = ThreadPoolExecutor(DISK_THREADS, "disk")
+        self._ahead = ThreadPoolExecutor(AHEAD_FILES, "ahead")
         self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
         self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
         self._files: dict[str, Future[_Told]] = {}
@@ -61,7 +62,8 @@ class Sums(Closing):
         self._given_up.set()
         self._pool.shutdown(cancel_futures=True)
         self._disk.shutdown()  # behind those who hand on to it
-        self._waiting.shutdown(cancel_futures=True)
+        for rest in (self._ahead, self._waiting):
+            rest.shutdown(cancel_futures=True)
 
     def put(
         self, name: str, path: Path, pieces: Sequence[Piece], tensors: Mapping[str, torch.Tensor]
@@ -80,6 +82,7 @@ class Sums(Closing):
             pieces,
             self._given_up,
             self._disk,
+            self._ahead,
             expected=self._expected,
             reads_back=self._reads_back,
         )
@@ -104,8 +107,9 @@ class Sums(Closing):
         self._tensors[label] = (tensor, "", 0, 0)
 
     def file(self, name: str, path: Path) -> None:
-        """A small file that is whole and on disk, without tensors."""
+        """Sums and syncs a small file that is whole, without tensors."""
         self._files[self.names.get(name, name)] = self._pool.submit(_of_small, path)
+        self._synced.append(self._waiting.submit(sync, path))
 
     def files(self) -> dict[str, FileSum]:
         """Waits until all files are summed, on disk, and read back. Raises StateError, which names

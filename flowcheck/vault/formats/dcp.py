@@ -24,7 +24,6 @@ from flowcheck.vault.formats.parts import Options, Parts, tree_of
 from flowcheck.vault.formats.recorded import Recorder, recorded, without_sums
 from flowcheck.vault.formats.storages import alone, by_address, labelled
 from flowcheck.vault.formats.told import DCP_METADATA
-from flowcheck.whole import sync
 
 DATA_SUFFIX = ".distcp"
 """torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
@@ -66,7 +65,6 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     for label, tensor in rest.items():
         if not tensor.numel():
             sums.empty(label, tensor)
-    sync(folder / DCP_METADATA)
     sums.file(DCP_METADATA, folder / DCP_METADATA)
     told = [parts.lacks] if parts.lacks else []
     if missing:

@@ -25,7 +25,6 @@ from flowcheck.vault.formats.deepspeed_read import LATEST, MODEL_STATES, OPTIM_S
 from flowcheck.vault.formats.parts import Options, Parts, refuse_several
 from flowcheck.vault.formats.storages import alone
 from flowcheck.vault.formats.torchfile import write_tree
-from flowcheck.whole import sync
 
 VERSION = "0.14.0"
 """Of DeepSpeed, whose layout this is: later ones read it, and all ask for one above 0.3.17."""
@@ -56,7 +55,6 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
         }
         write_tree(alone(tree), folder / name, name, sums, part=f"{rank}/")
     (folder / LATEST).write_text(place.name)
-    sync(folder / LATEST)
     sums.file(LATEST, folder / LATEST)
     return parts.lacks
 

@@ -22,7 +22,6 @@ from flowcheck.replica.files.tensorfile import FOR_TORCH, read_tensors, write_te
 from flowcheck.vault.foreign import load_tree
 from flowcheck.vault.formats.parts import Options, Parts
 from flowcheck.vault.formats.safetensorsfile import ALONE, step_in
-from flowcheck.whole import sync
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -120,7 +119,6 @@ def _passed(like: Path) -> Iterator[Path]:
 
 
 def _told(path: Path, sums: Sums) -> None:
-    sync(path)
     sums.file(path.name, path)
 
 

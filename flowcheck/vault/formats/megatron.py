@@ -26,7 +26,6 @@ from flowcheck.vault.formats.storages import alone
 from flowcheck.vault.formats.told import MEGATRON_LATEST
 from flowcheck.vault.formats.torchfile import write_tree
 from flowcheck.vault.opaque import Opaque, arrays, importable, stand_in
-from flowcheck.whole import sync
 
 RANK_FILE = "mp_rank_00/model_optim_rng.pt"
 OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
@@ -50,7 +49,6 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     with importable(kinds):
         write_tree(alone(tree), folder / name, name, sums)
     (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
-    sync(folder / MEGATRON_LATEST)
     sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
     return "; ".join([*([parts.lacks] if parts.lacks else []), *told])
 

@@ -8,6 +8,7 @@ comes behind its bytes (4.3.9), and in the central directory, in the same order 
 
 from __future__ import annotations
 
+import gc
 import io
 import struct
 import zipfile
@@ -70,10 +71,24 @@ class Recorder(io.RawIOBase):
 def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> None:
     """Runs `save`, which writes archives of torch's to recorders; `of` gives these behind it. If
     torch writes other archives than is known here, it makes their sums itself."""
-    with without_sums() as without:
-        save()
-    if without and not all(put_sums(recorder.pieces) for recorder in of()):
-        save()
+    with _uncollected():
+        with without_sums() as without:
+            save()
+        if without and not all(put_sums(recorder.pieces) for recorder in of()):
+            save()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without a search of all objects there are for such as are out of use: what is made per tensor
+    here sets off several, and each takes as long as 100 MB take on their way to a disk."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def put_sums(pieces: list[Piece]) -> bool:
