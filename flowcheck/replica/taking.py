@@ -48,13 +48,17 @@ class _InOnePass:
     counts: list[np.ndarray]
     pool: ThreadPoolExecutor
     threads: int
+    joins: bool
 
     def take(self, parameters: Sequence[int]) -> None:
-        self.passing.take(self.flat.of(parameters), self.pool, self.threads)
+        self._pass(self.flat.of(parameters))
 
     def finish(self) -> list[bytes]:
-        self.passing.take(None, self.pool, self.threads)
+        self._pass(None)
         return self.passing.digests() + tensor_digests(self.counts)
+
+    def _pass(self, items: np.ndarray | None) -> None:
+        self.passing.take(items, self.pool, self.threads, joins=self.joins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,9 @@ class Taker:
         self._sections = [state.sections(copy) for copy in range(state.copies)]
         self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
         self._bound = [bound(optimizer, state.description, each) for each in self._sections]
-        self._threads, self._pool = (workers or Workers()).pool()
+        workers = workers or Workers()
+        self._threads, self._pool = workers.pool()
+        self._joins = workers.caller_steps
         self.arithmetic = self._arithmetic()
         """Whose rounding the trainer's steps have."""
         self.unfit = self._why_not_one_pass()
@@ -168,7 +174,8 @@ class Taker:
         counts = [target[name] for name in source if name in _COUNTS]
         root = onepass.root_kind() or 0
         passing = self._flat.begin(table, root, source, target, gradient.numpy(), wide)
-        return _InOnePass(passing, self._flat, counts, self._pool, self._threads)
+        threads, joins = self._threads, self._joins
+        return _InOnePass(passing, self._flat, counts, self._pool, threads, joins)
 
     def _by_torch(
         self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used

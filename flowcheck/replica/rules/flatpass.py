@@ -112,9 +112,15 @@ class Passing:
         self._left = np.ones(len(flat.items), np.bool_)
 
     def take(
-        self, items: np.ndarray | None = None, executor: Executor | None = None, threads: int = 1
+        self,
+        items: np.ndarray | None = None,
+        executor: Executor | None = None,
+        threads: int = 1,
+        *,
+        joins: bool = False,
     ) -> None:
-        """Those items that are not done yet; None: all that are left."""
+        """Those items that are not done yet; None: all that are left. joins: the caller is the
+        first of the threads (workers.py)."""
         wanted = self._left if items is None else self._left & _mask(items, len(self._left))
         chosen = np.flatnonzero(wanted).astype(np.uint32)
         if not chosen.size:
@@ -125,7 +131,10 @@ class Passing:
         else:
             owner = self._flat.owners(threads)[chosen]
             jobs = [self._of(chosen[owner == thread]) for thread in range(threads)]
-            for done in [executor.submit(_work, jobs) for _ in range(threads)]:
+            others = [executor.submit(_work, jobs) for _ in range(threads - joins)]
+            if joins:
+                _work(jobs)
+            for done in others:
                 done.result()
         self._left[chosen] = False
 
@@ -162,4 +171,4 @@ _SHORT_BYTES = int(lib.fc_step_digest_least())
 
 def _at(kind: str, array: np.ndarray) -> Any:
     assert array.flags.c_contiguous
-    return ffi.cast(kind, array.ctypes.data)
+    return ffi.cast(kind, ffi.from_buffer(array))
