@@ -1,4 +1,5 @@
-"""Where named shared memory lies: a hugetlbfs mount with room, else /dev/shm."""
+"""Where named shared memory lies: a hugetlbfs mount with room, else /dev/shm; and how much of the
+machine's memory is free, as the kernel tells."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
+MEMINFO = Path("/proc/meminfo")
+AVAILABLE = "MemAvailable:"
+HUGE_SIZES = Path("/sys/kernel/mm/hugepages")
 SHM = Path("/dev/shm")
 SHM_HUGE = "mount -o remount,huge=within_size /dev/shm"
 """What gives its files 2 MiB pages from then on."""
@@ -43,13 +47,27 @@ def shm_is_huge(mounts: Path = Path("/proc/mounts")) -> bool:
     return not {"huge=within_size", "huge=always"}.isdisjoint(found.split(","))
 
 
-def huge_bytes_free(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes of 2 MiB pages nobody has taken or reserved."""
-    values = {line.split(":")[0]: line.split()[1] for line in meminfo.read_text().splitlines()}
-    if int(values.get("Hugepagesize", "0")) * 1024 != HUGE_PAGE_BYTES:
+def available_bytes(meminfo: Path = MEMINFO) -> int:
+    """What can be taken without driving the machine out of memory: MemAvailable (proc(5)); 0 where
+    nothing tells."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
         return 0
-    free = int(values.get("HugePages_Free", "0")) - int(values.get("HugePages_Rsvd", "0"))
-    return max(0, free) * HUGE_PAGE_BYTES
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(AVAILABLE)), 0)
+
+
+def huge_bytes_free(page_bytes: int = HUGE_PAGE_BYTES, sizes: Path = HUGE_SIZES) -> int:
+    """Bytes of huge pages of one size that nobody has taken or reserved; 0 where the kernel has
+    none of it (hugetlbpage.rst of its documentation: each size has a folder)."""
+    folder = sizes / f"hugepages-{page_bytes >> 10}kB"
+    try:
+        free, reserved = (
+            int((folder / f"{name}_hugepages").read_text()) for name in ("free", "resv")
+        )
+    except OSError:
+        return 0
+    return max(0, free - reserved) * page_bytes
 
 
 def choose(need_bytes: int) -> Place:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 
 from flowcheck.config import GradientLogConfig, OptimizerConfig, ReplicaConfig
 from flowcheck.errors import StateError
+from flowcheck.plane.memory import huge_bytes_free
 from flowcheck.replica.kept import space
 from flowcheck.replica.kept.header import Commit, Description, Section
 from flowcheck.replica.kept.space import Space, check_space, space_of
@@ -39,13 +41,18 @@ def test_what_lies_in_memory_must_fit_into_the_machines_own():
     assert space_of(Path("/proc")).memory is None
 
 
-def test_a_hugetlbfs_without_a_size_has_the_huge_pages_that_nobody_has(monkeypatch):
-    page = 2 << 20
-    pages = {"HugePages_Free": 7, "HugePages_Rsvd": 3}
+def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp_path, monkeypatch):
+    page = 1 << 30  # not the machine's default size
+    sizes = {"hugepages-1048576kB": (7, 3), "hugepages-2048kB": (900, 0)}
+    for name, counts in sizes.items():
+        (tmp_path / name).mkdir()
+        for kind, count in zip(("free", "resv"), counts, strict=True):
+            (tmp_path / name / f"{kind}_hugepages").write_text(f"{count}\n")
     told = SimpleNamespace(f_blocks=0, f_bavail=0, f_bsize=page, f_frsize=page)
     monkeypatch.setattr(space.os, "statvfs", lambda folder: told)
     monkeypatch.setattr(space, "_kind", lambda folder: "hugetlbfs")
-    monkeypatch.setattr(space, "_told", pages.__getitem__)
+    ours = partial(huge_bytes_free, sizes=tmp_path)
+    monkeypatch.setattr(space, "huge_bytes_free", ours)
     found = space.space_of(Path("/dev/hugepages"))
     assert found == Space(4 * page, None)
     check_space(Path("/dev/hugepages"), 4 * page, "two steps", found)
@@ -53,6 +60,7 @@ def test_a_hugetlbfs_without_a_size_has_the_huge_pages_that_nobody_has(monkeypat
         check_space(Path("/dev/hugepages"), 4 * page + 1, "two steps", found)
     told.f_blocks, told.f_bavail = 9, 2  # mounted with size=
     assert space.space_of(Path("/dev/hugepages")).file_system == 2 * page
+    assert huge_bytes_free(16 << 10, tmp_path) == 0  # a size that the kernel does not have
 
 
 @pytest.mark.parametrize(

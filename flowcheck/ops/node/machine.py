@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flowcheck.plane.memory import HUGE_PAGE_BYTES, SHM_HUGE, huge_mounts, shm_is_huge
+from flowcheck.plane.memory import (
+    HUGE_PAGE_BYTES,
+    SHM_HUGE,
+    available_bytes,
+    huge_mounts,
+    shm_is_huge,
+)
 
 Level = Literal["ok", "warn", "fail"]
 IPC_PATH_BYTES_MAX = 107
@@ -90,8 +96,7 @@ def shm(root: Path, need_bytes: int) -> Check:
 
 
 def memory(root: Path, need_bytes: int) -> Check:
-    values = dict(re.findall(r"^(\w+):\s+(\d+)", text_of(root / "proc/meminfo"), re.MULTILINE))
-    available = int(values.get("MemAvailable", "0")) << 10
+    available = available_bytes(root / "proc/meminfo")
     found = f"{available >> 20} MiB available, {need_bytes >> 20} MiB needed"
     if available >= need_bytes:
         return Check("memory", "ok", found)

@@ -18,7 +18,7 @@ from flowcheck.ops.running.foreknown import Foreknown, foreknown, put
 from flowcheck.ops.running.several import create_beside, own_settings, with_factories
 from flowcheck.ops.running.stated import check_rules, with_factory, with_log
 from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.memory import SHM, Place, choose
+from flowcheck.plane.memory import SHM, Place, available_bytes, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
 from flowcheck.replica.rules.checked import check_rule
@@ -77,9 +77,7 @@ def memory_need(config: JobConfig) -> int:
 def ordinary_bytes_free() -> int:
     """Bytes /dev/shm can take without driving the machine out of memory."""
     shm = os.statvfs(SHM)
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return min(shm.f_bavail * shm.f_frsize, available * 1024)
+    return min(shm.f_bavail * shm.f_frsize, available_bytes())
 
 
 def create(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.plane.memory import available_bytes, huge_bytes_free
 
 IN_MEMORY = ("tmpfs", "ramfs")
 """File systems whose files are the machine's own memory (huge pages are reserved beforehand)."""
@@ -23,16 +24,15 @@ class Space:
 
 
 def space_of(folder: Path) -> Space:
-    """As the kernel tells: statvfs, and MemAvailable of /proc/meminfo. A hugetlbfs that was mounted
+    """As the kernel tells: statvfs, and what is available of memory. A hugetlbfs that was mounted
     without a size tells 0 bytes of everything (linux/fs/hugetlbfs/inode.c, hugetlbfs_statfs): its
-    files take the huge pages that nobody has."""
+    files take the huge pages of its size that nobody has."""
     told, kind = os.statvfs(folder), _kind(folder)
     free = told.f_bavail * told.f_frsize
     if kind == HUGETLBFS:
-        pages = _told("HugePages_Free") - _told("HugePages_Rsvd")
-        untaken = max(0, pages) * told.f_bsize
+        untaken = huge_bytes_free(told.f_bsize)
         return Space(min(free, untaken) if told.f_blocks else untaken, None)
-    return Space(free, _told("MemAvailable") << 10 if kind in IN_MEMORY else None)
+    return Space(free, available_bytes() if kind in IN_MEMORY else None)
 
 
 def in_memory(folder: Path) -> bool:
@@ -55,12 +55,6 @@ def check_space(folder: Path, needed: int, account: str, space: Space) -> None:
         f"{space.file_system:,} bytes free{memory}; fewer earlier steps ([replica] keep_bytes)"
         f"{more}, another run directory or a machine with more memory will do"
     )
-
-
-def _told(name: str) -> int:
-    """A line of /proc/meminfo: kB, or a number of pages; 0 where there is none."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def _kind(folder: Path) -> str:
