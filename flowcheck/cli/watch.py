@@ -17,7 +17,8 @@ def watch(
         str | None, typer.Option(help=f"Address and port; by default the job file's, or {LISTEN}.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the word that clients send; or the job file's.")
+        Path | None,
+        typer.Option(help="A file with one word of 16 characters or more; or the job file's."),
     ] = None,
     parent: Annotated[
         int | None, typer.Option(help="End when this process does; set by the supervisor.")
@@ -27,7 +28,8 @@ def watch(
     """Show a chain over HTTP: /metrics for Prometheus, /healthz, /state.json, a page at /.
 
     It reads shared memory and files, as status does: the chain does not notice it, and it may begin
-    before the chain and outlive it. Beyond this machine a token is needed.
+    before the chain and outlive it. Beyond this machine a token is needed: a browser asks for it as
+    a password, with any name; programs send `Authorization: Bearer WORD`.
 
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """

@@ -1,6 +1,6 @@
 """Settings: every table of a job file with its units and bounds, read from TOML in one place."""
 
-from flowcheck.config.captured import RingConfig, SourceConfig, StagingConfig
+from flowcheck.config.captured import MirrorConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.config.job import JobConfig, decode_config, encode_config, job_from, load_job
 from flowcheck.config.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.config.optimizer import (
@@ -22,6 +22,7 @@ __all__ = [
     "GroupConfig",
     "JobConfig",
     "LogConfig",
+    "MirrorConfig",
     "ModelConfig",
     "OptimizerConfig",
     "OwnConfig",

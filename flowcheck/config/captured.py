@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+from typing import Literal
+
 from flowcheck.config.strict import Section, at_least
 from flowcheck.errors import ConfigError
 
@@ -46,6 +49,25 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and self.speed <= 0:
             raise ConfigError("source.speed", self.speed, "must be above 0")
+
+
+class MirrorConfig(Section, frozen=True, kw_only=True):
+    """A switch port that is mirrored, as its operator calls it: for those who look on alone."""
+
+    port: str
+    """With the switch's name, "leaf0 Ethernet1/1"."""
+    host: str
+    """Address of the server at that port, as the job's connections have it."""
+    direction: Literal["rx", "tx", "both"] = "rx"
+    """The switch's: rx is what it receives from the server, so what that one sends."""
+
+    def __post_init__(self) -> None:
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError as error:
+            raise ConfigError("mirror.host", self.host, "must be an IP address") from error
+        if not self.port.strip():
+            raise ConfigError("mirror.port", self.port, "must be the name of a switch port")
 
 
 class RingConfig(Section, frozen=True, kw_only=True):

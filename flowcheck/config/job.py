@@ -8,7 +8,13 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.config.captured import ParseConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.config.captured import (
+    MirrorConfig,
+    ParseConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+)
 from flowcheck.config.modelled import GradientLogConfig, ModelConfig, ReplicaConfig
 from flowcheck.config.optimizer import (
     OptimizerConfig,
@@ -79,6 +85,8 @@ class JobConfig(Section, frozen=True, kw_only=True):
     """Checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
     """Steps over HTTP while the chain runs."""
+    mirror: tuple[MirrorConfig, ...] = ()
+    """Switch ports whose copies come by these; `[[mirror]]` in TOML."""
     watch: WatchConfig | None = None
     """Metrics, health and the page over HTTP while it runs."""
     log: LogConfig = LogConfig()

@@ -77,8 +77,10 @@ def test_the_verb_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
     for one in circles:
         middle, radius = float(one.attrib["cx"]), float(one.attrib["r"])
         assert left + 2 < middle - radius < middle + radius < wide - 2
-    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "200"})
-    assert "No choice has fewer." in done.stdout and "rx: what node 1 sends by NIC 7" in done.stdout
+    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "80"})
+    assert "No choice has fewer." in done.stdout
+    row = next(line for line in done.stdout.splitlines() if "node 1 NIC 7" in line)
+    assert row.split()[:2] == ["leaf7", "Ethernet2/1:rx"] and row.split()[-1] == "21.8"
 
 
 def test_the_page_shows_the_example_and_what_is_printed_of_it(

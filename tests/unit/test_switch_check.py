@@ -161,6 +161,15 @@ def test_figures_that_cannot_be_are_refused(more: tuple[str, ...], sentence: str
     assert sentence in refused(*given, *more)
 
 
+def test_a_session_that_is_stated_by_halves_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "held.toml"
+    state.write_text('[[session]]\nsession = "one"\nmonitor = "Ethernet8"\n')
+    given = ("switch", "check", *SONIC, *HUNDRED, "--source", "Ethernet0", "--state", str(state))
+    assert "sources" in refused(*given)
+    state.write_text('[[session]]\nsession = "one"\nsources = []\nmonitor = "Ethernet12"\n')
+    assert checked(*SONIC, *HUNDRED, "--source", "Ethernet0", "--state", state)[0] == 0
+
+
 def test_people_read_a_line_for_each_rule() -> None:
     code, out, _ = flowcheck("switch", "check", *EOS, *HUNDRED, "--source", "Ethernet1/1")
     assert code == 0

@@ -149,10 +149,10 @@ def _pairs(chosen: Chosen) -> Table:
         "Mirror",
         ("switch", False),
         ("port:direction", False),
-        ("which is", False),
+        ("of", False),
         ("rings", True),
         ("to", False),
-        ("line Gb/s", True),
+        ("Gb/s", True),
         ("mean", True),
     )
     for pair, where in chosen.choice.placed:
@@ -161,7 +161,7 @@ def _pairs(chosen: Chosen) -> Table:
             table,
             pair.switch,
             f"{pair.port}:{pair.direction}",
-            pair.told,
+            f"node {pair.node} NIC {pair.nic}",
             str(len(chosen.rings_on(pair))),
             chosen.monitors.spots[where].monitor.called,
             f"{flow.line_gbps:g}",

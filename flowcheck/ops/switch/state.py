@@ -17,7 +17,7 @@ class Held(Section, frozen=True):
     """One `[[session]]`: what it is called, what it watches, where its copies go."""
 
     session: str | int
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...]
     monitor: str | None = None
 
 

@@ -29,6 +29,10 @@ class Link(Part, frozen=True, kw_only=True):
     channels: tuple[int, ...]
     queue_pairs: tuple[int, ...]
     protocols: tuple[str, ...]
+    rx: tuple[str, ...]
+    """Switch ports that are stated to copy it as they receive it from the sender."""
+    tx: tuple[str, ...]
+    """And those that copy it as they send it to the receiver."""
     tree: bool
     """Only trees pass there: it is no link of the ring."""
 

@@ -65,7 +65,7 @@ class JobReader:
         """each: all-reduced backward passes per step. Raises what its files and memory raise;
         health is judged by who has seen all of the chain."""
         self.history.look()
-        run, learned, life = self.run, self._known(), incarnation_of(self.run)
+        run, learned, life = self.run, self._known(config), incarnation_of(self.run)
         line, shard = self._last_line(), _shard(run, each)
         step = line.step if line is not None else None
         logged, awaits = _logged(run, config, life, learned), life.step is None
@@ -104,12 +104,13 @@ class JobReader:
             **_audit(run, life),
             **_anchors(run),
             durable=durable.read(run),
+            kept_at=config.checkpoint,
             served=durable.served(run),
             timeline=timeline,
             diagram=learned.diagram if learned is not None else (),
         )
 
-    def _known(self) -> Learned | None:
+    def _known(self, config: JobConfig) -> Learned | None:
         path = self.run.learned_job
         try:
             found = path.stat()
@@ -119,7 +120,9 @@ class JobReader:
         stamp = (found.st_ino, found.st_mtime_ns)
         if self._learned is None or self._learned.stamp != stamp:
             job = decode_job(path.read_bytes())
-            self._learned = Learned(stamp, job, diagrams(job), tuple(addresses_of(job)))
+            self._learned = Learned(
+                stamp, job, diagrams(job, config.mirror), tuple(addresses_of(job))
+            )
         return self._learned
 
     def _last_line(self) -> Line | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from flowcheck.config import MirrorConfig
 from flowcheck.ops.analysis.communicators import Communicator
 from flowcheck.ops.analysis.communicators import Link as Mirrored
 from flowcheck.ops.analysis.explain import lines_of
@@ -13,11 +17,12 @@ HOSTS_MAX = 4096
 """Nodes whose addresses are told."""
 
 
-def diagrams(job: Job) -> tuple[Diagram, ...]:
-    return tuple(_diagram(one) for one in communicators_of_job(job))
+def diagrams(job: Job, mirrors: Sequence[MirrorConfig] = ()) -> tuple[Diagram, ...]:
+    """mirrors: the switch ports that are stated to be mirrored."""
+    return tuple(_diagram(one, mirrors) for one in communicators_of_job(job))
 
 
-def _diagram(one: Communicator) -> Diagram:
+def _diagram(one: Communicator, mirrors: Sequence[MirrorConfig]) -> Diagram:
     named = one.ring and one.nodes <= HOSTS_MAX
     return Diagram(
         number=one.number,
@@ -27,14 +32,23 @@ def _diagram(one: Communicator) -> Diagram:
         channels=one.channels,
         ring=one.ring,
         hosts=tuple(one.host(index) for index in range(one.nodes)) if named else (),
-        links=tuple(map(_link, one.links)),
+        links=tuple(_link(link, mirrors) for link in one.links),
         chunk_links=one.coverage.chunk_links if one.coverage is not None else (),
         summary=tuple(lines_of(one)),
     )
 
 
-def _link(link: Mirrored) -> Link:
+def _link(link: Mirrored, mirrors: Sequence[MirrorConfig]) -> Link:
     each = link.connections
+
+    def ports(direction: str, hosts: Sequence[str]) -> tuple[str, ...]:
+        ends = {ip_address(host) for host in hosts if host}
+        return tuple(
+            mirror.port
+            for mirror in mirrors
+            if mirror.direction in (direction, "both") and ip_address(mirror.host) in ends
+        )
+
     return Link(
         sender=link.sender,
         receiver=link.receiver,
@@ -43,5 +57,7 @@ def _link(link: Mirrored) -> Link:
         channels=tuple(sorted({one.channel for one in each if one.channel is not None})),
         queue_pairs=tuple(number for one in each for number in one.queue_pairs),
         protocols=tuple(dict.fromkeys(name for one in each for name in one.protocols)),
+        rx=ports("rx", link.sources),
+        tx=ports("tx", link.destinations),
         tree=link.tree,
     )

@@ -22,7 +22,9 @@ def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[
     with Ring.open(run.ring(number)) as ring, FlowTable.open(run.flows(number)) as flows:
         counters = ring.counters()
         capture, parse = counters["capture"], counters["parse"]
-        head, least = ring.head, ring.least_tail
+        least, tail = ring.least_tail, ring.tail
+        parsed = ring.parsed  # a position that is read later is never behind
+        head = ring.head
         filled = max(0, head - least)
         verdicts = {name: parse.pop(f"{name}_frames") for name in VERDICTS}
         state = State(
@@ -33,8 +35,8 @@ def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[
             fill=round(filled / ring.slots, 4),
             huge_pages=ring.huge_pages,
             head=head,
-            parsed=ring.parsed,
-            tail=ring.tail,
+            parsed=parsed,
+            tail=tail,
             captured_bytes=capture[CAPTURE_BYTES],
             lost={name: capture[name] for name in LOSSES},
             verdicts={name: frames for name, frames in verdicts.items() if frames},

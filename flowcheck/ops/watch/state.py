@@ -200,6 +200,8 @@ class Job(Part, frozen=True, kw_only=True):
     """How many more there were."""
     durable: Durable | None
     """None: the job file states no [persist]."""
+    kept_at: str | None
+    """The folder its replica is written to when the chain stops."""
     served: str | None
     """The URL its steps are served at."""
     timeline: tuple[Step, ...]

@@ -103,7 +103,7 @@ def _lost(job: Job) -> str:
 def _durable(job: Job) -> str:
     own = job.durable
     if own is None:
-        return "not asked for"
+        return "none while it runs" if job.kept_at is None else f"at its end, in {job.kept_at}"
     there = "none yet" if own.step is None else f"step {own.step}, {_span(own.age_s or 0.0)} ago"
     share = f" {own.done_share:.0%}" if own.done_share is not None else ""
     phase = f"; {own.phase}{share}" if own.phase else ""
@@ -183,7 +183,7 @@ def _events(state: State) -> Table:
         counted = f"{_counted(one.count, one.what.rstrip('s'))}. " if one.count and one.what else ""
         table.add_row(
             _ago(one.time_ns, state.time_ns),
-            one.kind,
+            one.kind.replace("_", " "),
             Text(plain(one.stage)),
             _number(one.step),
             Text(plain(counted + one.why)),

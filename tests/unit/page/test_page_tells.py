@@ -96,6 +96,32 @@ def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telep
     assert tab.value(f"{box}.scrollLeft") == 40, "the reader went back"
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_stated_port_is_named_at_its_end_of_a_link_and_directions_at_no_other(
+    tab: Tab, server: Server, told: Told, width: int
+) -> None:
+    drawn = "[...document.querySelectorAll('svg.ring text')].map((one) => one.textContent)"
+    ways = f"{drawn}.filter((one) => one === 'rx' || one === 'tx').sort()"
+    tab.open(server.url, width=width, height=740)
+    tab.until(DRAWN)
+    assert (
+        sorted(word for word in tab.value(drawn) if word in ("rx", "tx")) == ["rx"] * 2 + ["tx"] * 2
+    )
+    assert "which ones are is not stated" in tab.text()
+    told.told = recorded("state.json")
+    tab.value(AT_ONCE)
+    tab.until(f"{drawn}.includes('leaf0 Ethernet1/1')")
+    assert tab.value(ways) == ["rx", "tx"]
+    ends = tab.value("[...document.querySelectorAll('td.ends')].map((one) => one.innerText)")
+    assert ends == [
+        "from fe80::a00:4\ntx leaf0 Ethernet1/1, to fe80::a00:1",
+        "rx leaf0 Ethernet1/1, from fe80::a00:1\nto fe80::a00:2",
+    ]
+    cells = "[...document.querySelectorAll('td.ends')]"
+    assert tab.value(f"{cells}.every((one) => one.scrollWidth <= one.clientWidth)")
+    assert tab.value("document.body.scrollWidth <= innerWidth")
+
+
 def test_a_watcher_that_is_gone_or_stands_still_is_said_at_the_top_and_in_the_title(
     tab: Tab, browser: Callable[[], Tab], told: Told
 ) -> None:

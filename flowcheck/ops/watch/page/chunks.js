@@ -33,11 +33,6 @@ function chunks(one) {
 }
 
 function linkTable(one) {
-  const list = (values, most = 6) =>
-    values
-      .slice(0, most)
-      .map((value) => shown(value, 46))
-      .join(", ") + (values.length > most ? ` and ${values.length - most} more` : "");
   if (!one.links.length) return h("p", { class: "quiet" }, "No link of it is mirrored.");
   return h(
     "div",
@@ -74,11 +69,9 @@ function linkTable(one) {
               h(
                 "td",
                 { class: "ends" },
-                h("b", {}, "rx"),
-                ` ${list(link.sources, 3)}`,
+                endOf("rx", "from", link.sources, link.rx, isStated(link)),
                 h("br"),
-                h("b", {}, "tx"),
-                ` ${list(link.destinations, 3)}`,
+                endOf("tx", "to", link.destinations, link.tx, isStated(link)),
               ),
               h("td", {}, list(link.channels)),
               h("td", {}, list(link.queue_pairs)),
@@ -90,6 +83,19 @@ function linkTable(one) {
     one.links.length > MOST_LINKS &&
       h("p", { class: "quiet" }, `and ${one.links.length - MOST_LINKS} more links`),
   );
+}
+
+const list = (values, most = 6) =>
+  values
+    .slice(0, most)
+    .map((value) => shown(value, 46))
+    .join(", ") + (values.length > most ? ` and ${values.length - most} more` : "");
+
+// The end of a link: the port that is stated to be mirrored there, or that it may be.
+function endOf(direction, other, hosts, ports, stated) {
+  const told = stated && !ports.length ? [other] : [h("b", {}, direction)];
+  if (ports.length) told.push(` ${list(ports, 3)},`, ` ${other}`);
+  return [...told, ` ${list(hosts, 3)}`];
 }
 
 function diagramCard(view) {
@@ -146,7 +152,8 @@ function diagramCard(view) {
         h("b", {}, "rx"),
         ": the switch receives it of the sender; ",
         h("b", {}, "tx"),
-        ": it sends it to the receiver. Mirroring either brings the same packets.",
+        ": it sends it to the receiver. Mirroring either brings the same packets",
+        one.links.some(isStated) ? "." : "; which ones are is not stated ([[mirror]]).",
       ),
     chunks(one),
     linkTable(one),

@@ -106,10 +106,10 @@ function legend() {
   return h(
     "ul",
     { class: "legend", "aria-label": "Legend of the steps" },
-    lane("full", "it has"),
-    lane("some", "it has, with others"),
-    lane("wait", "it is to"),
-    lane("none", "not"),
+    lane("full", "done"),
+    lane("some", "done, time not told"),
+    lane("wait", "waits"),
+    lane("none", "not done"),
     lane("saved", "checkpoint whole"),
     Object.entries(MARKS).map(([kind, words]) => h("li", {}, shape(kind), words)),
   );

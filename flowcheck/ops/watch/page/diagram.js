@@ -1,6 +1,7 @@
 // A communicator of the job as a ring: its nodes, the links that are mirrored, which way they go.
 // rx and tx are the switch's words: it receives from the sender's port (rx), it sends out of the
-// receiver's (tx); a mirror of either brings the same packets.
+// receiver's (tx); a mirror of either brings the same packets. Where the job file states which ports
+// are mirrored, their ends alone are marked, with their names.
 
 const SIDE = 340;
 const MOST_NODES = 16;
@@ -32,6 +33,22 @@ function at(turn, radius) {
   return [SIDE / 2 + radius * Math.sin(angle), SIDE / 2 - radius * Math.cos(angle)];
 }
 
+function isStated(link) {
+  return Boolean(link && (link.rx.length || link.tx.length));
+}
+
+// {node: names of the mirrored ports at it}
+function portsOf(one) {
+  const found = new Map();
+  const add = (node, ports) =>
+    ports.forEach((port) => found.set(node, new Set([...(found.get(node) || []), port])));
+  for (const link of one.links) {
+    add(link.sender, link.rx);
+    add(link.receiver, link.tx);
+  }
+  return found;
+}
+
 function ringDrawing(one) {
   const nodes = nodesOf(one),
     many = nodes.length;
@@ -39,7 +56,8 @@ function ringDrawing(one) {
     dot = many <= MOST_TOLD ? 21 : Math.max(3, Math.min(15, (1.6 * radius) / many));
   const place = new Map(nodes.map((node, index) => [node.index, index]));
   const links = new Map(one.links.filter((link) => !link.tree).map((link) => [link.sender, link]));
-  const told = many <= MOST_TOLD;
+  const told = many <= MOST_TOLD,
+    ports = portsOf(one);
   const arcs =
     many < 2
       ? []
@@ -54,7 +72,7 @@ function ringDrawing(one) {
       radius * 0.8,
     ) +
     dot +
-    22;
+    (ports.size ? 34 : 22);
   return h(
     "svg",
     {
@@ -74,24 +92,27 @@ function ringDrawing(one) {
         {},
         h("circle", { cx: x, cy: y, r: dot, class: known ? "node known" : "node" }),
         dot >= 9 && h("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, name),
-        many <= MOST_NAMED && hostName(node, turnOf(index, many), radius, dot),
+        many <= MOST_NAMED && hostName(node, turnOf(index, many), radius, dot, ports),
       );
     }),
   );
 }
 
 // Above the nodes of the upper half, below those of the lower one: beside them there is no room.
-function hostName(node, turn, radius, dot) {
+function hostName(node, turn, radius, dot, ports) {
   const [x, y] = at(turn, radius),
     over = Math.cos(2 * Math.PI * turn) > 0;
   const name = node.gap ? "not mirrored" : node.host ? shown(node.host, 22) : "no address seen";
-  const half = name.length * 2.9,
-    inside = Math.min(SIDE - half - 2, Math.max(half + 2, x));
-  return h(
-    "text",
-    { x: inside, y: over ? y - dot - 6 : y + dot + 13, "text-anchor": "middle", class: "host" },
-    name,
-  );
+  const port = [...(ports.get(node.index) || [])].map((one) => shown(one, 24)).join(", ");
+  const lines = over && port ? [port, name] : [name, port];
+  return lines.filter(Boolean).map((words, nth, all) => {
+    const half = words.length * 2.9,
+      inside = Math.min(SIDE - half - 2, Math.max(half + 2, x));
+    const below = y + dot + 13 + 12 * nth,
+      above = y - dot - 6 - 12 * (all.length - 1 - nth);
+    const place = { x: inside, y: over ? above : below, "text-anchor": "middle" };
+    return h("text", { ...place, class: words === port ? "host port" : "host" }, words);
+  });
 }
 
 function arc(radius, dot, index, many, link, told) {
@@ -115,8 +136,8 @@ function arc(radius, dot, index, many, link, told) {
     arrow(to, radius, head),
     link &&
       told && [
-        words(from + 0.012, "rx", 17),
-        words(to - 0.012, "tx", 17),
+        (link.rx.length || !isStated(link)) && words(from + 0.012, "rx", 17),
+        (link.tx.length || !isStated(link)) && words(to - 0.012, "tx", 17),
         many < MOST_NAMED && words((from + to) / 2, "mirrored", 38),
       ],
   );

@@ -91,6 +91,8 @@ function lostWords(view, job) {
 function durableTile(view) {
   const job = view.job,
     kept = job.durable;
+  if (kept === null && job.kept_at)
+    return tile("Durable", "at its end", ["in ", foreign(job.kept_at, 60)]);
   if (kept === null) return tile("Durable", "nothing", "the job file states no [persist]");
   const value = kept.step === null ? "no step yet" : `step ${count(kept.step)}`;
   const ago = kept.time_ns ? `${span((view.now - kept.time_ns) / 1e9)} ago, ` : "";

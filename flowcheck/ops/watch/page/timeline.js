@@ -180,7 +180,7 @@ function column(space, one, marks, lag, index) {
   );
 }
 
-// Full: it has. Some: it has, at a time that is not known. Wait: it is to. None: it has not.
+// Full: done. Some: done, at a time that is not known. Wait: it is to be. None: not done.
 function cell(kind, x, y, wide) {
   const inset = Math.min(1.5, wide * 0.12),
     left = x + inset,
