@@ -13,14 +13,16 @@ def load(
     step: int | None = None,
     format: str | None = None,
     token_file: str | PathLike[str] | None = None,
+    ca: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """A step in memory, as torch.load would give it: {"model", "optimizer", "scheduler", "scaler",
     "averages", "step"}, as far as there are any.
 
     where: a run directory (its newest step), a checkpoint folder or a folder of them, or any file
     or folder of a format that is read; of what others wrote it is what they put there; or a URL:
-    http://host:port of `flowcheck serve` (token_file: the file with its word), or the target of a
-    job's [persist]. step: another than the newest. format: its name, where it cannot be told. What
+    http://host:port of `flowcheck serve` (token_file: the file with its word; ca: of https the file
+    of who vouches for it, by default those this machine trusts), or the target of a job's
+    [persist]. step: another than the newest. format: its name, where it cannot be told. What
     FlowCheck wrote is held against its sums first; no code in a file is run.
 
     Raises flowcheck.errors.StateError where there is no such step, or something is not whole (the
@@ -28,4 +30,4 @@ def load(
     """
     from flowcheck.ops.giving.load import load as load_step
 
-    return load_step(where, step, format, token_file)
+    return load_step(where, step, format, token_file, ca)

@@ -24,12 +24,18 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: one that is free.", min=0, max=65535)] = 7377,
     token_file: TokenFile = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="PEM: https instead of http; read again when renewed.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM of its key, where that is not in the same file.")
+    ] = None,
     connections: Annotated[int, typer.Option(help="At once.", min=1)] = 256,
     as_json: Json = False,
 ) -> None:
     """Serve steps over HTTP, with ranges and checksums, to any number of trainers.
 
-    Beyond this machine --token-file is needed; the traffic is not encrypted.
+    Beyond this machine --token-file is needed; the traffic is encrypted with --tls-certificate.
 
     Example: `flowcheck serve --run /run/flowcheck/job --host 10.0.0.5 --token-file /etc/fc.token`,
     then on a trainer `flowcheck restore --from http://10.0.0.5:7377 --token-file fc.token
@@ -42,6 +48,8 @@ def serve(
         host=host,
         port=port,
         token_file=str(token_file) if token_file is not None else None,
+        tls_certificate=str(tls_certificate) if tls_certificate is not None else None,
+        tls_key=str(tls_key) if tls_key is not None else None,
         connections=connections,
     )
     raise typer.Exit(verb.run(run, checkpoints, config, as_json=as_json))

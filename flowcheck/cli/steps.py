@@ -54,6 +54,10 @@ def restore(
     token_file: Annotated[
         Path | None, typer.Option(help="Of --from http://...: the file with its word.")
     ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Of --from https://...: PEM of who vouches for it."),
+    ] = None,
     keys: Annotated[
         str,
         typer.Option(
@@ -100,6 +104,7 @@ def restore(
         checkpoint=checkpoint,
         source=source,
         token_file=token_file,
+        authority=ca,
         force=force,
         as_json=as_json,
     )

@@ -73,6 +73,10 @@ class ServeConfig(Section, frozen=True, kw_only=True):
     """0: one that is free, told in the log and by `flowcheck status`."""
     token_file: str | None = None
     """A file with the word that clients send; must be there beyond this machine."""
+    tls_certificate: str | None = None
+    """A file of PEM: https instead of http. It is read again when it is renewed."""
+    tls_key: str | None = None
+    """The file of its private key, where that is not in the same one."""
     connections: int = 256
     """At once; more are told to come back."""
     timeout_s: float = 30.0
@@ -89,6 +93,8 @@ class ServeConfig(Section, frozen=True, kw_only=True):
         at_least("serve.staged", self.staged, 1)
         if not self.timeout_s > 0:
             raise ConfigError("serve.timeout_s", self.timeout_s, "must be above 0")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ConfigError("serve.tls_key", self.tls_key, "needs serve.tls_certificate")
         if self.token_file is None and self.host not in LOOPBACK:
             right = (
                 f"beyond this machine clients need a word: state serve.token_file, or {LOOPBACK[0]}"

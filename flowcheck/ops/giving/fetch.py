@@ -23,10 +23,15 @@ def is_url(where: object) -> bool:
 
 @contextmanager
 def checkpoint_of(
-    url: str, step: int | None, token_file: Path | str | None, beside: Path | None = None
+    url: str,
+    step: int | None,
+    token_file: Path | str | None,
+    beside: Path | None = None,
+    authority: Path | str | None = None,
 ) -> Iterator[Path]:
     """A verified checkpoint folder while the block runs. beside: what is made of it, on whose disk
-    it lies meanwhile; by default in a folder of this user for temporary files.
+    it lies meanwhile; by default in a folder of this user for temporary files. authority: of https,
+    see `fetched`.
 
     What came stays after a block that failed, for the next call to go on with. Raises ConfigError
     and StateError as `fetched` does.
@@ -45,7 +50,8 @@ def checkpoint_of(
             def said(told: str) -> None:
                 shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
-            yield fetched(url, which, folder, token, moved=moved, said=said)
+            own = None if authority is None else str(authority)
+            yield fetched(url, which, folder, token, authority=own, moved=moved, said=said)
     except ConfigError:
         with_nothing = not folder.exists() or not any(folder.iterdir())
         if with_nothing:

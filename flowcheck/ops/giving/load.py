@@ -22,11 +22,13 @@ def load(
     step: int | None = None,
     form: str | None = None,
     token_file: str | PathLike[str] | None = None,
+    ca: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """As the package's `load`."""
     if isinstance(where, str) and is_url(where):
         own = None if token_file is None else fspath(token_file)
-        with checkpoint_of(where, step, own) as folder:
+        authority = None if ca is None else fspath(ca)
+        with checkpoint_of(where, step, own, authority=authority) as folder:
             return load(folder, step, form)
     path = Path(where)
     run = RunDir(path)

@@ -29,6 +29,8 @@ class Asked:
     source: str | None
     """A URL."""
     token_file: Path | None
+    authority: Path | None = None
+    """Of https: a file of PEM."""
     where: str | None = None
     """What the checkpoint's folder is called to the user."""
     force: bool
@@ -60,7 +62,8 @@ def _fetched(asked: Asked, source: str) -> int:
     if not out.parent.is_dir():
         right = f"there is no folder {asked.out.parent}: make it first"
         raise ConfigError("--out", str(asked.out), right)
-    with checkpoint_of(source, asked.step, asked.token_file, beside=out) as folder:
+    word, authority = asked.token_file, asked.authority
+    with checkpoint_of(source, asked.step, word, beside=out, authority=authority) as folder:
         where = f"{source.rstrip('/')}/{folder.name}"
         return run(replace(asked, source=None, checkpoint=folder, where=where))
 

@@ -16,6 +16,7 @@ from flowcheck.vault.serve.catalogue import Catalogue
 from flowcheck.vault.serve.server import Server
 
 LOOK_S = 0.5
+CLEAR = "who sees the traffic has the word and the steps; --tls-certificate encrypts it"
 
 
 def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_json: bool) -> int:
@@ -43,6 +44,8 @@ def _serve(
         try:
             where = "/jobs" if isinstance(catalogue, dict) else "/steps"
             told = f"serving {server.url}{where}, until Ctrl-C"
+            if config.tls_certificate is None and config.token_file is not None and not as_json:
+                print(f"not encrypted: {CLEAR}", flush=True)
             print(json.dumps({"url": server.url}) if as_json else told, flush=True)
             while not signals.received:
                 Event().wait(LOOK_S)

@@ -30,6 +30,7 @@ def fetched(
     token: str | None = None,
     *,
     options: dict[str, Any] | None = None,
+    authority: str | None = None,
     timeout_s: float = 30.0,
     at_once: int = AT_ONCE,
     moved: Moved = lambda *_: None,
@@ -40,11 +41,12 @@ def fetched(
     there already is verified alone.
 
     said: is told at once what is tried again, for how long at most, and when it goes on.
-    url: of `flowcheck serve`, or of a [persist] target with `options` for fsspec; step: a number or
+    url: of `flowcheck serve`, or of a [persist] target with `options` for fsspec; authority: a
+    file of PEM that vouches for https, None: this machine's; step: a number or
     "latest". Raises ConfigError for a URL that nothing here can open, StateError where there is no
     such step, asking fails too often (patience.py), or what came is not what was told.
     """
-    origin = open_origin(url, token, options, timeout_s)
+    origin = open_origin(url, token, options, timeout_s, authority)
     try:
         return _whole(origin, step, into, _How(at_once, moved, Patience(origin.url, said)))
     finally:

@@ -22,6 +22,7 @@ from flowcheck.vault.persist import ledger
 from flowcheck.vault.persist.listing import File, Listing, listing_of, refuse_strange
 from flowcheck.vault.persist.places import opened
 from flowcheck.vault.persist.store import sentence
+from flowcheck.vault.serve.tls import trusting
 
 WRITING_S = 600.0
 """A server may write a step out of its memory for so long."""
@@ -62,19 +63,22 @@ class Origin(Protocol):
 
 
 def open_origin(
-    url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float
+    url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
 ) -> Origin:
-    """By the URL's scheme. Raises ConfigError for one that nothing here can open."""
+    """By the URL's scheme. ca: see `trusting`. Raises ConfigError for one nothing here can open."""
+    tls = trusting(url, ca)
     if urlsplit(url).scheme in ("http", "https"):
-        return HttpOrigin(url, token, timeout_s)
+        return HttpOrigin(url, token, timeout_s, tls)
     return StoreOrigin(url, opened(url, options or {}, timeout_s, "--from"))
 
 
 class HttpOrigin:
     """`flowcheck serve`, or whatever answers as it does."""
 
-    def __init__(self, url: str, token: str | None, timeout_s: float) -> None:
-        self.url = url.rstrip("/")
+    def __init__(
+        self, url: str, token: str | None, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.url, self._tls = url.rstrip("/"), tls
         self._parts, self._timeout_s = urlsplit(self.url), timeout_s
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._own = threading.local()
@@ -158,6 +162,9 @@ class HttpOrigin:
                         self._own.connection = None
                         return 200, answer.headers, b""
                 return answer.status, answer.headers, answer.read()
+            except ssl.SSLCertVerificationError as error:
+                why = f"is not trusted: {error.verify_message}: --ca names its authority's file"
+                raise StateError(f"{self.url}: {why}") from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 connection.close()
                 connection = self._own.connection = None
@@ -168,9 +175,9 @@ class HttpOrigin:
     def _connected(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname, self._parts.port
         assert host is not None
-        if self._parts.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        if self._tls is not None:
+            limit_s = self._timeout_s
+            return http.client.HTTPSConnection(host, port, timeout=limit_s, context=self._tls)
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
 
