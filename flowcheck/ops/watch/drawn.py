@@ -54,6 +54,6 @@ class Diagram(Part, frozen=True, kw_only=True):
     links: tuple[Link, ...]
     """All links that are mirrored; those between other nodes are not."""
     chunk_links: tuple[int, ...]
-    """[chunk] on how many mirrored links its sum passes; (): not known."""
+    """[chunk] on how many mirrored links its sum passes; -1: it has no byte; (): not known."""
     summary: tuple[str, ...]
     """Sentences, as `flowcheck analyze` prints them."""

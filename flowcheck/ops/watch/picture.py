@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from flowcheck.config import MirrorConfig
 from flowcheck.ops.analysis.communicators import Communicator
 from flowcheck.ops.analysis.communicators import Link as Mirrored
+from flowcheck.ops.analysis.coverage import Coverage
 from flowcheck.ops.analysis.explain import lines_of
 from flowcheck.ops.analysis.learned import communicators_of_job
 from flowcheck.ops.watch.drawn import Diagram, Link
@@ -33,9 +34,15 @@ def _diagram(one: Communicator, mirrors: Sequence[MirrorConfig]) -> Diagram:
         ring=one.ring,
         hosts=tuple(one.host(index) for index in range(one.nodes)) if named else (),
         links=tuple(_link(link, mirrors) for link in one.links),
-        chunk_links=one.coverage.chunk_links if one.coverage is not None else (),
+        chunk_links=_chunk_links(one.coverage) if one.coverage is not None else (),
         summary=tuple(lines_of(one)),
     )
+
+
+def _chunk_links(coverage: Coverage) -> tuple[int, ...]:
+    lacking = set(coverage.missing_chunks)
+    each = enumerate(coverage.chunk_links)
+    return tuple(-1 if not links and chunk not in lacking else links for chunk, links in each)
 
 
 def _link(link: Mirrored, mirrors: Sequence[MirrorConfig]) -> Link:

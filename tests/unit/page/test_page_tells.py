@@ -112,6 +112,7 @@ def test_a_stated_port_is_named_at_its_end_of_a_link_and_directions_at_no_other(
     tab.value(AT_ONCE)
     tab.until(f"{drawn}.includes('leaf0 Ethernet1/1')")
     assert tab.value(ways) == ["rx", "tx"]
+    assert "all 3 chunks seen; 1 more without a byte" in tab.text()
     ends = tab.value("[...document.querySelectorAll('td.ends')].map((one) => one.innerText)")
     assert ends == [
         "from fe80::a00:4\ntx leaf0 Ethernet1/1, to fe80::a00:1",

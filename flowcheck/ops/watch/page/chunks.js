@@ -5,10 +5,11 @@ const MOST_LINKS = 64;
 
 function chunks(one) {
   if (!one.chunk_links.length) return null;
-  const never = one.chunk_links.filter((times) => times === 0).length;
+  const never = one.chunk_links.filter((times) => times === 0).length,
+    empty = one.chunk_links.filter((times) => times < 0).length;
   const told = never
     ? `${some(never, "chunk")} of ${one.chunk_links.length} never seen`
-    : `all ${one.chunk_links.length} chunks are seen`;
+    : `all ${some(one.chunk_links.length - empty, "chunk")} seen${empty ? `; ${empty} more without a byte` : ""}`;
   return h(
     "div",
     { class: "chunks" },
@@ -20,10 +21,10 @@ function chunks(one) {
         h(
           "li",
           {
-            class: times === 0 ? "never" : times === 1 ? "once" : "more",
-            "aria-label": `chunk ${index}: ${times ? `on ${some(times, "link")}` : "never seen"}`,
+            class: times < 0 ? "empty" : times === 0 ? "never" : times === 1 ? "once" : "more",
+            "aria-label": `chunk ${index}: ${times < 0 ? "without a byte" : times ? `on ${some(times, "link")}` : "never seen"}`,
           },
-          h("span", {}, times ? `${times}×` : "–"),
+          h("span", {}, times < 0 ? "" : times ? `${times}×` : "–"),
         ),
       ),
     ),
