@@ -104,7 +104,7 @@ class running:  # noqa: N801 - reads as a with statement
     def __exit__(self, *_: object) -> None:
         self.command.__exit__()
         where = RunDir(self.run)
-        wait_until(lambda: not where.stage_pids(), 20, "the end of the killed chain's stages")
+        wait_until(lambda: not where.stage_pids(), 60, "the end of the killed chain's stages")
         where.remove()
 
 
@@ -189,8 +189,8 @@ def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its
     with Command("up", job_file(folder, RATE), "--run", chain) as again:
         where = RunDir(chain)
         own = again.process.pid
-        wait_until(lambda: where.stage_pids().get("supervisor") == own, 30, "the next supervisor")
-        wait_until(lambda: "extract" in where.stage_pids(), 30, "the next chain")
+        wait_until(lambda: where.stage_pids().get("supervisor") == own, 60, "the next supervisor")
+        wait_until(lambda: "extract" in where.stage_pids(), 60, "the next chain")
         again.process.send_signal(signal.SIGTERM)
         code, out, err = again.result()
     assert code in (0, 1), out + err  # it may have been told to end before its first step

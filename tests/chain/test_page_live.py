@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.chain import Command, wait_until
 from support.chromium import MISSING, PATH, Tab, chromium
-from support.watched import free_port, paced
+from support.free import free_port
+from support.watched import paced
 
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.stages.rundir import RunDir

@@ -85,7 +85,7 @@ def test_a_killed_supervisor_takes_its_stages_with_it_and_down_takes_the_rest(
         assert len(pids) == 5
         command.process.kill()
         command.process.wait()
-        wait_until(lambda: set(run.stage_pids()) == set(), 5, "no stage left")
+        wait_until(lambda: set(run.stage_pids()) == set(), 60, "no stage left")
     assert memory.is_dir(), "what a killed supervisor leaves"
     assert status(run)["exit_code"] == 1
     code, out, _ = flowcheck("down", "--run", run.root, "--json")
@@ -106,7 +106,7 @@ def test_down_finds_memory_whose_run_directory_is_gone(captures: Path, tmp_path:
         memory = run.memory
         command.process.kill()
         command.process.wait()
-        wait_until(lambda: set(run.stage_pids()) == set(), 5, "no stage left")
+        wait_until(lambda: set(run.stage_pids()) == set(), 60, "no stage left")
     (run.root / "memory").unlink()
     code, out, _ = flowcheck("down", "--run", tmp_path / "elsewhere", "--json")
     assert code == 0

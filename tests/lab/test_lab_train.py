@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.free import free_port
 
 from flowcheck.lab.cluster import namespaces
 from flowcheck.lab.run.compare import Digests, trainer_digests
@@ -44,10 +44,7 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
 
 def never_stopped(folder: Path, script: list[str]) -> dict[int, Digests]:
     """The same job over gloo, on this machine: what two ranks sum is the same whoever sums it."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     told |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     words = [*script, "--out", str(folder), "--digests", str(folder / "gloo.jsonl")]
     ranks = [

@@ -64,7 +64,7 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
             wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
             with Ring.open(run.ring(0)) as ring:
                 send(cable, tmp_path, frames[:first])
-                wait_until(lambda: ring.head == first, 20, "the frames before the kill")
+                wait_until(lambda: ring.head == first, 60, "the frames before the kill")
                 supervisor = run.stage_pids()["supervisor"]
                 os.kill(supervisor, signal.SIGSTOP)  # so that nothing restarts it meanwhile
                 os.kill(run.stage_pids()["capture-0"], signal.SIGKILL)
@@ -73,15 +73,15 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
                 wait_until(lambda: greetings(run, "capture-0") == 2, 60, "capture to come back")
                 send(cable, tmp_path, frames[stop:])
                 rest = len(frames) - (stop - first)
-                wait_until(lambda: ring.head == rest, 20, "the frames after the kill")
-                wait_until(lambda: ring.tail == rest, 20, "their extraction")
-                wait_until(lambda: events(run, "StepLost") != [], 20, "word of the lost step")
+                wait_until(lambda: ring.head == rest, 60, "the frames after the kill")
+                wait_until(lambda: ring.tail == rest, 60, "their extraction")
+                wait_until(lambda: events(run, "StepLost") != [], 60, "word of the lost step")
                 counters = ring.counters()
             lost = events(run, "StepLost")[0]
             steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
         finally:
             process.terminate()
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=60)
     assert lost["step"] == LOST_STEP, (out, err)
     assert lost["missing"] == [list(missing)]
     assert [step["step"] for step in steps] == list(range(1, LOST_STEP))

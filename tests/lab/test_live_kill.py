@@ -36,16 +36,16 @@ def test_a_stage_killed_before_anything_is_learned_costs_nothing(
             wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
             with Ring.open(run.ring(0)) as ring:
                 send(cable, tmp_path, frames[:before])
-                wait_until(lambda: ring.tail == before, 20, "the frames before the kill")
+                wait_until(lambda: ring.tail == before, 60, "the frames before the kill")
                 os.kill(run.stage_pids()[stage], signal.SIGKILL)
                 send(cable, tmp_path, frames[before:])
                 wait_until(lambda: greetings(run, stage) == 2, 60, "the stage to come back")
-                wait_until(lambda: ring.tail == len(frames), 20, "the extraction of all frames")
-                wait_until(lambda: len(events(run, "StepApplied")) == 5, 30, "all steps")
+                wait_until(lambda: ring.tail == len(frames), 60, "the extraction of all frames")
+                wait_until(lambda: len(events(run, "StepApplied")) == 5, 60, "all steps")
             steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
         finally:
             process.terminate()
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=60)
     assert [step["gradient_sha256"] for step in steps] == [
         hashlib.sha256(gradient).hexdigest() for gradient in truth.gradients
     ], (out, err)

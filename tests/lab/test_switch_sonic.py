@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from support.free import free_port
 from support.sonic_commands import EACH
 
 from tests.unit.test_cli import flowcheck
@@ -72,7 +73,7 @@ class Switch:
 
 
 def waited(path: Path, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         if path.exists():
             return
         assert process.poll() is None
@@ -84,9 +85,7 @@ def waited(path: Path, process: subprocess.Popen[bytes]) -> None:
 def switch(tmp_path: Path) -> Iterator[Switch]:
     """With somebody's session beside, a banner, and a shell that talks before it obeys."""
     folder = tmp_path
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     for name in ("host", "user"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
@@ -134,7 +133,7 @@ def switch(tmp_path: Path) -> Iterator[Switch]:
         made.row(4, "MIRROR_SESSION|somebodys", SOMEBODYS)
         made.row(6, "MIRROR_SESSION_TABLE|somebodys", {"status": "active"})
         made.row(6, "SWITCH_CAPABILITY|switch", {"PORT_EGRESS_MIRROR_CAPABLE": "false"})
-        for _ in range(100):
+        for _ in range(1200):
             with socket.socket() as there:
                 if there.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -143,7 +142,7 @@ def switch(tmp_path: Path) -> Iterator[Switch]:
     finally:
         for process in (server, redis):
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 def test_twice_is_once_and_no_trace_is_left(switch: Switch) -> None:

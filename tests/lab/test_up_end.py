@@ -82,7 +82,7 @@ def up(job: Path, how: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def all_steps(run: RunDir) -> None:

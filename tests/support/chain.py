@@ -52,7 +52,7 @@ class Command:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 def flowcheck(*words: str | Path, limit_s: float = LIMIT_S) -> tuple[int, str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LIMIT_S = 40.0
+LIMIT_S = 90.0
 
 
 def why_not() -> str:
@@ -101,7 +101,7 @@ def capture(setup: Setup) -> dict[str, Any]:
     return running.finish()
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
     """Whether `condition` became true in time; for processes and kernels, not for our own code."""
     deadline = time.monotonic() + limit_s
     while not condition():

@@ -122,7 +122,7 @@ class Hosts:
                 _written(process)
             finally:
                 process.send_signal(signal.SIGINT)
-                process.wait(timeout=10)
+                process.wait(timeout=60)
 
 
 @contextmanager

@@ -14,9 +14,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from support.free import free_port
+
 KEY, SECRET = "flowcheck", "a secret of nobody"
 BUCKET = "box"
-START_S = 30.0
+START_S = 90.0
 
 
 @dataclass
@@ -53,12 +55,6 @@ class Server:
             place.parent.mkdir(parents=True, exist_ok=True)
             client.download_file(BUCKET, one["Key"], str(place))
         return into / prefix
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def begun(port: int) -> subprocess.Popen[bytes]:

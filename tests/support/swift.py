@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from support.s3 import BUCKET, free_port
+from support.free import free_port
+from support.s3 import BUCKET
 
 KEY, SECRET = "test:tester", "testing"
 START_S = 40.0

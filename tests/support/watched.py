@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from support.free import free_port
 
 from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
 
@@ -39,12 +39,6 @@ def paced(path: Path, *, from_step: int, lost_step: int, frame_every_s: float) -
 def _frames_of_a_step() -> int:
     longer = Run(replace(JOB, steps=JOB.steps + 1)).all().seen_at(0, "both")
     return len(longer) - len(Run(JOB).all().seen_at(0, "both"))
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Prometheus:

@@ -44,7 +44,7 @@ class Slow:
         return int(self.shared[0])
 
     def began(self) -> int:
-        wait_until(lambda: self.pid != 0, LIMIT_S, "a reading")
+        wait_until(lambda: self.pid != 0, 60.0, "a reading")
         return self.pid
 
     def let_end(self) -> None:
@@ -56,7 +56,7 @@ class Slow:
 
     def __call__(self, *_: object, **named: object) -> Reading:
         self.shared[0] = os.getpid()
-        wait_until(lambda: bool(self.shared[1]), LIMIT_S, "the leave to end")
+        wait_until(lambda: bool(self.shared[1]), 60.0, "the leave to end")
         self.shared[2] = 1
         why_not = ("too early", str(named["release"]))
         return Reading(flows=(), collectives=(), weights=None, job=None, why_not=why_not)
@@ -125,7 +125,7 @@ def test_a_reading_ends_with_its_stage(slow: Slow, tmp_path: Path) -> None:
         slow.began()
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(stage, 0)[1]) == signal.SIGKILL
-    wait_until(lambda: identity(slow.pid) == "0 0", LIMIT_S, "the end of the reading")
+    wait_until(lambda: identity(slow.pid) == "0 0", 60.0, "the end of the reading")
     assert not slow.ended
 
 

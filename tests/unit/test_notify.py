@@ -22,7 +22,7 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
 
     def said(self) -> list[str]:
         return self.socket.recv(4096).decode().splitlines()

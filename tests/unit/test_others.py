@@ -91,7 +91,7 @@ def test_the_stage_keeps_nothing_of_them_and_follows_the_job(
     seen = sum(m.packets for m in tape.messages if m.order <= last.order)
     while not noted() and not chain.run.learned_job.exists():
         chain.feed(max(1, seen // 20))
-        wait_until(lambda: noted() or not service._learner.busy, 20, "a reading")
+        wait_until(lambda: noted() or not service._learner.busy, 60, "a reading")
     assert noted(), "the job was learned before"
     table = chain.parts[0][1]
     staged = {message.flow for message in service._extractors[0].staged()}

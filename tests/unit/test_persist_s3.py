@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.free import free_port
 from support.persisting import proved, replica_in, saver_for, take
-from support.s3 import BUCKET, KEY, Server, begun, free_port, server
+from support.s3 import BUCKET, KEY, Server, begun, server
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError

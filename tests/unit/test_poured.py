@@ -22,7 +22,7 @@ from flowcheck.replica.files.pieces import Piece
 from flowcheck.replica.files.sha256 import Crc
 from flowcheck.replica.files.sums import Sums, bytes_of
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 BUFFER = 1 << 12
 sizes = st.integers(0, 3 * BUFFER) | st.sampled_from([BUFFER - 1, BUFFER, BUFFER + 1])
 

@@ -144,7 +144,7 @@ def test_a_step_in_memory_becomes_files_once_for_all_who_ask_and_stays_while_it_
     server = serving(catalogue)
 
     def got(step: int | str) -> int:
-        for _ in range(200):
+        for _ in range(1200):
             told = json.loads(curl(f"{server.url}/steps/{step}"))
             if "files" in told:
                 return int(told["step"])
@@ -173,7 +173,7 @@ def test_more_connections_than_are_allowed_are_told_to_come_back_and_slow_ones_a
         one.sendall(b"GET /steps HTTP/1.1\r\nHost: x\r\nX-Slow: ")
     until(lambda: status(f"{server.url}/steps") == 503)
     for one in dripping:
-        one.settimeout(10)
+        one.settimeout(60)
 
         def drip(to: socket.socket = one) -> bool:
             try:
@@ -190,7 +190,7 @@ def test_more_connections_than_are_allowed_are_told_to_come_back_and_slow_ones_a
 
 
 def until(true: Callable[[], bool]) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         if true():
             return
         Event().wait(0.05)

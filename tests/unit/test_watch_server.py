@@ -198,7 +198,7 @@ def test_slow_clients_keep_nobody_else_out_for_long(serve: Serve) -> None:
     slow = [socket.create_connection(address, 10) for _ in range(3)]
     for one in slow:
         one.sendall(b"GET /metrics HTTP/1.1\r\nHo")
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 60
     seen = set()
     while time.monotonic() < until_s and 200 not in seen:
         try:
@@ -207,7 +207,7 @@ def test_slow_clients_keep_nobody_else_out_for_long(serve: Serve) -> None:
             seen.add(503)
     assert 200 in seen
     for one in slow:
-        one.settimeout(10)
+        one.settimeout(60)
         assert one.recv(100) == b"", "it was let go"
         one.close()
 
