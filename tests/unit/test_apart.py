@@ -48,6 +48,7 @@ def by_flow(number: int, frame: bytes) -> int:
 
 
 DEALS = [alternating, scattered, random, in_runs, in_long_runs, by_flow]
+QUICK = [random, by_flow]
 
 
 def right(truth: Path) -> dict[int, bytes]:
@@ -70,9 +71,14 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
 
 
 @pytest.mark.parametrize(
-    "frames", [(256, 256), (40, 8), pytest.param((3, 50), marks=pytest.mark.nightly)]
+    ("deal", "frames"),
+    [
+        *((deal, (256, 256)) for deal in DEALS),
+        *((deal, (40, 8)) for deal in QUICK),
+        *(pytest.param(d, (40, 8), marks=pytest.mark.nightly) for d in DEALS if d not in QUICK),
+        *(pytest.param(deal, (3, 50), marks=pytest.mark.nightly) for deal in DEALS),
+    ],
 )
-@pytest.mark.parametrize("deal", DEALS)
 def test_capture_dealt_over_two_rings_gives_every_step_of_the_truth(
     play: Callable[..., Chain],
     captures: Path,
