@@ -6,20 +6,21 @@ its own runs that were stopped by its save, or never.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.free import free_port
 
 from flowcheck.lab.cluster import namespaces
 from flowcheck.lab.run.compare import Digests, trainer_digests
-from flowcheck.lab.run.plan import GPT
+from flowcheck.lab.run.plan import GPT, script_module
 
 pytestmark = [
     pytest.mark.lab,
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.timeout(500),
 ]
 SMALL = ("--layers", "2", "--width", "64", "--heads", "2", "--context", "32")
+STEPS = 7
 LIMIT_S = 450
 
 
@@ -42,50 +44,90 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
     return found
 
 
-def never_stopped(folder: Path, script: list[str]) -> dict[int, Digests]:
-    """The same job over gloo, on this machine: what two ranks sum is the same whoever sums it."""
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    told |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    words = [*script, "--out", str(folder), "--digests", str(folder / "gloo.jsonl")]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(GPT), "--backend", "gloo", *words],
-            env=os.environ | told | {"RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return trainer_digests(folder / "gloo.jsonl")
+def over_gloo(folder: Path, script: list[str]) -> Digests:
+    """The same job, never stopped, over gloo: what two ranks sum is the same whoever sums it."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(GPT), "--backend", "gloo", *script, "--out", str(folder)]
+    told = folder / "gloo.jsonl"
+    subprocess.run(
+        [sys.executable, *command, "--digests", str(told)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        timeout=LIMIT_S,
+        check=True,
+    )
+    return trainer_digests(told)[STEPS]
+
+
+def by_one_process(folder: Path, script: list[str]) -> Digests:
+    """The same job, never stopped: both ranks' gradients one after the other, halved and added."""
+    import torch
+
+    module = script_module()
+    given = module.arguments([*script, "--out", str(folder)])
+    torch.manual_seed(given.seed)
+    shape = module.Shape(given.layers, given.width, given.heads, given.context, given.dropout)
+    model, text = module.GPT(shape), module.text_of(folder)
+    own = list(model.parameters())
+    optimizer = torch.optim.AdamW(own, lr=given.lr, weight_decay=given.weight_decay)
+    factor = module.schedule(given.warmup, given.steps, given.floor)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for step in range(given.steps):
+        halves = []
+        for rank in range(2):
+            optimizer.zero_grad()
+            for micro in range(given.accumulate):
+                window = module.draw(text, given, step, rank, micro)
+                (module.loss_of(model, window) / given.accumulate).backward()
+            halves.append([one.grad / 2 for one in own])
+        for one, mine, other in zip(own, *halves, strict=True):
+            one.grad = mine + other
+        torch.nn.utils.clip_grad_norm_(own, given.clip)
+        optimizer.step()
+        scheduler.step()
+    states = {kind: [optimizer.state[one][kind] for one in own] for kind in optimizer.state[own[0]]}
+    return {name: hashed(tensors) for name, tensors in {"parameters": own, **states}.items()}
+
+
+def hashed(tensors: list[Any]) -> str:
+    return hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in tensors)).hexdigest()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of a matrix product are cut as a trainer's one thread cuts them."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
     "controls",
-    [pytest.param(True, marks=pytest.mark.nightly, id="controls"), pytest.param(False, id="gloo")],
+    [pytest.param(True, marks=pytest.mark.nightly, id="controls"), pytest.param(False, id="alone")],
 )
-def test_killed_job_goes_on_as_if_nothing_had_happened(tmp_path: Path, controls: bool) -> None:
+def test_killed_job_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, controls: bool, one_thread: None
+) -> None:
     """Controls: the lab's own other runs, one of them stopped by the trainer's save."""
     script = ["--clip", "1", "--accumulate", "2", "--metric-every", "3"]
-    options = ["--steps", "7", "--kill-at", "3"]
+    options = ["--steps", str(STEPS), "--kill-at", "3"]
     if not controls:
         options.append("--no-control")
     found = train(tmp_path / "out", f"t{os.getpid()}", options, script)
     comparison = found["comparison"]
     assert (comparison["different"], comparison["missing"]) == ([], [])
-    assert comparison["equal"] >= 6
+    assert comparison["equal"] >= STEPS - 1
     assert 0 <= found["killed_at"] - found["restored_step"] + 1 <= 2
+    unbroken = [*SMALL, "--steps", str(STEPS), *script]
+    assert found["final"] == by_one_process(tmp_path, unbroken)
     if controls:
         assert found["final"] == found["control"] == found["unbroken"]
-    unbroken = never_stopped(tmp_path, [*SMALL, "--steps", "7", *script])
-    assert found["final"] == unbroken[7]
+        assert found["final"] == over_gloo(tmp_path, unbroken)
     assert all(one["holds"] for one in found["statements"])
     told = (tmp_path / "out/trainers/digests.jsonl").read_text().splitlines()
-    assert max(json.loads(line)["step"] for line in told) == 7
+    assert max(json.loads(line)["step"] for line in told) == STEPS
 
 
 @pytest.mark.nightly

@@ -23,13 +23,13 @@ from flowcheck.lab.run.cost_figures import (
     cpu_per_step,
 )
 from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Trainers, family
 from flowcheck.ops.watch.state import State
 
 LOOK_S = 0.02
-STEP_LIMIT_S = 120.0
 FOLLOW_LIMIT_S = 60.0
 TRAINERS_CPU, OTHER_CPU = 0, 1
 KEPT = 2
@@ -106,13 +106,13 @@ def _watch(
 ) -> list[Sample]:
     """CPU time at each new step until the trainers end."""
     samples: list[Sample] = []
-    moved_s, seen = time.monotonic(), 0
+    moving, seen = Moving(case.words, trainers), 0
     serving = family(services.pid) if services is not None else []
     training: list[int] = []
     while not trainers.ended():
         step = trainers.step()
         if step > seen:
-            moved_s, seen = time.monotonic(), step
+            seen = step
             # Always the same processes: without those that ended, time would go backwards.
             training = training or trainers.pids()
             own = _cpu(training)
@@ -120,8 +120,7 @@ def _watch(
                 samples.append(Sample(step, own, _cpu(serving) or 0.0))
             _forget(plan.trainers_folder / "job", step - KEPT)
             display.show(case.words, {"step": step}, None)
-        if time.monotonic() - moved_s > STEP_LIMIT_S:
-            raise FlowCheckError(f"{case.words}: no new step for {STEP_LIMIT_S:.0f} s after {seen}")
+        moving.look(step)
         Event().wait(LOOK_S)
     return samples
 

@@ -66,6 +66,13 @@ class Services:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def check(self) -> None:
+        """Raises FlowCheckError once they have ended: nothing would follow the job any more."""
+        code = self._process.poll()
+        if code is not None:
+            said = "\n".join(self.said().strip().splitlines()[-5:]) or "they said nothing"
+            raise FlowCheckError(f"the services ended with {code} ({self.log}):\n{said}")
+
     def state(self) -> State | None:
         """What `flowcheck status` tells; None while nothing of it can be read."""
         told = status.read(self.run)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from flowcheck.errors import FlowCheckError
 from flowcheck.lab.run.compare import (
     Comparison,
     Digests,
@@ -16,7 +15,8 @@ from flowcheck.lab.run.compare import (
     replica_digests,
     trainer_digests,
 )
-from flowcheck.lab.run.train import FOLLOW_LIMIT_S, LOOK_S, STEP_LIMIT_S, Outcome, Run
+from flowcheck.lab.run.moving import Moving
+from flowcheck.lab.run.train import FOLLOW_LIMIT_S, LOOK_S, Outcome, Run
 from flowcheck.lab.run.trainers import Trainers
 from flowcheck.ops.giving.restore_all import give_all
 from flowcheck.stages.jobs import every
@@ -86,17 +86,15 @@ class SeveralRun(Run):
 
     def _follow_all(self, what: str, jobs: list[_Job], *, until: int | None) -> None:
         """Until every trainer says it took step `until`, or has ended."""
-        moved_s, seen = time.monotonic(), [-1]
         running = [job.trainers for job in jobs if job.trainers is not None]
+        moving = Moving(what, *running)
         while not all(trainers.ended() for trainers in running):
             steps = [trainers.step() for trainers in running]
-            if steps != seen:
-                moved_s, seen = time.monotonic(), steps
             if until is not None and min(steps) >= until:
                 return
-            if time.monotonic() - moved_s > STEP_LIMIT_S:
-                raise FlowCheckError(f"{what}: no new step for {STEP_LIMIT_S:.0f} s after {seen}")
+            moving.look(steps)
             assert self._services is not None
+            self._services.check()
             lines = running[steps.index(min(steps))].lines()
             self._display.show(what, dict(lines[-1]) if lines else {}, self._services.state())
             Event().wait(LOOK_S)

@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import (
     Comparison,
@@ -21,6 +20,7 @@ from flowcheck.lab.run.compare import (
     trainer_digests,
 )
 from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Script, Trainers
@@ -30,8 +30,6 @@ from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
 
 LOOK_S = 0.1
-STEP_LIMIT_S = 120.0
-"""Without a new step of the trainer: it hangs."""
 FOLLOW_LIMIT_S = 60.0
 """For the replica to take the last steps after the trainer ended."""
 
@@ -191,17 +189,16 @@ class Run:
 
     def _follow(self, what: str, trainers: Trainers, *, until: int | None) -> None:
         """Until the trainer says it took step `until`, or ends."""
-        moved_s, seen = time.monotonic(), -1
+        moving = Moving(what, trainers)
         while not trainers.ended():
             lines = trainers.lines()
             last: dict[str, Any] = dict(lines[-1]) if lines else {}
             step = int(last.get("step", 0))
-            if step != seen:
-                moved_s, seen = time.monotonic(), step
             if until is not None and step >= until:
                 return
-            if time.monotonic() - moved_s > STEP_LIMIT_S:
-                raise FlowCheckError(f"{what}: no new step for {STEP_LIMIT_S:.0f} s after {seen}")
+            moving.look(step)
+            if self._services is not None:
+                self._services.check()
             chain = self._services.state() if self._services is not None else None
             self._display.show(what, last, chain)
             Event().wait(LOOK_S)

@@ -16,6 +16,8 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.lab.cluster import Cluster, enter
 
 END_LIMIT_S = 20.0
+ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+"""The second: a rank that is sent SIGABRT writes the stack of each of its threads to its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Trainers:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    env=dict(os.environ, OMP_NUM_THREADS="1", **environment),
+                    env={**os.environ, **ALWAYS, **environment},
                     start_new_session=True,
                 )
             self._processes.append(process)
