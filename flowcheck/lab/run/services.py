@@ -47,7 +47,8 @@ class Services:
         """Raises FlowCheckError where it does not come up in time. Every stage is a session."""
         deadline_s = time.monotonic() + START_LIMIT_S
         while LISTENING not in self.said():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
+            self.check()
+            if time.monotonic() > deadline_s:
                 said = self.said().strip() or "they said nothing"
                 within = f"within {START_LIMIT_S:.0f} s ({self.log})"
                 raise FlowCheckError(f"the services did not come up {within}:\n{said}")
