@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import msgspec
 from rich.console import Console
 
 from flowcheck.lab.run.train import Outcome
@@ -22,7 +23,7 @@ def show(outcome: Outcome, *, as_json: bool) -> int:
             "passed": good,
             "statements": [{"holds": holds, "says": says} for holds, says in found],
         }
-        print(json.dumps(told))
+        print(json.dumps(msgspec.to_builtins(told)))
         return 0 if good else FAILED
     console = Console(highlight=False, soft_wrap=True)
     console.print()
