@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_APART = re.compile(r"\.\d+\.tmp\Z")
+"""The end of a name that `growing_apart` gives: the number of the process that writes."""
 
 
 def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = True) -> None:
@@ -38,8 +42,9 @@ def growing_apart(path: Path, *, leftovers: str, folder: bool = False) -> Iterat
     as a file or a folder. leftovers: a pattern of names beside `path`; what a killed process left
     under one of them goes first."""
     for left in path.parent.glob(leftovers):
-        _sweep(left)
-    place = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        if _APART.search(left.name):  # a user may have named something so as well
+            _sweep(left)
+    place = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # see _APART
     held = _made(place, folder=folder)
     try:
         with _taking_its_name(place, path, durable=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import io
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -22,6 +22,7 @@ from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.beside import fill_beside
 from flowcheck.vault.numbers import Number
+from flowcheck.vault.overwriting import Spared, taking_place
 from flowcheck.vault.schedules import Rate, fill_scheduler, like
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
@@ -134,11 +135,18 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
     return Filled(snapshot.step, template.step, replaced, tuple(kept), not_full=what)
 
 
-def write(tree: Any, path: Path) -> None:
-    """torch.save, whole or not at all. Raises OSError where there is no room."""
+def write(tree: Any, path: Path, *, force: bool = True, spared: Sequence[Spared] = ()) -> None:
+    """torch.save, whole or not at all. Raises ConfigError as `taking_place`, OSError where there is
+    no room."""
     leftovers = f".{glob.escape(path.name)}.*.tmp"
-    with naming(path), growing_apart(path, leftovers=leftovers) as place, place.open("wb") as file:
-        save_into(tree, file)
+    with (
+        naming(path),
+        taking_place(path, force=force, folder=False, spared=spared) as make_room,
+        growing_apart(path, leftovers=leftovers) as place,
+    ):
+        with place.open("wb") as file:
+            save_into(tree, file)
+        make_room()
 
 
 def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from flowcheck.ops.say import say
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
+from flowcheck.vault.overwriting import Spared, check_out
 from flowcheck.vault.template import load_template
 
 
@@ -26,14 +28,13 @@ class Which:
     """None: the newest."""
     where: str | None = None
     """What the checkpoint's folder is called to the user."""
+    spared: tuple[Spared, ...] = ()
+    """What it, or what it is filled into, lies in."""
 
 
 def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
     """Writes `out`. Raises ConfigError, StateError where there is no step or it does not fit."""
-    if out.exists() and not force:
-        raise ConfigError("--out", str(out), "is there already: name another file, or --force")
-    if not out.parent.is_dir():
-        raise ConfigError("--out", str(out), f"there is no folder {out.parent}: make it first")
+    check_out(out, force=force, folder=False, spared=which.spared)
     checkpoint = which.checkpoint
     if template.is_dir():
         right = "is a folder: --format NAME --like FOLDER writes one in its place"
@@ -42,7 +43,7 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
         found = steps.from_checkpoint(checkpoint, which.step, which.where)
     else:
         found = steps.newest(RunDir(root), settle=True, step=which.step)
-    filled = give_back(found, template, out)
+    filled = give_back(found, template, out, force=force, spared=which.spared)
     audit = last_audit(RunDir(root)) if checkpoint is None else None
     audited = audit.step if audit is not None and audit.passed else None
     if as_json:
@@ -76,9 +77,16 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
     return 0
 
 
-def give_back(found: steps.Found, template: Path, out: Path) -> restore.Filled:
+def give_back(
+    found: steps.Found,
+    template: Path,
+    out: Path,
+    *,
+    force: bool = True,
+    spared: Sequence[Spared] = (),
+) -> restore.Filled:
     """Writes a step to `out` in the form of the trainer's checkpoint `template`. Raises StateError
-    where it does not fit."""
+    where it does not fit, ConfigError where nothing may take the place of what is at `out`."""
     taken = found.snapshot
     order = numbering(taken.optimizer, taken.layout)
     pattern = load_template(template, taken.layout, found.names, order=order)
@@ -86,5 +94,5 @@ def give_back(found: steps.Found, template: Path, out: Path) -> restore.Filled:
     rate = settings.rate if settings is not None else lambda step: 0.0
     filled = restore.fill(pattern, taken, rate, settings)
     out.parent.mkdir(parents=True, exist_ok=True)
-    restore.write(pattern.tree, out)
+    restore.write(pattern.tree, out, force=force, spared=spared)
     return filled

@@ -28,6 +28,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.audit import compare_digests
 from flowcheck.vault.flat import flat_state
+from flowcheck.vault.overwriting import Spared, check_out, check_spared
 from flowcheck.vault.restore import Filled
 from flowcheck.vault.template import load_template
 
@@ -48,11 +49,23 @@ def asked(root: Path, checkpoint: Path | None) -> bool:
     return checkpoint is None and len(every(RunDir(root))) > 1
 
 
-def run(root: Path, templates: Sequence[Path], out: Path, *, force: bool, as_json: bool) -> int:
+def run(
+    root: Path,
+    templates: Sequence[Path],
+    out: Path,
+    *,
+    force: bool,
+    as_json: bool,
+    spared: Sequence[Spared] = (),
+) -> int:
     """Writes a file for each job below `out`. Raises ConfigError, StateError where there is no step
     that all have, or a template is not of one job alone."""
+    check_spared(out, spared)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not force)):
         raise ConfigError("--out", str(out), "must be a new or empty folder, or --force")
+    for number in range(len(templates) if out.is_dir() else 0):
+        for template in templates:
+            check_out(_file(out, number, template), force=True, folder=False, spared=spared)
     given = give_all(root, templates, out)
     _print(given, out, as_json=as_json)
     return 0
@@ -71,12 +84,16 @@ def give_all(root: Path, templates: Sequence[Path], out: Path) -> list[Given]:
     given = []
     for number, template in sorted(zip(of, templates, strict=True)):
         own = found[number]
-        file = out / f"job-{number + 1}-{template.name}"
+        file = _file(out, number, template)
         filled = give_back(own, template, file)
         given.append(Given(number + 1, template, file, filled, (*own.assumed, *filled.assumed)))
     same = {one.filled.step for one in given}
     write_index(out, runs[0], [one.file for one in given], same.pop() if len(same) == 1 else None)
     return given
+
+
+def _file(out: Path, number: int, template: Path) -> Path:
+    return out / f"job-{number + 1}-{template.name}"
 
 
 def right_number(given: int, jobs: int) -> str:

@@ -21,6 +21,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.formats import FORMATS, read, write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
 from flowcheck.vault.formats.told import form_of
+from flowcheck.vault.overwriting import Spared, check_out
 from flowcheck.vault.template import Template, read_template
 
 
@@ -34,6 +35,8 @@ class Asked:
     step: int | None = None
     """None: the newest."""
     force: bool = False
+    spared: tuple[Spared, ...] = ()
+    """What the step, or what it is filled into, lies in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,8 @@ def check_asked(asked: Asked) -> None:
     """Raises ConfigError for what cannot be written, before anything is read."""
     if asked.form not in FORMATS:
         raise ConfigError("--format", asked.form, f"is one of {', '.join(FORMATS)}")
-    if asked.out.exists() and not asked.force:
-        raise ConfigError("--out", str(asked.out), "is there already: name another, or --force")
-    if not asked.out.parent.is_dir():
-        right = f"there is no folder {asked.out.parent}: make it first"
-        raise ConfigError("--out", str(asked.out), right)
+    folder = FORMATS[asked.form].folder
+    check_out(asked.out, force=asked.force, folder=folder, spared=asked.spared)
 
 
 @contextmanager
@@ -128,7 +128,8 @@ def restore_from(found: steps.Found, asked: Asked) -> Written:
     parts = parts_in(found, asked.form, asked.options)
     begun_s = time.monotonic()
     with growing_bar(asked.out, _bytes(parts)):
-        manifest = write(parts, asked.out, asked.form, asked.options, force=asked.force)
+        own = (parts, asked.out, asked.form, asked.options)
+        manifest = write(*own, force=asked.force, spared=asked.spared)
     size_bytes = sum(file.bytes for file in manifest.files.values())
     return Written(manifest, size_bytes, time.monotonic() - begun_s)
 

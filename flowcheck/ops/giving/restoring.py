@@ -8,8 +8,11 @@ from pathlib import Path
 from flowcheck.errors import ConfigError
 from flowcheck.ops.giving import restore, restore_all, restore_as
 from flowcheck.ops.giving.fetch import checkpoint_of
+from flowcheck.ops.giving.spared import spared_of
 from flowcheck.stages.jobs import names, run_of
+from flowcheck.vault.formats import FORMATS
 from flowcheck.vault.formats.parts import Options
+from flowcheck.vault.overwriting import Spared, check_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,18 @@ class Asked:
     where: str | None = None
     """What the checkpoint's folder is called to the user."""
     force: bool
+    spared: tuple[Spared, ...] = ()
+    """What it is made from."""
     as_json: bool
 
 
 def run(asked: Asked) -> int:
     """Writes what is asked for; an exit code. Raises ConfigError, StateError where there is no such
     step, or it does not fit."""
+    if not asked.spared:  # of the path that was given, before it is led elsewhere
+        like = [] if asked.options.like is None else [asked.options.like]
+        own = spared_of(asked.run, asked.checkpoint, asked.source, [*asked.templates, *like])
+        asked = replace(asked, spared=own)
     if asked.source is not None:
         return _fetched(asked, asked.source)
     if asked.job is not None:
@@ -58,10 +67,10 @@ def _fetched(asked: Asked, source: str) -> int:
     if asked.job is not None:
         right = "is of --run: the URL names a job, http://host:port/jobs/K or the target's folder"
         raise ConfigError("--job", asked.job, right)
+    form = FORMATS.get(asked.form or "")
+    is_folder = form is not None and form.folder
+    check_out(asked.out, force=asked.force, folder=is_folder, spared=asked.spared)
     out = asked.out.absolute()
-    if not out.parent.is_dir():
-        right = f"there is no folder {asked.out.parent}: make it first"
-        raise ConfigError("--out", str(asked.out), right)
     word, authority = asked.token_file, asked.authority
     with checkpoint_of(source, asked.step, word, beside=out, authority=authority) as folder:
         where = f"{source.rstrip('/')}/{folder.name}"
@@ -73,7 +82,8 @@ def _of_one(asked: Asked) -> int:
         if asked.templates:
             right = "does not go with --template: give one of them"
             raise ConfigError("--format", asked.form, right)
-        one = restore_as.Asked(asked.form, asked.out, asked.options, asked.step, asked.force)
+        words = (asked.form, asked.out, asked.options, asked.step, asked.force, asked.spared)
+        one = restore_as.Asked(*words)
         source = restore_as.Source(asked.run, asked.checkpoint, asked.where)
         return restore_as.run(source, one, as_json=asked.as_json)
     if not asked.templates:
@@ -81,7 +91,7 @@ def _of_one(asked: Asked) -> int:
         raise ConfigError("--template", "none", right)
     if len(asked.templates) > 1:
         raise ConfigError("--template", len(asked.templates), "one goes with --job")
-    which = restore.Which(asked.checkpoint, asked.step, asked.where)
+    which = restore.Which(asked.checkpoint, asked.step, asked.where, asked.spared)
     return restore.run(
         asked.run,
         asked.templates[0],
@@ -105,4 +115,5 @@ def _of_all(asked: Asked) -> int:
     if asked.step is not None:
         raise ConfigError("--step", asked.step, f"is of one job: --job {held} says of which")
     own = (asked.run, asked.templates, asked.out)
-    return restore_all.run(*own, force=asked.force, as_json=asked.as_json)
+    spared = asked.spared
+    return restore_all.run(*own, force=asked.force, as_json=asked.as_json, spared=spared)

@@ -91,7 +91,12 @@ _SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
 
 def path_of(output: Path) -> Path:
     """Where the manifest of an output lies."""
-    return output / MANIFEST if output.is_dir() else output.with_name(output.name + BESIDE)
+    return output / MANIFEST if output.is_dir() else manifest_beside(output)
+
+
+def manifest_beside(file: Path) -> Path:
+    """Where that of an output lies which is one file, or is to be."""
+    return file.with_name(file.name + BESIDE)
 
 
 def load_manifest(output: Path) -> Manifest:
@@ -104,7 +109,11 @@ def load_manifest(output: Path) -> Manifest:
 
 def manifest_text(output: Path) -> bytes:
     """What lies there, as it is. Raises StateError where nothing does, or no file of this kind."""
-    path = path_of(output)
+    return text_at(path_of(output), output)
+
+
+def text_at(path: Path, output: Path) -> bytes:
+    """The text of `output`'s manifest at `path`. Raises StateError as `manifest_text`."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -151,10 +160,15 @@ def _of_file(manifest: Manifest, output: Path) -> Manifest:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Whole, and on disk when this returns."""
+    write_whole(path, encode_manifest(manifest))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Its text, sealed."""
     unsealed = msgspec.structs.replace(manifest, seal=UNSEALED)
     text = msgspec.json.format(msgspec.json.encode(unsealed), indent=1) + b"\n"
     own = hashlib.sha256(text).hexdigest().encode()
-    write_whole(path, _SEALED.sub(b'"seal": "' + own + b'"\n}\n', text))
+    return _SEALED.sub(b'"seal": "' + own + b'"\n}\n', text)
 
 
 def _sealed(text: bytes) -> bool:

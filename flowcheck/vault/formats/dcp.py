@@ -37,6 +37,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     """Writes the folder. Raises StateError where the process is a rank of a job itself."""
     import torch.distributed as dist
     from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     if dist.is_available() and dist.is_initialized():
@@ -53,7 +54,13 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
             folder, single_file_per_rank=True, sync_files=False, thread_count=FILES
         )
         writer.fs = _recording(made, at)
-        state_dict_saver.save(tree, storage_writer=writer)
+        try:
+            state_dict_saver.save(tree, storage_writer=writer)
+        except CheckpointException as error:  # of all ranks, which is this one
+            for failure, _ in error.failures.values():
+                if isinstance(failure, OSError):
+                    raise failure from None
+            raise
 
     with warnings.catch_warnings(), naming(folder):
         warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is

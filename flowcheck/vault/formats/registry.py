@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 import importlib
-import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,13 +19,16 @@ from flowcheck.replica.files.manifest import (
     MANIFEST,
     PARAMETERS_ONLY,
     Manifest,
+    encode_manifest,
     load_manifest,
+    manifest_beside,
     path_of,
     write_manifest,
 )
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.parts import Options, Parts
 from flowcheck.vault.formats.told import form_of
+from flowcheck.vault.overwriting import Spared, taking_place
 from flowcheck.whole import growing_apart, sync
 
 Writer = Callable[[Parts, Path, Options, Sums], str]
@@ -70,37 +72,42 @@ FORMATS = {one.name: one for one in _ALL}
 
 
 def write(
-    parts: Parts, path: Path, form: str, options: Options | None = None, *, force: bool = False
+    parts: Parts,
+    path: Path,
+    form: str,
+    options: Options | None = None,
+    *,
+    force: bool = False,
+    spared: Sequence[Spared] = (),
 ) -> Manifest:
     """Writes a step to `path`, a file or a folder, which is there whole and on disk, with its
     manifest, when this returns.
 
-    Raises ConfigError for an unknown format or a `path` that is there (force: it is replaced),
-    StateError for what the format cannot hold, named; OSError where there is no room.
+    Raises ConfigError for an unknown format, a `path` that is there (force: that no output may take
+    the place of) or is near what is to be spared; StateError for what the format cannot hold,
+    named; OSError where there is no room: there is nothing of it then.
     """
     chosen = FORMATS.get(form)
     if chosen is None:
         raise ConfigError("--format", form, f"is one of {', '.join(FORMATS)}")
-    if path.exists() and not force:
-        raise ConfigError("--out", str(path), "is there already: name another, or --force")
-    leftovers = f".{glob.escape(path.name)}.*.tmp"
     with (
         naming(path),
-        growing_apart(path, leftovers=leftovers, folder=chosen.folder) as place,
+        taking_place(path, force=force, folder=chosen.folder, spared=spared) as make_room,
+        # On disk before the file has its name, and named behind it.
+        nullcontext() if chosen.folder else _growing(manifest_beside(path)) as beside,
+        _growing(path, folder=chosen.folder) as place,
         Sums(parts.expected, reads_back=True) as sums,  # ends before place goes
     ):
         sums.names[place.name] = path.name
         lacks = chosen.write(parts, place, options or Options(), sums)
         manifest = _manifest(parts, form, sums, lacks)
-        if chosen.folder:
+        if beside is not None:
+            beside.write_bytes(encode_manifest(manifest))
+        else:
             write_manifest(place / MANIFEST, manifest)
             for below in place.rglob("*/"):  # files are on disk already, their names are not
                 sync(below)
-        _set_aside(path)
-    if not chosen.folder:
-        write_manifest(path_of(path), manifest)
-    for old in path.parent.glob(f".{glob.escape(path.name)}.*{ASIDE}"):
-        shutil.rmtree(old, ignore_errors=True)
+        make_room()
     return manifest
 
 
@@ -132,16 +139,9 @@ def read(path: Path, form: str | None = None) -> Read:
     return Read(FORMATS[chosen].read(path), chosen, manifest)
 
 
-ASIDE = ".old.tmp"
-
-
-def _set_aside(path: Path) -> None:
-    """Makes room for what is to be replaced: a folder is only renamed onto none, and a manifest
-    must never speak of another file than lies beside it."""
-    if path.is_dir():
-        path.rename(path.with_name(f".{path.name}.{os.getpid()}{ASIDE}"))
-    else:
-        path_of(path).unlink(missing_ok=True)
+def _growing(path: Path, *, folder: bool = False) -> AbstractContextManager[Path]:
+    leftovers = f".{glob.escape(path.name)}.*.tmp"
+    return growing_apart(path, leftovers=leftovers, folder=folder)
 
 
 def _manifest(parts: Parts, form: str, sums: Sums, lacks: str) -> Manifest:

@@ -1,0 +1,198 @@
+"""What an output may take the place of: an empty folder, an output of ours, one file for one file.
+
+`--force` takes away what lies at a path that a user typed. So what nobody but the user can have put
+there stays, whatever was typed, and so does all that the output is made from.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.files.latest import LATEST
+from flowcheck.replica.files.manifest import (
+    MANIFEST,
+    decode_manifest,
+    load_manifest,
+    manifest_beside,
+    text_at,
+)
+
+ASIDE = ".old.tmp"
+"""Behind what waits to go until what takes its place is there."""
+_ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
+SHOWN = 4
+KEY = "--out"
+ANOTHER = "name another file or folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """Something no output may be, hold or lie in."""
+
+    path: Path
+    what: str
+    takes_new: bool = False
+    """Outputs may lie directly in it where nothing is there yet: a folder of many things."""
+
+
+def check_out(out: Path, *, force: bool, folder: bool, spared: Sequence[Spared] = ()) -> None:
+    """Before anything is written, and again before anything is replaced. folder: what is written is
+    one, else a file. Raises ConfigError, naming what stands in the way."""
+    there = os.path.lexists(out)
+    if there and not force:
+        raise ConfigError(KEY, str(out), "is there already: name another, or --force")
+    if out.name in ("", ".."):
+        raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")
+    if not out.parent.is_dir():
+        raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
+    check_spared(out, spared)
+    if there:
+        _check_kind(out, folder=folder)
+    if not folder:
+        _check_beside(out)
+
+
+def check_spared(out: Path, spared: Sequence[Spared]) -> None:
+    """Raises ConfigError where `out` is one of these, holds or lies in one, by whatever name."""
+    place = Path(os.path.realpath(out))
+    for one in spared:
+        if not one.path.exists():
+            continue
+        if _same(place, one.path):
+            raise ConfigError(KEY, str(out), f"is {one.what}: {ANOTHER}")
+        if _within(Path(os.path.realpath(one.path)), place):
+            right = f"holds {one.what}, {one.path}: {ANOTHER}"
+            raise ConfigError(KEY, str(out), right)
+        if _within(place, one.path) and not _is_new(place, one):
+            right = f"lies in {one.what}, {one.path}: {ANOTHER}, outside of it"
+            raise ConfigError(KEY, str(out), right)
+
+
+@contextmanager
+def taking_place(
+    out: Path, *, force: bool, folder: bool, spared: Sequence[Spared] = ()
+) -> Iterator[Callable[[], None]]:
+    """What is called right before an output gets its name: what is there is looked at again and set
+    aside. It goes at the end of the `with`; after an error it has its name back.
+
+    Raises ConfigError as `check_out`, at once and when called.
+    """
+    check_out(out, force=force, folder=folder, spared=spared)
+    aside: list[tuple[Path, Path]] = []
+
+    def make_room() -> None:
+        check_out(out, force=force, folder=folder, spared=spared)
+        beside = [] if folder else [manifest_beside(out)]
+        # A folder is only renamed onto none, and a manifest must never speak of another file.
+        for own in ([out] if out.is_dir() else []) + beside:
+            if os.path.lexists(own):
+                away = own.with_name(f".{own.name}.{os.getpid()}{ASIDE}")
+                own.rename(away)
+                aside.append((own, away))
+                if away.is_dir():
+                    _check_ours(out, away)  # what came while it was looked at
+
+    try:
+        yield make_room
+    except BaseException:
+        for own, away in reversed(aside):
+            if not os.path.lexists(own):
+                away.rename(own)
+        raise
+    for _, away in aside:
+        shutil.rmtree(away) if away.is_dir() else away.unlink()
+    for left in out.parent.glob(f".{glob.escape(out.name)}.*{ASIDE}"):  # of a killed process
+        if _ASIDE.search(left.name) and left.is_dir() and not any(foreign_in(left)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def foreign_in(folder: Path) -> Iterator[str]:
+    """Names of what lies in a folder and is of no output of ours there: all, without a manifest.
+    None of an empty folder."""
+    listed: set[str] = set()
+    try:
+        manifest = load_manifest(folder)
+        listed = {MANIFEST, *(manifest.files or manifest.sha256)}
+    except StateError:
+        pass
+    folders = {str(up) for name in listed for up in PurePosixPath(name).parents}
+    for at, below, files in os.walk(folder):
+        own = Path(at).relative_to(folder)
+        for name in (*sorted(files), *sorted(below)):
+            path = (own / name).as_posix()
+            is_folder = name in below and not (Path(at) / name).is_symlink()
+            if path not in (folders if is_folder else listed):
+                yield f"{path}/" if is_folder else path
+
+
+def _check_kind(out: Path, *, folder: bool) -> None:
+    mode = out.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        right = f"is a link to {os.path.realpath(out)}: name that, or another"
+        raise ConfigError(KEY, str(out), right)
+    if stat.S_ISREG(mode):
+        if folder:
+            right = f"is a file, and what is written is a folder: {ANOTHER}"
+            raise ConfigError(KEY, str(out), right)
+        return
+    if not stat.S_ISDIR(mode):
+        raise ConfigError(KEY, str(out), f"is no file and no folder: {ANOTHER}")
+    if os.path.ismount(out):
+        raise ConfigError(KEY, str(out), "is where a disk is mounted: name something below it")
+    _check_ours(out, out)
+
+
+def _check_ours(out: Path, folder: Path) -> None:
+    """folder: where it lies just now."""
+    found = list(islice(foreign_in(folder), SHOWN + 1))
+    if found:
+        more = " and more" if len(found) > SHOWN else ""
+        right = (
+            f"holds {', '.join(found[:SHOWN])}{more}, which no flowcheck restore wrote there: "
+            f"--force replaces an output of its own alone; {ANOTHER}, or take that away first"
+        )
+        raise ConfigError(KEY, str(out), right)
+
+
+def _check_beside(out: Path) -> None:
+    """The manifest beside a file is replaced as well."""
+    beside = manifest_beside(out)
+    if not os.path.lexists(beside):
+        return
+    try:
+        if beside.is_symlink():
+            raise StateError("a link")
+        decode_manifest(text_at(beside, out), str(beside))
+    except StateError as error:
+        right = (
+            f"its manifest would be {beside.name}, and what is there is none of ours: name another"
+        )
+        raise ConfigError(KEY, str(out), right) from error
+
+
+def _is_new(place: Path, one: Spared) -> bool:
+    named = place.name.startswith("step-") or place.name == LATEST
+    directly = _same(place.parent, one.path)
+    return one.takes_new and directly and not named and not os.path.lexists(place)
+
+
+def _within(inner: Path, outer: Path) -> bool:
+    return any(_same(path, outer) for path in (inner, *inner.parents))
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Of the file system, so that a bind mount hides nothing."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

@@ -1,0 +1,224 @@
+"""`restore --force` takes away what FlowCheck wrote there itself, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from support.formatted import BEFORE, run, step_before
+
+import flowcheck
+from flowcheck.errors import ConfigError
+from flowcheck.replica import checkpoint
+from flowcheck.vault.formats import write
+from flowcheck.vault.formats.parts import Parts
+from flowcheck.vault.overwriting import Spared, taking_place
+
+STEP = f"step-{BEFORE}"
+
+
+@pytest.fixture(scope="module")
+def step() -> Parts:
+    return step_before()
+
+
+@pytest.fixture
+def kept(step: Parts, tmp_path: Path) -> Path:
+    checkpoint.save_given(step.given, tmp_path / "kept", step.layout)
+    return tmp_path / "kept"
+
+
+def held(folder: Path) -> dict[str, str]:
+    """All that lies below a folder, by name and sum."""
+    files = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+    sums = {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    return sums | {f"{path.relative_to(folder)}/": "" for path in folder.rglob("*/")}
+
+
+def forced(kept: Path, out: Path, form: str = "torch", *more: object) -> int:
+    return run("restore", "--checkpoint", kept, "--format", form, "--out", out, "--force", *more)[0]
+
+
+@pytest.mark.parametrize("form", ["torch", "safetensors", "dcp"])
+def test_a_folder_that_is_not_of_ours_stays_as_it_is(form: str, kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "junk" / "sub").mkdir(parents=True)
+    (tmp_path / "junk" / "thesis.txt").write_text("x")
+    before = held(tmp_path)
+    with pytest.raises(ConfigError, match=r"holds thesis\.txt, sub/, which no flowcheck restore"):
+        forced(kept, tmp_path / "junk", form)
+    assert held(tmp_path) == before
+
+
+@pytest.mark.parametrize("strange", ["notes.txt", ".hidden", "sub/"])
+def test_what_a_user_put_into_an_output_of_ours_is_named_and_stays(
+    strange: str, kept: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert forced(kept, out, "dcp") == 0
+    assert forced(kept, out, "dcp") == 0, "an output of ours is replaced"
+    (out / strange).mkdir() if strange[-1] == "/" else (out / strange).write_text("x")
+    before = held(tmp_path)
+    with pytest.raises(ConfigError, match=f"holds {strange}, which no"):
+        forced(kept, out, "dcp")
+    assert held(tmp_path) == before
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("kept", "is the folder of kept steps|holds the step that is"),
+        ("kept/" + STEP, "the step that is restored|lies in the folder of kept steps"),
+        ("kept/step-9", "lies in the folder of kept steps"),
+        ("kept/latest", "lies in the folder of kept steps"),
+        ("kept/" + STEP + "/new", "lies in the"),
+        (".", "works in|holds the"),
+        ("elsewhere/link/../kept", "is the folder of kept steps|holds the step that is"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", STEP])
+def test_what_a_step_is_made_from_is_never_what_it_is_written_to(
+    below: str, out: str, told: str, form: str, kept: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(kept)
+    before = held(tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        forced(kept / below, tmp_path / out, form)
+    assert held(tmp_path) == before
+
+
+def test_a_mount_is_seen_through_and_links_are_not_written_through(
+    kept: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.txt").write_text("x")
+    for link, to in (("one", kept), ("other", tmp_path / "own.txt"), ("none", tmp_path / "gone")):
+        (tmp_path / link).symlink_to(to)
+        with pytest.raises(ConfigError, match=r"is a link to|is the folder of kept"):
+            forced(kept, tmp_path / link)
+    (tmp_path / "mounted").mkdir()
+    command = ["mount", "--bind", str(kept), str(tmp_path / "mounted")]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mount --bind needs root")
+    try:
+        with pytest.raises(ConfigError, match="is the folder of kept steps"):
+            forced(kept, tmp_path / "mounted", "dcp")
+    finally:
+        subprocess.run(["umount", str(tmp_path / "mounted")], check=True)
+    assert (kept / STEP / "manifest.json").is_file()
+
+
+def test_an_empty_folder_and_one_file_for_one_file_may_go(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert forced(kept, tmp_path / "empty", "dcp") == 0
+    (tmp_path / "old.pt").write_bytes(b"old")
+    assert forced(kept, tmp_path / "old.pt") == 0
+    assert torch.load(tmp_path / "old.pt")["step"] == BEFORE
+    with pytest.raises(ConfigError, match="is a file, and what is written is a folder"):
+        forced(kept, tmp_path / "old.pt", "dcp")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="no file and no folder"):
+        forced(kept, tmp_path / "pipe")
+    (tmp_path / "new.pt.manifest.json").write_text("my own list")
+    with pytest.raises(ConfigError, match="what is there is none of ours"):
+        forced(kept, tmp_path / "new.pt")
+    assert (tmp_path / "new.pt.manifest.json").read_text() == "my own list"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_neither_the_template_nor_a_folder_is_written_over(
+    step: Parts, kept: Path, tmp_path: Path
+) -> None:
+    write(step, tmp_path / "t.pt", "torch")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "own").write_text("x")
+    words = ("restore", "--checkpoint", kept, "--template", tmp_path / "t.pt", "--force", "--out")
+    before = held(tmp_path)
+    for out in ("t.pt", "folder", "kept"):
+        with pytest.raises(ConfigError, match="--out"):
+            run(*words, tmp_path / out)
+    assert held(tmp_path) == before
+    write(step, tmp_path / "out.pt", "torch")
+    assert run(*words, tmp_path / "out.pt")[0] == 0
+    assert not (tmp_path / "out.pt.manifest.json").exists(), "it would speak of another file"
+
+
+def test_what_came_while_it_was_written_is_looked_at_again(step: Parts, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(step, out, "dcp")
+    with (
+        pytest.raises(ConfigError, match=r"holds late\.txt"),
+        taking_place(out, force=True, folder=True) as make_room,
+    ):
+        (out / "late.txt").write_text("x")
+        make_room()
+    with (
+        pytest.raises(ConfigError, match="is there already"),
+        taking_place(tmp_path / "new", force=False, folder=False) as make_room,
+    ):
+        (tmp_path / "new").write_text("x")
+        make_room()
+    assert (out / "late.txt").exists() and (tmp_path / "new").read_text() == "x"
+
+
+def test_after_an_error_the_old_output_has_its_name_back(step: Parts, tmp_path: Path) -> None:
+    for form in ("dcp", "torch"):
+        write(step, tmp_path / form, form)
+        before = held(tmp_path)
+        with (
+            pytest.raises(OSError, match="full"),
+            taking_place(tmp_path / form, force=True, folder=form == "dcp") as make_room,
+        ):
+            make_room()
+            raise OSError("full")
+        assert held(tmp_path) == before
+        assert run("verify", tmp_path / form)[0] == 0
+
+
+def test_what_is_to_be_spared_is_spared_before_it_is_read(kept: Path, tmp_path: Path) -> None:
+    (kept / STEP / "model.safetensors").write_bytes(b"damaged: reading it would be told instead")
+    with pytest.raises(ConfigError, match="is the folder of kept steps"):
+        forced(kept, kept, "dcp")
+    own = Spared(tmp_path / "gone", "something that is not there")
+    with taking_place(tmp_path / "gone", force=False, folder=True, spared=[own]):
+        pass
+
+
+@contextmanager
+def disk_of(place: Path, kib: int) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mount -t tmpfs needs root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("form", ["torch", "safetensors", "dcp"])
+def test_where_a_manifest_has_no_room_there_is_no_output(
+    form: str, step: Parts, tmp_path: Path
+) -> None:
+    """On disks from one with room for nothing to one with room for all, a page more each."""
+    whole = refused = 0
+    for kib in range(4, 200, 4):
+        with disk_of(tmp_path / "disk", kib) as disk:
+            try:
+                write(step, disk / "out", form)
+            except OSError as error:
+                assert error.filename is not None, "what has none is told by a traceback"
+                assert list(disk.iterdir()) == []
+                refused += 1
+            else:
+                assert flowcheck.load(disk / "out")["step"] == BEFORE
+                whole += 1
+        if whole:
+            break
+    assert refused and whole
