@@ -28,6 +28,7 @@ from flowcheck.stages.updating.beside import keep_given
 from flowcheck.stages.updating.gradients import logged
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.vault.flat import flat_state
+from flowcheck.vault.groups import check_settings
 from flowcheck.vault.template import Template, load_template
 from flowcheck.wire.job_file import decode_job
 
@@ -157,6 +158,7 @@ def proved(where: RunDir, config: JobConfig, file: Path, place: Place = NOWHERE)
     layout, _ = peek_versions(where.replica)
     order = numbering(config.optimizer, layout)
     template = load_template(file, layout, stated_names(layout), order=order)
+    check_settings(template, config.optimizer, layout, str(file))
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)

@@ -18,6 +18,7 @@ from flowcheck.stages.updating.beside import keep_given
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.audit import Audit
 from flowcheck.vault.flat import flat_state
+from flowcheck.vault.groups import check_settings
 from flowcheck.vault.template import Template
 from flowcheck.wire.job_file import decode_job
 
@@ -81,6 +82,7 @@ def give(where: RunDir, template: Template, file: Path) -> str:
     if where.anchor.exists():
         raise StateError(f"{where.root}: another file is just being taken: try again")
     layout, _ = peek_versions(where.replica)
+    check_settings(template, optimizer_in(where), layout, str(file))
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)

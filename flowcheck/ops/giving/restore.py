@@ -14,6 +14,7 @@ from flowcheck.ops.say import say
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
+from flowcheck.vault.groups import check_groups
 from flowcheck.vault.overwriting import Spared, check_out
 from flowcheck.vault.template import load_template
 
@@ -86,12 +87,15 @@ def give_back(
     spared: Sequence[Spared] = (),
 ) -> restore.Filled:
     """Writes a step to `out` in the form of the trainer's checkpoint `template`. Raises StateError
-    where it does not fit, ConfigError where nothing may take the place of what is at `out`."""
+    where it does not fit, or tells other settings of the optimizer than are stated, ConfigError
+    where nothing may take the place of what is at `out`."""
     taken = found.snapshot
     order = numbering(taken.optimizer, taken.layout)
     pattern = load_template(template, taken.layout, found.names, order=order)
     settings = Settings(taken.optimizer, taken.layout) if not taken.parameters_only else None
     rate = settings.rate if settings is not None else lambda step: 0.0
+    if settings is not None:
+        check_groups(pattern, taken.optimizer, settings, str(template))
     filled = restore.fill(pattern, taken, rate, settings)
     out.parent.mkdir(parents=True, exist_ok=True)
     restore.write(pattern.tree, out, force=force, spared=spared)

@@ -35,12 +35,7 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     name = config.name.lower()
     if name in REFUSED:
         raise ConfigError("optimizer.name", config.name, REFUSED[name])
-    base = torch.optim.Optimizer
-    made: dict[str, type[torch.optim.Optimizer]] = {
-        key.lower(): kind
-        for key, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
-    }
+    made = torchs_classes()
     if name not in made:
         known = ", ".join(sorted(made.keys() - REFUSED.keys()))
         right = (
@@ -49,6 +44,16 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
         )
         raise ConfigError("optimizer.name", config.name, right)
     return made[name]
+
+
+def torchs_classes() -> dict[str, type[torch.optim.Optimizer]]:
+    """Every class of torch.optim by its name in lower case."""
+    base = torch.optim.Optimizer
+    return {
+        key.lower(): kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+    }
 
 
 def arguments_of(config: OptimizerConfig) -> dict[str, Any]:
