@@ -110,20 +110,23 @@ def _check_each(optimizer: OptimizerConfig) -> None:
     for part in optimizer.parts:
         if not part.name or part.name.lower() == "none":
             raise ConfigError("optimizer.each.name", part.name, NAME)
-        _check_class(part)
+        _check_class(part, "optimizer.each")
 
 
-def _check_class(optimizer: OptimizerConfig) -> None:
+def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
     if optimizer.learning_rate is None:
-        raise ConfigError("optimizer", "", "learning_rate must be stated")
+        right = "must be stated: the trainer's own, such as learning_rate = 1e-4"
+        raise ConfigError(f"{table}.learning_rate", None, right)
     name = optimizer.name.lower()
     own = OWN.get(name)
-    if own and optimizer.nesterov and (not optimizer.momentum or optimizer.dampening):
-        raise ConfigError("optimizer.nesterov", True, "needs a momentum and no dampening")
-    for key in {key for keys in OWN.values() for key in keys} if own is not None else ():
+    if own is None:
+        return
+    for key in sorted({key for keys in OWN.values() for key in keys} - {*own}):
         for where in (optimizer, *optimizer.groups):
-            if key not in (own or ()) and getattr(where, key):
-                raise ConfigError(f"optimizer.{key}", getattr(where, key), f"{name} has none")
+            if getattr(where, key):
+                raise ConfigError(f"{table}.{key}", getattr(where, key), f"{name} has no {key}")
+    if optimizer.nesterov and (not optimizer.momentum or optimizer.dampening):
+        raise ConfigError(f"{table}.nesterov", True, "needs a momentum and no dampening")
 
 
 def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:

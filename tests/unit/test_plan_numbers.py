@@ -71,7 +71,7 @@ def test_the_worked_example_of_the_wire_format() -> None:
         (["x.pcap"], "--check = 'not given'"),
         (["--ring-index", "2"], "is 0 to 1"),
         (["--optimizer", "madgrad"], "torch.optim of torch"),
-        (["--optimizer", "adam", "--momentum", "0.9"], "adam has none"),
+        (["--optimizer", "adam", "--momentum", "0.9"], "adam has no momentum"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:

@@ -34,6 +34,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     from flowcheck.replica.rules.classes import arguments_of, check_keys, group_arguments
     from flowcheck.replica.rules.hidden import check_hidden
     from flowcheck.replica.rules.masters import stepped_layout
+    from flowcheck.replica.rules.schedule_tried import try_schedule
     from flowcheck.replica.rules.settings import Settings
     from flowcheck.replica.rules.states import states_of
 
@@ -46,7 +47,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     if layout is not None:
         states_of(config, stepped_layout(config, layout))
         check_hidden(config, stepped_layout(config, layout))
-        Settings(config, layout)
+        try_schedule(config, Settings(config, layout))
     elif config.factory is None:
         for part in parts:
             alone = msgspec.structs.replace(part, groups=(), master_dtype=None, scaler=None)
@@ -57,6 +58,7 @@ def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
 def _check_schedule(part: OptimizerConfig) -> None:
     """Held against stand-ins, a parameter of each group that is stated: schedules may have a value
     for each. Whether parameters are left for one more group shows with the model alone."""
+    from flowcheck.replica.rules.schedule_tried import try_schedule
     from flowcheck.replica.rules.settings import Settings
 
     stated = [
@@ -70,7 +72,7 @@ def _check_schedule(part: OptimizerConfig) -> None:
     refused: list[ConfigError] = []
     for count in counts:
         try:
-            Settings(alone, Layout.of_shapes([(2, 2)] * count))
+            try_schedule(alone, Settings(alone, Layout.of_shapes([(2, 2)] * count)))
             return
         except ConfigError as error:
             refused.append(error)

@@ -111,4 +111,4 @@ def check_keys(config: OptimizerConfig) -> None:
         for key in KEYS:
             value = getattr(where, key)
             if value and TORCHS.get(key, key) not in takes:
-                raise ConfigError(f"{table}.{key}", value, f"torch's {config.name} has none")
+                raise ConfigError(f"{table}.{key}", value, f"torch's {config.name} has no {key}")

@@ -18,6 +18,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.building import FACTORY, Built, Place, build
 from flowcheck.replica.rules.classes import REFUSED
+from flowcheck.replica.rules.schedule_tried import ARGUMENTS, check_numbers, is_own
 from flowcheck.replica.user_code import callable_at, in_words
 
 KEY = "optimizer.schedule"
@@ -153,23 +154,39 @@ def _scheduler_of(
 ) -> lr_scheduler.LRScheduler:
     assert config.schedule is not None
     where, arguments = config.schedule, dict(config.schedule_arguments)
-    kind: Any = lr_scheduler.LambdaLR
-    if ":" in where or where.endswith(".py") or not hasattr(lr_scheduler, where):
-        factor = _factor_of(where, arguments)
-        arguments = {"lr_lambda": factor}
+    if is_own(where):
+        kind: Any = lr_scheduler.LambdaLR
+        arguments = {"lr_lambda": _factor_of(where, arguments)}
     else:
-        kind = getattr(lr_scheduler, where)
-        if where.lower() in REFUSED:
-            raise ConfigError(KEY, where, REFUSED[where.lower()])
-        if not (isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler)):
-            raise ConfigError(KEY, where, "is no class of torch.optim.lr_scheduler")
+        kind = _torchs(where)
+        check_numbers(kind, arguments)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
     except Exception as error:  # wrong arguments, in as many ways as there are classes
-        raise ConfigError(KEY, where, f"torch refuses these arguments: {error}") from error
+        if is_own(where):
+            raise ConfigError(KEY, where, in_words(error)) from error
+        right = f"torch refuses these arguments of {where}: {in_words(error)}"
+        raise ConfigError(ARGUMENTS, config.schedule_arguments, right) from error
     return made
+
+
+def _torchs(where: str) -> type[lr_scheduler.LRScheduler]:
+    """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
+    if where.lower() in REFUSED:
+        raise ConfigError(KEY, where, REFUSED[where.lower()])
+    base = lr_scheduler.LRScheduler
+    kinds = {k: v for k, v in vars(lr_scheduler).items() if isinstance(v, type) and k[0] != "_"}
+    known = {k: v for k, v in kinds.items() if issubclass(v, base) and v is not base}
+    if where in known:
+        return known[where]
+    named = ", ".join(sorted(name for name in known if name.lower() not in REFUSED))
+    right = (
+        f"torch {torch.__version__} has no such scheduler; it has {named}; a function of the "
+        'script\'s own is named "file.py:function" or "package.module:function"'
+    )
+    raise ConfigError(KEY, where, right)
 
 
 def _factor_of(where: str, arguments: dict[str, Any]) -> Any:

@@ -185,8 +185,13 @@ def test_settings_of_an_earlier_step_are_those_it_had() -> None:
         ("OneCycleLR", {"max_lr": 0.1}, "torch refuses these arguments"),
         ("StepLR", {"step": 3}, "torch refuses these arguments"),
         ("StepLr", {"step_size": 3}, "file.py:function"),
-        ("LRScheduler", {}, "torch refuses these arguments"),
-        ("Tensor", {}, "is no class of torch.optim.lr_scheduler"),
+        ("LRScheduler", {}, "has no such scheduler"),
+        ("Tensor", {}, "has no such scheduler; it has ChainedScheduler, ConstantLR, Cosine"),
+        ("NoSuchLR", {}, "has no such scheduler; it has ChainedScheduler, ConstantLR, Cosine"),
+        ("StepLR", {"step_size": "a"}, "arguments.step_size = 'a': torch's StepLR takes a number"),
+        ("StepLR", {"step_size": 1 << 40, "gamma": "a"}, "takes a number as gamma"),
+        ("CosineAnnealingLR", {"T_max": 0}, "schedule_arguments = {'T_max': 0}: Cosine"),
+        ("ExponentialLR", {"gamma": 1e300}, "cannot take step 2 with these"),
         ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 0}, "torch refuses"),
     ],
 )
@@ -199,6 +204,18 @@ def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(
     with pytest.raises(ConfigError) as refused:
         check_rule(config)
     assert str(refused.value).startswith("optimizer.schedule") and sentence in str(refused.value)
+
+
+def test_a_schedule_that_ends_with_its_training_is_none_that_cannot_be_stepped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text("def make():\n    return [1.0, 0.5].__getitem__\n")
+    for schedule, arguments in (
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 2}),
+        (f"{tmp_path}/own.py:make", {}),
+    ):
+        stated = {"schedule": schedule, "schedule_arguments": arguments}
+        check_rule(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, **stated))
 
 
 @pytest.mark.parametrize(
