@@ -195,8 +195,14 @@ def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_
         run(*words, "--format", "torch", "--step", 7)
     with pytest.raises(ConfigError, match="is one of flowcheck, torch"):
         run(*words, "--format", "onnx")
-    with pytest.raises(ConfigError, match="--format"):
+    with pytest.raises(StateError, match=r"^the form .* is missing: --template FILE, .*--format N"):
         run(*words)
+    for option, of in (("--ranks", "deepspeed"), ("--zero", "deepspeed"), ("--shard-mb", "hugg")):
+        with pytest.raises(ConfigError, match=rf"^{option} = .* is of --format {of}.*, not of dcp"):
+            run(*words, "--format", "dcp", option, 2)
+    with pytest.raises(ConfigError, match="is of --format torch and dcp, not of safetensors"):
+        run(*words, "--format", "safetensors", "--keys", "model=net")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_package_itself_loads_no_torch() -> None:

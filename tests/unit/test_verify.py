@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,10 @@ from safetensors.torch import load_file, save, save_file
 from support.steps import ADAMW, given_of, layout_of, made, trained
 from typer.testing import CliRunner
 
+import flowcheck
 from flowcheck.cli import app
 from flowcheck.errors import StateError
+from flowcheck.ops.giving.steps import from_checkpoint
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files import latest
 from flowcheck.replica.files.check import check
@@ -28,6 +31,25 @@ from flowcheck.replica.files.manifest import (
     load_manifest,
     write_manifest,
 )
+
+
+def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
+    written: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(written, tmp_path / "step-2")
+    latest.point(tmp_path, "step-99")
+    told = r"latest names step-99, which is not there \(whole are step-2\)"
+    for verb in (verify, flowcheck.load, from_checkpoint):
+        with pytest.raises(StateError, match=told):
+            verb(tmp_path)
+    latest.point(tmp_path, "step-2")
+    (tmp_path / "step-2" / MANIFEST).unlink()
+    told = r"latest names step-2, which holds no manifest.json \(nothing whole is there\)"
+    for verb in (verify, flowcheck.load, from_checkpoint):
+        with pytest.raises(StateError, match=told):
+            verb(tmp_path)
+        with pytest.raises(StateError, match=r"step-2: .*manifest.json"):
+            verb(tmp_path / "step-2")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.giving import restore, restore_all, restore_as
 from flowcheck.ops.giving.fetch import checkpoint_of
 from flowcheck.ops.giving.spared import spared_of
@@ -13,6 +13,18 @@ from flowcheck.stages.jobs import names, run_of
 from flowcheck.vault.formats import FORMATS
 from flowcheck.vault.formats.parts import Options
 from flowcheck.vault.overwriting import Spared, check_out
+
+FORM = (
+    "the form of what is to be written is missing: --template FILE, a checkpoint the trainer wrote "
+    f"in this job, or --format NAME, one of {', '.join(FORMATS)}"
+)
+OF_A_FORM = {
+    "keys": ("--keys", ("torch", "dcp")),
+    "shard_bytes": ("--shard-mb", ("huggingface",)),
+    "ranks": ("--ranks", ("deepspeed",)),
+    "stage": ("--zero", ("deepspeed",)),
+}
+"""Options that not all forms have: how they are given, and whose they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,7 @@ class Asked:
 def run(asked: Asked) -> int:
     """Writes what is asked for; an exit code. Raises ConfigError, StateError where there is no such
     step, or it does not fit."""
+    _check_options(asked)
     if not asked.spared:  # of the path that was given, before it is led elsewhere
         like = [] if asked.options.like is None else [asked.options.like]
         own = spared_of(asked.run, asked.checkpoint, asked.source, [*asked.templates, *like])
@@ -59,6 +72,20 @@ def run(asked: Asked) -> int:
     if restore_all.asked(asked.run, asked.checkpoint) or len(asked.templates) > 1:
         return _of_all(asked)
     return _of_one(asked)
+
+
+def _check_options(asked: Asked) -> None:
+    """Raises ConfigError for an option that the form does not have: it would do nothing."""
+    plain, form = Options(), asked.form or "--template"
+    for name, (option, forms) in OF_A_FORM.items():
+        value = getattr(asked.options, name)
+        if value != getattr(plain, name) and form not in forms:
+            right = f"is of --format {' and '.join(forms)}, not of {form}: leave it out"
+            shown = value // 1_000_000 if name == "shard_bytes" else value
+            raise ConfigError(option, shown, right)
+    if asked.options.like is not None and asked.form is None:
+        right = "is of --format: a --template tells all of it itself"
+        raise ConfigError("--like", str(asked.options.like), right)
 
 
 def _fetched(asked: Asked, source: str) -> int:
@@ -87,8 +114,7 @@ def _of_one(asked: Asked) -> int:
         source = restore_as.Source(asked.run, asked.checkpoint, asked.where)
         return restore_as.run(source, one, as_json=asked.as_json)
     if not asked.templates:
-        right = "or --format NAME says in what form the step is to be written"
-        raise ConfigError("--template", "none", right)
+        raise StateError(FORM)
     if len(asked.templates) > 1:
         raise ConfigError("--template", len(asked.templates), "one goes with --job")
     which = restore.Which(asked.checkpoint, asked.step, asked.where, asked.spared)
@@ -110,8 +136,7 @@ def _of_all(asked: Asked) -> int:
         right = f"is of one of several jobs: --job {held} (or 1, 2 ...) says of which"
         raise ConfigError("--format", asked.form, right)
     if not asked.templates:
-        right = f"of each job one, or --format NAME with --job {held}"
-        raise ConfigError("--template", "none", right)
+        raise StateError(f"{FORM}; of several jobs a --template each, or --job {held}")
     if asked.step is not None:
         raise ConfigError("--step", asked.step, f"is of one job: --job {held} says of which")
     own = (asked.run, asked.templates, asked.out)

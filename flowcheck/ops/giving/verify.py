@@ -9,7 +9,7 @@ from pathlib import Path
 from flowcheck.errors import StateError
 from flowcheck.ops.say import say
 from flowcheck.replica.files.check import Fault, check, strangers
-from flowcheck.replica.files.latest import latest
+from flowcheck.replica.files.latest import latest, missing
 from flowcheck.replica.files.manifest import BESIDE, MANIFEST, Manifest, load_manifest, path_of
 
 DAMAGED = 1
@@ -44,6 +44,11 @@ def output_at(path: Path) -> Path:
     if path_of(path).is_file() or path.is_file():
         return path
     newest = latest(path)
+    if newest is None and (gone := missing(path)):
+        raise StateError(gone)
+    if newest is None and path.is_dir() and path.name.startswith("step-"):
+        lacks = f"{MANIFEST} is missing, so it is no whole step, or none of ours"
+        raise StateError(f"{path}: no manifest of ours tells of it: {lacks}")
     if newest is None:
         there = "nothing is there" if not path.exists() else "no manifest of ours tells of it"
         raise StateError(

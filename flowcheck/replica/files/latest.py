@@ -12,6 +12,8 @@ from flowcheck.replica.files.manifest import MANIFEST
 from flowcheck.whole import write_whole
 
 LATEST = "latest"
+STEP = "step-"
+"""Before the number, in the name of a checkpoint."""
 NAME_MAX = 255
 """Bytes of a file's name (POSIX NAME_MAX)."""
 
@@ -23,6 +25,12 @@ def point(folder: Path, name: str) -> None:
 
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint of a folder; None where nothing was ever said, or it is gone."""
+    found = named(folder)
+    return found if found is not None and (found / MANIFEST).is_file() else None
+
+
+def named(folder: Path) -> Path | None:
+    """What `latest` names, whether it is there or not; None where it names nothing."""
     if not (folder / LATEST).is_file():
         return None
     try:
@@ -32,5 +40,18 @@ def latest(folder: Path) -> Path | None:
         return None
     if not name or Path(name).name != name:
         return None
-    found = folder / name
-    return found if (found / MANIFEST).is_file() else None
+    return folder / name
+
+
+def missing(folder: Path) -> str:
+    """What of the checkpoint that `latest` names is not there, a sentence; empty: all is, or it
+    names none of ours (DeepSpeed has a file of this name as well)."""
+    found = named(folder)
+    if found is None or not found.name.startswith(STEP) or (found / MANIFEST).is_file():
+        return ""
+    if any(found.glob("*_model_states.pt")):
+        return ""
+    lacks = f"holds no {MANIFEST}" if found.is_dir() else "is not there"
+    whole = sorted(path.parent.name for path in folder.glob(f"step-*/{MANIFEST}"))
+    there = f"whole are {', '.join(whole)}" if whole else "nothing whole is there"
+    return f"{folder / LATEST} names {found.name}, which {lacks} ({there})"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.replica.files.latest import latest
-from flowcheck.replica.files.manifest import load_manifest, path_of
+from flowcheck.replica.files.latest import latest, missing
+from flowcheck.replica.files.manifest import MANIFEST, load_manifest, path_of
+from flowcheck.replica.loading import MODEL, OPTIMIZER
 
 ZIP_MAGIC = b"PK\x03\x04"
+NATIVE = (MODEL, OPTIMIZER)
+"""Of a step as it is kept; no other program writes these two beside each other."""
 DCP_METADATA = ".metadata"
 """torch/distributed/checkpoint/filesystem.py, _METADATA_FN."""
 MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
@@ -32,9 +35,13 @@ def form_of(path: Path) -> str:
 
 
 def output_in(path: Path) -> Path:
-    """The newest checkpoint of a folder whose `latest` names one, else `path`."""
+    """The newest checkpoint of a folder whose `latest` names one, else `path`. Raises StateError
+    where that one is not there."""
     if path.is_dir() and not path_of(path).is_file():
-        return latest(path) or path
+        newest = latest(path)
+        if newest is None and (gone := missing(path)):
+            raise StateError(gone)
+        return newest or path
     return path
 
 
@@ -48,6 +55,8 @@ def _of_folder(path: Path) -> str:
         return "deepspeed"
     if (path / MEGATRON_LATEST).is_file() or has("mp_rank_*/model_optim_rng.pt"):
         return "megatron"
+    if all((path / name).is_file() for name in NATIVE):
+        raise StateError(f"{path}: holds no {MANIFEST}: a step of ours that is not whole")
     if has("*.safetensors") or has("*.safetensors.index.json") or has("pytorch_model*.bin"):
         return "huggingface"
     raise StateError(
