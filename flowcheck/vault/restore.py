@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import glob
 import io
-from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.beside import fill_beside
+from flowcheck.vault.buffers import fill_buffers
 from flowcheck.vault.numbers import Number
 from flowcheck.vault.overwriting import Spared, taking_place
 from flowcheck.vault.schedules import Rate, fill_scheduler, like
@@ -42,6 +43,10 @@ class Filled:
     """What the template could not have contradicted."""
     not_full: str = ""
     """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    older: Mapping[str, int] = field(default_factory=dict)
+    """Parameters and buffers that are of another step, and which."""
+    untold: tuple[str, ...] = ()
+    """Of these the buffers that are the template's own, as nothing newer was told of them."""
 
 
 def fill(
@@ -67,10 +72,9 @@ def fill(
     beside = fill_beside(template, snapshot)
     replaced += [phrase for phrase, _ in beside]
     filled = {id(node) for _, node in beside}
-    sent = _fill_buffers(template, snapshot)
-    replaced += [f"{sent} buffers of the model"] if sent else []
-    buffers = _buffers(template, snapshot) - sent
-    kept = [f"{buffers} buffers of the model"] if buffers else []
+    buffers = fill_buffers(template, snapshot)
+    replaced += [f"{buffers.now} buffers of the model"] if buffers.now else []
+    kept: list[str] = []
     for scheduler in template.schedulers:
         fill_scheduler(scheduler, template, snapshot, rate, settings)
         replaced.append("a learning-rate scheduler")
@@ -86,26 +90,16 @@ def fill(
         replaced.append(f"{name} = {snapshot.step}")
     of = template.tree if isinstance(template.tree, dict) else {}
     kept += [key for key in template.untouched if id(of.get(key)) not in filled]
-    return Filled(snapshot.step, template.step, tuple(replaced), tuple(kept), tuple(assumed))
-
-
-def _buffers(template: Template, snapshot: Snapshot) -> int:
-    """How many stay as they are in the template; frozen parameters are the same at every step."""
-    beside = snapshot.beside
-    frozen = {key for key, name in beside.keys if name in beside.frozen}
-    return sum(name.removeprefix("module.") not in frozen for name in template.others)
-
-
-def _fill_buffers(template: Template, snapshot: Snapshot) -> int:
-    """How many of them a forward sent as they were after this very step."""
-    beside, filled = snapshot.beside, 0
-    for name in template.others if beside.sent == snapshot.step else ():
-        plain, own = name.removeprefix("module."), template.model[name]
-        known = dict(beside.keys).get(plain, plain)
-        if known in beside.followed and own.shape == beside.tensors[known].shape:
-            own.copy_(beside.tensors[known])
-            filled += 1
-    return filled
+    return Filled(
+        snapshot.step,
+        template.step,
+        tuple(replaced),
+        tuple(kept),
+        tuple(assumed),
+        not_full="; ".join(buffers.lacks),
+        older={**snapshot.older, **buffers.older},
+        untold=buffers.untold,
+    )
 
 
 def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
@@ -118,7 +112,8 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
             _same_kind(name, own, new)
         rounded += own.dtype != new.dtype
         own.detach().copy_(new)
-    kept = [f"{len(template.others)} buffers of the model"] if template.others else []
+    buffers = fill_buffers(template, snapshot)
+    kept = []
     if template.optimizer is not None:
         kept.append(f"optimizer state and learning rate, of step {template.step}")
     kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
@@ -131,8 +126,15 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
         what += f"; {rounded} parameters are rounded to the type they are sent in"
     if snapshot.older:
         what += f"; {len(snapshot.older)} parameters are of earlier steps"
-    replaced = (f"{len(template.parameters)} parameters",)
-    return Filled(snapshot.step, template.step, replaced, tuple(kept), not_full=what)
+    return Filled(
+        snapshot.step,
+        template.step,
+        (f"{len(template.parameters)} parameters",),
+        tuple(kept),
+        not_full="; ".join((what, *buffers.lacks)),
+        older={**snapshot.older, **buffers.older},
+        untold=buffers.untold,
+    )
 
 
 def write(tree: Any, path: Path, *, force: bool = True, spared: Sequence[Spared] = ()) -> None:

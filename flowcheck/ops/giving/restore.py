@@ -57,16 +57,14 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
             "kept": filled.kept,
             "assumed": (*found.assumed, *filled.assumed),
             "not_full": filled.not_full,
-            "older": found.snapshot.older,
+            "older": filled.older,
+            "untold": filled.untold,
             "audited": audited,
         }
         print(json.dumps(result))
         return 0
     say(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
-    if filled.not_full:
-        say(f"  NOT a full resume: {filled.not_full}")
-    for name, of in found.snapshot.older.items():
-        say(f"  of step {of}: {name}")
+    say_lacks(filled)
     for part in filled.replaced:
         say(f"  now of step {filled.step}: {part}")
     for part in filled.kept:
@@ -76,6 +74,15 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
     if checkpoint is None and audited is None:
         say("  never audited: flowcheck audit FILE compares it with the trainer's own file")
     return 0
+
+
+def say_lacks(filled: restore.Filled) -> None:
+    """Says what of a file is not of its step."""
+    if filled.not_full:
+        say(f"  NOT a full resume: {filled.not_full}")
+    for name, of in filled.older.items():
+        if name not in filled.untold:
+            say(f"  of step {of}: {name}")
 
 
 def give_back(

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.giving import steps
-from flowcheck.ops.giving.restore import give_back
+from flowcheck.ops.giving.restore import give_back, say_lacks
 from flowcheck.ops.giving.together import INDEX, NO_COMMON, common_step, versions, write_index
 from flowcheck.ops.say import say
 from flowcheck.replica.kept import snapshot
@@ -176,6 +176,8 @@ def _print(given: Sequence[Given], out: Path, *, as_json: bool) -> None:
                 "template": str(one.template),
                 "assumed": one.assumed,
                 "not_full": one.filled.not_full,
+                "older": one.filled.older,
+                "untold": one.filled.untold,
             }
             for one in given
         ]
@@ -183,8 +185,7 @@ def _print(given: Sequence[Given], out: Path, *, as_json: bool) -> None:
         return
     for one in given:
         say(f"{one.file}: step {one.filled.step} of job {one.job}, in the form of {one.template}")
-        if one.filled.not_full:
-            say(f"  NOT a full resume: {one.filled.not_full}")
+        say_lacks(one.filled)
         for sentence in one.assumed:
             say(f"  assumed: {sentence}")
     say(f"{out / INDEX}: which addresses and queue pairs each of them is of")

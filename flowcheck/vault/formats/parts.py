@@ -3,7 +3,6 @@ checkpoint of the job."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.given import Given
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.layout import Layout
+from flowcheck.vault.buffers import newest, of_steps
 from flowcheck.vault.formats.averaged import averaged_state
 from flowcheck.vault.template import Template
 
@@ -133,7 +133,7 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
                 f"{name}: {list(value.shape)} there, {list(values[own].shape)} in the replica"
             )
         else:
-            model[name], step = _other(given, name, value, like.step)
+            model[name], step = newest(given.beside, name, value, of=like.step, now=given.step)
             if step != given.step:
                 others[name] = step
     numbers = {number: new.get(name, name) for name, number in order.items()}
@@ -144,21 +144,8 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
         averages=_renamed_in(given.averages, new),
         masters=_renamed_in(given.masters, new),
     )
-    kept = _of_steps(others)
+    kept = of_steps(others)
     return Parts(renamed, _renamed(layout, like.names), model, numbers, kept, buffers_of=others)
-
-
-def _other(given: Given, name: str, value: torch.Tensor, step: int) -> tuple[torch.Tensor, int]:
-    """(a tensor of the model that takes no steps, the step it is of), the newer one of an earlier
-    checkpoint's, `value` of `step`, and of what the stream told."""
-    beside, own = given.beside, name.removeprefix("module.")
-    known = beside.tensors.get(dict(beside.keys).get(own, own))
-    if known is None or (known.shape, known.dtype) != (value.shape, value.dtype):
-        return value, step
-    if own in beside.frozen:
-        return known, given.step
-    of = beside.step_of(dict(beside.keys).get(own, own))
-    return (known, of) if of >= step else (value, step)
 
 
 def _untold(beside: Beside, older: Mapping[str, int]) -> tuple[str, ...]:
@@ -166,12 +153,7 @@ def _untold(beside: Beside, older: Mapping[str, int]) -> tuple[str, ...]:
     missing = beside.missing
     what = "buffers" if set(missing) <= set(beside.buffers) else "tensors that take no steps"
     told = (f"{len(missing)} {what} are missing ({missing[0]})",) if missing else ()
-    return (*_of_steps(older), *told)
-
-
-def _of_steps(older: Mapping[str, int]) -> tuple[str, ...]:
-    steps = Counter(older.values())
-    return tuple(f"{count} buffers are of step {step}" for step, count in sorted(steps.items()))
+    return (*of_steps(older), *told)
 
 
 def _renamed_in(

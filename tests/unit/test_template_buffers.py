@@ -1,0 +1,143 @@
+"""Buffers of a trainer's checkpoint that is filled with a later step: torch's own running
+statistics of the step that was seen of them, and said to be of it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.ops.giving.restore import give_back, say_lacks
+from flowcheck.ops.giving.steps import Found
+from flowcheck.replica.given import given
+from flowcheck.replica.kept.beside import NOTHING, Beside
+from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.layout import Layout
+from flowcheck.vault.formats.parts import parts_of
+from flowcheck.vault.template import load_template
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)
+ALONE = OptimizerConfig(name="none")
+STEPS = 5
+STATISTICS = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+
+
+class Trainer:
+    """Of a net with BatchNorm, a frozen weight and a buffer that no forward sends; files[step]."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+        self.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        self.net.register_buffer("own", torch.zeros(2))
+        self.net[2].weight.requires_grad_(False)
+        self.stepped = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.stepped.values(), lr=0.01)
+        self.files = [self.file(0)]
+        for step in range(1, STEPS + 1):
+            self.optimizer.zero_grad()
+            self.net(torch.randn(8, 3) * 3 + 1).square().sum().backward()
+            self.optimizer.step()
+            self.net.own += 1
+            self.files.append(self.file(step))
+
+    def file(self, step: int) -> dict[str, Any]:
+        tree = {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return copy.deepcopy(tree | {"step": step})
+
+    def found(self, told: int | None, config: OptimizerConfig = ADAMW) -> Found:
+        """What a replica holds of the last step; told: the step of the statistics that a forward
+        sent last; None: no model is stated."""
+        file = self.files[STEPS]
+        values = {name: file["model"][name].clone() for name in self.stepped}
+        shapes = [(tuple(v.shape), v.stride()) for v in values.values()]
+        layout = Layout.of(shapes, names=list(values), dtype="float32")
+        states = tuple(dict(file["optimizer"]["state"][i]) for i in range(len(values)))
+        beside = NOTHING
+        if told is not None:
+            earlier, first = self.files[told]["model"], self.files[0]["model"]
+            tensors = {name: earlier[name].clone() for name in STATISTICS}
+            beside = Beside(
+                keys=tuple((key, key) for key in first),
+                registered=tuple(name for name, _ in self.net.named_parameters()),
+                frozen=("2.weight",),
+                buffers=("own", *STATISTICS),
+                tensors={**tensors, "2.weight": first["2.weight"].clone()},
+                sent=told,
+                followed=STATISTICS,
+            )
+        taken = Snapshot(STEPS, "", layout, config, values, states, beside=beside)
+        return Found(taken, tuple(values), (), "the replica")
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return Trainer()
+
+
+@pytest.mark.parametrize("config", [ADAMW, ALONE])
+@pytest.mark.parametrize("at", [0, 2])
+def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named(
+    trainer: Trainer,
+    at: int,
+    config: OptimizerConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = trainer.found(STEPS - 1, config)
+    torch.save(trainer.files[at], tmp_path / "early.pt")
+    filled = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    net = copy.deepcopy(trainer.net)
+    net.load_state_dict(own)  # strictly
+    last, seen, early = (trainer.files[n]["model"] for n in (STEPS, STEPS - 1, at))
+    assert all(torch.equal(own[name], seen[name]) for name in STATISTICS)
+    assert not any(torch.equal(own[name], early[name]) for name in STATISTICS)
+    assert torch.equal(own["own"], early["own"])
+    assert all(torch.equal(own[n], last[n]) for n in last if n not in (*STATISTICS, "own"))
+    template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
+    like = parts_of(given(found.snapshot), found.snapshot.layout, template)
+    assert filled.older == like.older == {**dict.fromkeys(STATISTICS, STEPS - 1), "own": at}
+    assert filled.untold == ("own",)
+    say_lacks(filled)
+    said = capsys.readouterr().out.splitlines()
+    assert "NOT a full resume: " in said[0] and "3 buffers are of step 4" in said[0]
+    assert said[0].endswith(
+        f"1 buffers are the template's own, of step {at} and NOT of step {STEPS}: own"
+    )
+    assert said[1:] == [f"  of step {STEPS - 1}: {n}" for n in filled.older if n != "own"]
+
+
+def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    torch.save(trainer.files[STEPS], tmp_path / "own.pt")
+    filled = give_back(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
+    assert (filled.not_full, filled.older, filled.untold) == ("", {}, ())
+    own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    wanted = trainer.files[STEPS]["model"]
+    assert all(torch.equal(own[name], value) for name, value in wanted.items())
+
+
+def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Path) -> None:
+    torch.save(trainer.files[0], tmp_path / "early.pt")
+    filled = give_back(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
+    assert "3 buffers of the model" in filled.replaced and filled.older == {"own": 0}
+    own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    wanted = trainer.files[STEPS]["model"]
+    assert [n for n in wanted if not torch.equal(own[n], wanted[n])] == ["own"]
+
+
+def test_without_a_stated_model_all_that_takes_no_steps_is_named(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    torch.save(trainer.files[0], tmp_path / "early.pt")
+    filled = give_back(trainer.found(None), tmp_path / "early.pt", tmp_path / "out.pt")
+    names = [n for n in trainer.files[0]["model"] if n not in trainer.stepped]
+    assert filled.untold == tuple(names) and len(names) == 5
+    assert "5 tensors that take no steps (buffers, frozen weights)" in filled.not_full
+    assert filled.not_full.endswith(f"{', '.join(names[:3])} and 2 more")
