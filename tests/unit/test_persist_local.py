@@ -77,6 +77,38 @@ def test_nothing_that_is_not_its_own_is_taken_away(
     assert names == {"step-0", "step-1", "step-3"}
 
 
+@pytest.mark.parametrize("limit", [None, 100_000_000])
+def test_a_strangers_folder_of_the_steps_name_stays_and_the_step_has_another_name(
+    replica: Replica, shm: Path, tmp_path: Path, limit: int | None
+) -> None:
+    target = tmp_path / "kept"
+    (target / "step-1").mkdir(parents=True)
+    (target / "step-1" / "trainer.pt").write_text("of the trainer")
+    own = config(target, keep_last=1, rate_limit_bytes_s=limit)
+    saver = saver_for(own, tmp_path / "staging", shm / "state")
+    for _ in range(2):
+        take(replica)
+        assert saver.save(replica.step).step == proved(newest(target))
+    assert (target / "step-1" / "trainer.pt").read_text() == "of the trainer"
+    assert {path.name for path in target.iterdir() if path.is_dir()} == {"step-1", "step-2"}
+
+
+@pytest.mark.parametrize("name", ["..", "../other", "", "mine", "step-1/..", "/step-1"])
+@pytest.mark.parametrize("part", ["writing", "leaving"])
+def test_a_list_that_names_what_is_no_checkpoint_takes_nothing_away(
+    part: str, name: str, replica: Replica, shm: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "kept"
+    for folder in (tmp_path / "other", target / "mine", target / "step-1"):
+        folder.mkdir(parents=True)
+        (folder / "thesis.txt").write_text("x")
+    (target / "checkpoints.json").write_text(json.dumps({part: [name]}))
+    take(replica)
+    with pytest.raises(StateError, match="which is no checkpoint of ours"):
+        saver_for(config(target), tmp_path / "staging", shm / "state").save(1)
+    assert len(list(tmp_path.rglob("thesis.txt"))) == 3
+
+
 def test_a_step_of_the_same_number_of_another_past_has_a_name_of_its_own(
     replica: Replica, shm: Path, tmp_path: Path
 ) -> None:

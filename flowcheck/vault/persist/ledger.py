@@ -7,11 +7,15 @@ deletion which go; `latest` moves between. Killed anywhere, the next process see
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from flowcheck.errors import StateError
 
 LEDGER = "checkpoints.json"
+NAME = re.compile(r"step-[0-9]+(-[0-9a-f]+)?")
+"""Of a checkpoint: nothing else at a target is ever taken away, whatever the ledger says."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,4 +87,10 @@ def decode(text: bytes | None, where: str) -> Ledger:
         ) from error
     if ledger.format != 1:
         raise StateError(f"{where}: format {ledger.format}, this program reads 1")
+    names = (*(entry.name for entry in ledger.entries), *ledger.writing, *ledger.leaving)
+    if wrong := [name for name in names if not NAME.fullmatch(name)]:
+        raise StateError(
+            f"{where}: names {wrong[0]!r}, which is no checkpoint of ours: nothing is written or "
+            "taken away there; name another persist.target, or move that file aside"
+        )
     return ledger

@@ -36,6 +36,9 @@ class LocalPlace:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_whole(place, data)
 
+    def holds(self, name: str) -> bool:
+        return os.path.lexists(self.root / name)
+
     def send(self, folder: Path, name: str, listing: Listing, pace: Pace) -> None:
         final = self.root / name
         if final.exists():

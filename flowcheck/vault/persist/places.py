@@ -35,6 +35,9 @@ class Place(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """A small file: the old content or the new one at every instant, durable behind this."""
 
+    def holds(self, name: str) -> bool:
+        """Something of that name is there, whoever put it there."""
+
     def send(self, folder: Path, name: str, listing: Listing, pace: Pace) -> None:
         """Makes `name` of the files in `folder`, the manifest last; what a call before this one
         sent of the same files is not sent again."""

@@ -193,13 +193,14 @@ class Saver:
     def _name(self, ledger: Ledger, held: HeldStep) -> str:
         """step-N; where another past of the job, or somebody else, has left a step of this number
         there, with the digest behind it."""
-        name = f"step-{held.step}"
+        name, own = f"step-{held.step}", held.digest
         known = {entry.name: entry.digest for entry in ledger.entries}
         if name in ledger.leaving or known.get(name, held.digest) != held.digest:
             return f"{name}-{held.digest[:8]}"
         if name not in known and name not in ledger.writing:
             there = self._place.read(f"{name}/{MANIFEST}")
-            if there is not None and _digest(there, name) != held.digest:
+            stranger = self._place.holds(name) if there is None else _digest(there, name) != own
+            if stranger:  # noted as being written it would be taken away with what failed
                 return f"{name}-{held.digest[:8]}"
         return name
 

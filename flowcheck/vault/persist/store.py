@@ -46,6 +46,10 @@ class StorePlace:
         if self.read(path) != data:
             raise StateError(f"{self.url}/{path}: does not read back as it was written")
 
+    def holds(self, name: str) -> bool:
+        with self._telling(name):
+            return bool(self._fs.exists(f"{self._base}/{name}"))
+
     def send(self, folder: Path, name: str, listing: Listing, pace: Pace) -> None:
         journal = self._journal_of(name)
         for file in listing.files:
