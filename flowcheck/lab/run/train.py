@@ -118,6 +118,8 @@ class Run:
                 self._display.say(
                     f"all trainers killed with SIGKILL, their last step {outcome.killed_at}"
                 )
+                # A chain that is still about to learn the job, on a slow machine, has no step yet.
+                self._catch_up(outcome.killed_at)
                 outcome.restored_step, restored = self._restore()
                 self._display.say(f"step {outcome.restored_step} restored to {restored}")
                 trainers = self._launch(plan.script("job", *digests, "--resume", str(restored)))
