@@ -244,7 +244,7 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
         refused = {**taken, "step": 9, "refused": "step 9 was not taken yet"}
         run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
-        assert [one["step"] for one in status.read(run)["anchors"]] == [3, 9]
+        assert [one.step for one in status.read(run).jobs[0].anchors] == [3]
         status.run(run.root, as_json=False)
         assert capsys.readouterr().out.count("is the trainer's [/b].pt") == 1
     finally:
@@ -256,13 +256,14 @@ def test_status_tells_why_no_job_is_learned_until_one_is(
 ) -> None:
     run, _ = create(load_job(job), tmp_path / "run")
     try:
-        assert status.read(run)["why_not"] == []
+        assert status.read(run).jobs[0].why_not == ()
         Unlearned(run, print).keep(("the weights [0, 9) were not seen", "and no more"))
-        assert status.read(run)["why_not"] == ["the weights [0, 9) were not seen", "and no more"]
+        told = status.read(run).jobs[0].why_not
+        assert told == ("the weights [0, 9) were not seen", "and no more")
         status.run(run.root, as_json=False)
-        told = capsys.readouterr().out
-        assert "not learned yet\n  the weights [0, 9) were not seen\n  and no more\n" in told
+        shown = capsys.readouterr().out
+        assert "not learned yet\n  the weights [0, 9) were not seen\n  and no more\n" in shown
         run.learned_job.write_bytes(encode_job(SMALL))
-        assert status.read(run)["why_not"] == []
+        assert status.read(run).jobs[0].why_not == ()
     finally:
         run.remove()
