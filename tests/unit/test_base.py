@@ -180,7 +180,7 @@ def test_trainer_that_resumed_before_anything_was_seen(
     assert lines(both)[0]["step"] == BASE
 
 
-def test_another_step_is_no_base(
+def test_another_step_and_other_settings_are_no_base(
     play: Callable[..., Both], resumed: tuple[Trainer, Path], tmp_path: Path
 ) -> None:
     trainer, _ = resumed
@@ -190,6 +190,9 @@ def test_another_step_is_no_base(
     later = trainer.save(tmp_path / "later.pt", BASE + JOB.steps)
     with pytest.raises(StateError, match=r"is not what the job began with: param\.0 of step 45"):
         verb.give(both.chain.run, both.config, later)
+    trainer.optimizer.param_groups[0]["eps"] = 1e-6
+    with pytest.raises(StateError, match=r"group 0: eps = 1e-06, stated is 1e-08"):
+        verb.give(both.chain.run, both.config, trainer.save(tmp_path / "other.pt", BASE))
     assert not both.chain.run.base.exists()
 
 

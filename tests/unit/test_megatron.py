@@ -18,7 +18,11 @@ import pytest
 import torch
 from support.steps import Net, given_of, layout_of, made, trained
 
+from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.giving.restore_as import parts_in
+from flowcheck.ops.giving.steps import Found
+from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.vault.formats import read, write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
 from flowcheck.vault.template import read_template
@@ -163,3 +167,21 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
     (earlier / "iter_0000003/mp_rank_01").mkdir()
     with pytest.raises(StateError, match="2 model-parallel ranks"):
         read(earlier)
+
+
+def test_an_earlier_folder_of_other_settings_than_stated_is_refused(earlier: Path) -> None:
+    """Its groups are those that the run goes on with."""
+    net, optimizer = made()
+    trained(net, optimizer, 1, AFTER)
+    own = optimizer.state_dict()["state"]
+    (group,) = optimizer.state_dict()["param_groups"]
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    stated = {key: group[key] for key in ("betas", "eps", "weight_decay")}
+    right = OptimizerConfig(name="adamw", learning_rate=1e-2, **stated)
+    states = tuple(own[number] for number in range(len(values)))
+    taken = Snapshot(AFTER, "", layout_of(net), right, values, states)
+    like = Options(like=earlier)
+    assert parts_in(Found(taken, (), (), "x"), "megatron", like).given.step == AFTER
+    taken = replace(taken, optimizer=OptimizerConfig(name="adamw", learning_rate=1e-2, eps=1e-3))
+    with pytest.raises(StateError, match=r"run: .*group 0: eps = 1e-08, stated is 0\.001"):
+        parts_in(Found(taken, (), (), "x"), "megatron", like)

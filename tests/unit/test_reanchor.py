@@ -156,6 +156,12 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     step, told = reanchor.reanchor(both.chain.run, file)
     assert step == SAVED and "there is nothing to replace" in told
     assert EMPTY_STATE not in assumed(both.chain.run)
+    tree = torch.load(file, weights_only=True)
+    tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)
+    torch.save(tree, tmp_path / "other.pt")
+    with pytest.raises(StateError, match=r"betas = \(0.8, 0.9\), stated is \(0.9, 0.999\)"):
+        reanchor.reanchor(both.chain.run, tmp_path / "other.pt")
+    assert not both.chain.run.anchor.exists()
     monkeypatch.setattr(reanchor, "TAKEN_LIMIT_S", 0.0)
     _, _, other = trained(tmp_path)
     with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):

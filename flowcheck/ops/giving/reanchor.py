@@ -36,13 +36,15 @@ def reanchor(where: RunDir, file: Path) -> tuple[int, str]:
     """(step, sentence) of what the updater made of a checkpoint of a step that it has taken.
 
     Raises StateError where the step is not reached in REACHED_LIMIT_S, the file does not hold all
-    of the state, or the updater refused it, with its reason, or did not take it in TAKEN_LIMIT_S.
+    of the state or tells other settings than are stated, or the updater refused it, with its
+    reason, or did not take it in TAKEN_LIMIT_S.
     """
     if "update" not in where.stage_pids():
         raise StateError(
             f"{where.root}: no updater runs there to take a file: flowcheck up JOB.toml"
         )
     template = audits.template_of(where, file)
+    check_settings(template, optimizer_in(where), peek_versions(where.replica)[0], str(file))
     if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
         raise StateError(
             f"{file}: is of step {template.step}, the replica of {where.root} is at {_at(where)} "
@@ -82,7 +84,6 @@ def give(where: RunDir, template: Template, file: Path) -> str:
     if where.anchor.exists():
         raise StateError(f"{where.root}: another file is just being taken: try again")
     layout, _ = peek_versions(where.replica)
-    check_settings(template, optimizer_in(where), layout, str(file))
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)

@@ -21,6 +21,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.formats import FORMATS, read, write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
 from flowcheck.vault.formats.told import form_of
+from flowcheck.vault.groups import check_settings
 from flowcheck.vault.overwriting import Spared, check_out
 from flowcheck.vault.template import Template, read_template
 
@@ -150,8 +151,12 @@ def _template(like: Path, found: steps.Found, form: str) -> Template | None:
             return None
     tree = read(like).tree
     layout = found.snapshot.layout
-    order = numbering(found.snapshot.optimizer, layout)
-    return read_template(tree, layout, found.names, str(like), step=0, order=order)
+    rule = found.snapshot.optimizer
+    order = numbering(rule, layout)
+    template = read_template(tree, layout, found.names, str(like), step=0, order=order)
+    if form == "megatron":  # whose groups stay those of the earlier folder
+        check_settings(template, rule, layout, str(like))
+    return template
 
 
 def _bytes(parts: Parts) -> int:
