@@ -12,6 +12,7 @@ from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, naming
 from flowcheck.stages.chain.living import PREFIX, identity, lead_to, living, locked
 from flowcheck.stages.learning.learned_files import LearnedFiles
+from flowcheck.stages.strangers import is_run, refuse_strangers
 
 _RUNS = itertools.count()
 _LOCKS: dict[Path, int] = {}
@@ -27,13 +28,12 @@ class RunDir(LearnedFiles):
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
         """A fresh run directory, mode 0700, with a folder for shared memory below `mount`. Raises
-        ConfigError when another run lives there."""
+        ConfigError when another run lives there, or somebody keeps something."""
         run = cls(root)
-        owner = run._pid_of("supervisor")
-        if owner is not None and owner != os.getpid():
-            raise ConfigError(
-                "run", str(root), f"is in use by process {owner}: flowcheck down --run {root}"
-            )
+        if (owner := run._pid_of("supervisor")) not in (None, os.getpid()):
+            right = f"is in use by process {owner}: flowcheck down --run {root}"
+            raise ConfigError("run", str(root), right)
+        refuse_strangers(root)
         run.remove(keep_records=True)
         run._set_records_aside()
         memory = mount / f"{PREFIX}{identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
@@ -227,19 +227,20 @@ class RunDir(LearnedFiles):
         shutil.rmtree(self.learned_folder, ignore_errors=True)
 
     def remove(self, *, keep_records: bool = False) -> None:
-        """Takes shared memory and small files away; nothing of another run is touched.
+        """Takes shared memory and small files away; of another run, or of none, nothing.
 
         keep_records: what tells how it went stays: settings, logs, events, steps, learned job.
         """
+        if not is_run(self.root):
+            return
         for folder in (self.root / "jobs").glob("*"):
             RunDir(folder).remove(keep_records=keep_records)
         link = self.root / "memory"
-        if link.is_symlink():
-            memory = link.resolve()
+        if link.is_symlink() and (memory := link.resolve()).name.startswith(PREFIX):
             shutil.rmtree(memory, ignore_errors=True)
             if memory in _LOCKS:
                 os.close(_LOCKS.pop(memory))
-        link.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
             folders += [self.learned_folder, self.previous]

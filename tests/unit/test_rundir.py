@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.config import encode_config, load_job
 from flowcheck.errors import ConfigError
 from flowcheck.stages.rundir import RunDir
 
@@ -25,6 +26,54 @@ def test_a_run_directory_in_use_is_refused_and_one_left_behind_is_taken(
     assert again.memory.is_dir()
     again.remove()
     assert list(shm.iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_is_refused_and_nothing_in_it_goes(
+    tmp_path: Path, shm: Path
+) -> None:
+    """As `up --run .` and `down --run .` in a project that has folders of the same names."""
+    far = tmp_path / "far"
+    for place in ("sockets/a", "pids/b", "previous/c", "learned/d", "jobs/one/sockets/e", "memory"):
+        root = tmp_path / "project" / place.partition("/")[0]
+        far.mkdir(exist_ok=True)
+        (far / "thesis.txt").write_text("x")
+        if place == "memory":
+            root.mkdir(parents=True)
+            (root / "memory").symlink_to(far)
+        else:
+            (root / place).parent.mkdir(parents=True)
+            (root / place).write_text("x")
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(ConfigError, match="and no chain was started there: name a folder"):
+            RunDir.create(root, shm)
+        for keep_records in (True, False):
+            RunDir(root).remove(keep_records=keep_records)
+        assert sorted(tmp_path.rglob("*")) == before and (far / "thesis.txt").exists()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").write_text('{"name": "my model"}')
+    with pytest.raises(ConfigError, match=r"holds config\.json"):
+        RunDir.create(tmp_path / "own", shm)
+    assert list(shm.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep_records", [True, False])
+def test_a_run_directory_is_taken_again_after_each_end(
+    tmp_path: Path, shm: Path, keep_records: bool
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[[source]]\nfile = "x"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n')
+    for _ in range(3):
+        run = RunDir.create(tmp_path / "r", shm)
+        run.config.write_bytes(encode_config(load_job(job)))
+        run.learned_job.write_text("{}")
+        run.remove(keep_records=keep_records)
+        assert run.config.exists() == keep_records
+    crashed = RunDir.create(tmp_path / "r", shm)
+    (crashed.memory / "ring-0").write_text("x")
+    crashed.config.write_bytes(b"")
+    memory = crashed.memory
+    RunDir.create(tmp_path / "r", shm).remove()
+    assert not memory.exists() and list(shm.iterdir()) == []
 
 
 def test_a_reused_process_number_is_nobody_of_ours(tmp_path: Path, shm: Path) -> None:

@@ -1,0 +1,54 @@
+"""What a folder holds that was named as a run directory: a run of ours, or what somebody keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.stages.chain.living import PREFIX
+
+FOLDERS = ("sockets", "pids", "learned", "previous", "jobs")
+"""That a chain makes below its run directory, and takes away again."""
+CONFIGS = ("config.json", "previous/config.json")
+ALWAYS = {"source", "optimizer", "ring"}
+"""Keys of a resolved job file, of every version."""
+
+
+def is_run(root: Path) -> bool:
+    """A chain was started there, or is: its settings, or the link to its shared memory, tell."""
+    memory = root / "memory"
+    if memory.is_symlink() and memory.readlink().name.startswith(PREFIX):
+        return True
+    return any(_is_config(root / name) for name in CONFIGS)
+
+
+def refuse_strangers(root: Path) -> None:
+    """Raises ConfigError where a chain that starts there would take away what none put there."""
+    if is_run(root):
+        return
+    found = [f"{name}/" for name in FOLDERS if _holds_any(root / name)]
+    found += [name for name in ("memory", "config.json", "trace") if _is_there(root / name)]
+    if found:
+        right = (
+            f"holds {', '.join(found)}, and no chain was started there: name a folder of its own"
+        )
+        raise ConfigError("run", str(root), right)
+
+
+def _is_config(path: Path) -> bool:
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.keys() >= ALWAYS
+
+
+def _is_there(path: Path) -> bool:
+    """A file, or a link wherever it leads: an empty file is what a crash leaves of ours."""
+    return path.is_symlink() or (path.is_file() and path.stat().st_size > 0) or _holds_any(path)
+
+
+def _holds_any(path: Path) -> bool:
+    return path.is_dir() and next(path.iterdir(), None) is not None
