@@ -193,3 +193,13 @@ def test_a_renderer_takes_it(name: str, tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_capture_that_is_named_as_the_picture_is_not_written_over(tmp_path: Path) -> None:
+    capture = tmp_path / "job.pcapng"
+    capture.write_bytes((DATA / "four-ranks-ll128.pcapng").read_bytes())
+    with pytest.raises(ConfigError, match=r"--svg = .*is no picture of ours"):
+        run([capture], svg=capture, as_json=True)
+    assert capture.read_bytes() == (DATA / "four-ranks-ll128.pcapng").read_bytes()
+    for _ in range(2):
+        assert run([capture], svg=tmp_path / "job.svg", as_json=True) == 0

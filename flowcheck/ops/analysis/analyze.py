@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.errors import naming
 from flowcheck.ops.analysis import parts, unchecked
 from flowcheck.ops.analysis.asked import by_job, by_options
 from flowcheck.ops.analysis.communicators import communicators_of
 from flowcheck.ops.analysis.diagram import svg_of
 from flowcheck.ops.analysis.report import print_report
+from flowcheck.ops.picture_file import write_picture
 from flowcheck.plane.tape import Tape, read_tape
 from flowcheck.wire.foreign import foreign
 from flowcheck.wire.learn import Collective, FlowReading, Reading
@@ -51,8 +51,7 @@ def run(
         print(note, file=sys.stderr)
     if svg is not None:
         title = f"What {', '.join(path.name for path in files)} holds"
-        with naming(svg):
-            svg.write_text(svg_of(communicators_of(reading), title))
+        write_picture(svg, svg_of(communicators_of(reading), title))
     if as_json:
         json.dump(as_dict(tape.frames, reading, notes), sys.stdout, indent=1)
         sys.stdout.write("\n")

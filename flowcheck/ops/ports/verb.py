@@ -14,11 +14,10 @@ def run(asked: Asked, *, as_json: bool, svg: Path | None) -> int:
     """Prints the choice. Raises ConfigError where there is none, and why."""
     chosen = chosen_by(asked)
     if svg is not None:
-        from flowcheck.errors import naming
+        from flowcheck.ops.picture_file import write_picture
         from flowcheck.ops.ports.drawing import svg_of
 
-        with naming(svg):
-            svg.write_text(svg_of(chosen))
+        write_picture(svg, svg_of(chosen))
     if as_json:
         json.dump(as_dict(chosen), sys.stdout, indent=1)
         sys.stdout.write("\n")

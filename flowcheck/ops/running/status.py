@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.errors import ConfigError, naming
+from flowcheck.errors import ConfigError
 from flowcheck.ops.analysis.diagram import svg_of
 from flowcheck.ops.analysis.learned import communicators_of_job
+from flowcheck.ops.picture_file import write_picture
 from flowcheck.ops.running import leftovers
 from flowcheck.ops.running.told import shown
 from flowcheck.ops.watch.reading import Reader
@@ -60,8 +61,7 @@ def _draw(where: RunDir, svg: Path) -> None:
     if not where.learned_job.exists():
         raise ConfigError("--svg", str(svg), "the job is not learned yet: there is nothing to draw")
     job = decode_job(where.learned_job.read_bytes())
-    with naming(svg):
-        svg.write_text(svg_of(communicators_of_job(job), f"The job followed in {where.root}"))
+    write_picture(svg, svg_of(communicators_of_job(job), f"The job followed in {where.root}"))
 
 
 def _refuse_ended(where: RunDir) -> None:
