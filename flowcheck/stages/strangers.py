@@ -28,7 +28,9 @@ def refuse_strangers(root: Path) -> None:
     """Raises ConfigError where a chain that starts there would take away what none put there."""
     if is_run(root):
         return
-    found = [f"{name}/" for name in FOLDERS if _holds_any(root / name)]
+    # A job that was learned elsewhere may be put where it is to be followed ([learned]).
+    given = "learned" if (root / "learned" / "job.json").is_file() else None
+    found = [f"{name}/" for name in FOLDERS if name != given and _holds_any(root / name)]
     found += [name for name in ("memory", "config.json", "trace") if _is_there(root / name)]
     if found:
         right = (

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+    encode_config,
+)
 from flowcheck.errors import ConfigError
 from flowcheck.ops.running import chain
 from flowcheck.replica.kept import trace
@@ -126,8 +133,13 @@ def test_a_trace_keeps_its_newest_records_and_goes_on_behind_them(
 def test_the_records_of_the_run_before_outlast_the_next_start_and_no_other(
     tmp_path: Path, shm: Path
 ) -> None:
+    config = JobConfig(
+        source=(SourceConfig(file="none"),),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    )
     for number in range(3):
         run = RunDir.create(tmp_path / "run", shm)
+        run.config.write_bytes(encode_config(config))
         assert not run.steps.exists() and not run.log("update").exists()
         if number:
             assert (run.previous / "update.log").read_text() == f"word {number - 1}"
