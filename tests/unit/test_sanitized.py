@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from support import sanitized
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
+"""By day the fuzzer alone runs with sanitizers, over the parser and the assembler: the build takes
+a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,6 @@ def test_placement_reads_and_writes_only_what_is_its_own(build: Path) -> None:
     passes(build, [*(f"tests/unit/{one}" for one in files), "-k", "not left_out_of"])
 
 
-@pytest.mark.nightly
 def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: Path) -> None:
     steps = ["tests/unit/test_onepass.py", "tests/unit/test_step_kernels.py"]
     passes(build, ["tests/property/test_scatter.py", *steps, "-k", "not torchs_own"])
