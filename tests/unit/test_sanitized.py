@@ -33,3 +33,7 @@ def test_placement_reads_and_writes_only_what_is_its_own(build: Path) -> None:
 def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: Path) -> None:
     steps = ["tests/unit/test_onepass.py", "tests/unit/test_step_kernels.py"]
     passes(build, ["tests/property/test_scatter.py", *steps, "-k", "not torchs_own"])
+
+
+def test_what_is_poured_into_files_is_read_and_written_within_its_blocks(build: Path) -> None:
+    passes(build, ["tests/unit/test_poured.py", "tests/unit/test_outfile.py"])
