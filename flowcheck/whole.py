@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -37,11 +38,13 @@ def place_of(path: Path) -> Path:
 
 
 @contextmanager
-def growing_apart(path: Path, *, leftovers: str, folder: bool = False) -> Iterator[Path]:
+def growing_apart(
+    path: Path, *, leftovers: str | None = None, folder: bool = False
+) -> Iterator[Path]:
     """`growing` where several processes may write at once, each at a place of its own, made here
-    as a file or a folder. leftovers: a pattern of names beside `path`; what a killed process left
-    under one of them goes first."""
-    for left in path.parent.glob(leftovers):
+    as a file or a folder. leftovers: a pattern of names beside `path`, by default of those that
+    are made here for it; what a killed process left under one of them goes first."""
+    for left in path.parent.glob(leftovers or f".{glob.escape(path.name)}.*.tmp"):
         if _APART.search(left.name):  # a user may have named something so as well
             _sweep(left)
     place = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # see _APART

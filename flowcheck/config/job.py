@@ -16,16 +16,10 @@ from flowcheck.config.captured import (
     StagingConfig,
 )
 from flowcheck.config.modelled import GradientLogConfig, ModelConfig, ReplicaConfig
-from flowcheck.config.optimizer import (
-    OptimizerConfig,
-)
+from flowcheck.config.optimizer import OptimizerConfig
 from flowcheck.config.optimizer_checks import MISSING, check_optimizer
 from flowcheck.config.persisted import PersistConfig, ServeConfig
-from flowcheck.config.several import (
-    OwnConfig,
-    addresses,
-    check_several,
-)
+from flowcheck.config.several import OwnConfig, addresses, check_several
 from flowcheck.config.sharded import ShardedConfig
 from flowcheck.config.strict import Section, convert
 from flowcheck.config.watched import LogConfig, WatchConfig

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.files.latest import LATEST
+from flowcheck.replica.files.latest import LATEST, STEP
 from flowcheck.replica.files.manifest import (
     MANIFEST,
     decode_manifest,
@@ -181,7 +181,7 @@ def _check_beside(out: Path) -> None:
 
 
 def _is_new(place: Path, one: Spared) -> bool:
-    named = place.name.startswith("step-") or place.name == LATEST
+    named = place.name.startswith(STEP) or place.name == LATEST
     directly = _same(place.parent, one.path)
     return one.takes_new and directly and not named and not os.path.lexists(place)
 

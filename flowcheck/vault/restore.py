@@ -6,7 +6,6 @@ does not depend on the step stay as the trainer wrote them.
 
 from __future__ import annotations
 
-import glob
 import io
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -140,11 +139,10 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
 def write(tree: Any, path: Path, *, force: bool = True, spared: Sequence[Spared] = ()) -> None:
     """torch.save, whole or not at all. Raises ConfigError as `taking_place`, OSError where there is
     no room."""
-    leftovers = f".{glob.escape(path.name)}.*.tmp"
     with (
         naming(path),
         taking_place(path, force=force, folder=False, spared=spared) as make_room,
-        growing_apart(path, leftovers=leftovers) as place,
+        growing_apart(path) as place,
     ):
         with place.open("wb") as file:
             save_into(tree, file)

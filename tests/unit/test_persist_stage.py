@@ -60,7 +60,7 @@ def run(tmp_path: Path, target: Path) -> Iterator[RunDir]:
 
 
 def told(run: RunDir) -> Durable:
-    state = durable.read(run)
+    state = durable.read(run, run.settings().persist)
     assert state is not None
     return state
 

@@ -68,7 +68,7 @@ def figures(trained: dict[str, Any], chain: State | None) -> dict[str, str]:
     job = chain.jobs[0]
     replica = job.step or 0
     lost = sum(sum(ring.lost.values()) for ring in chain.rings)
-    fill = max((ring.head - ring.tail) / ring.slots for ring in chain.rings)
+    fill = max(ring.fill for ring in chain.rings)
     learned = "yes" if job.learned else "not yet"
     return shown | {
         "replica's step": f"{replica:,} ({max(0, step - replica)} behind)",

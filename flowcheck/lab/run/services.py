@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.ops.running import status
+from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
 
@@ -33,6 +33,7 @@ class Services:
     def __init__(self, job: Path, run: Path, log: Path, *, enter: Sequence[str]) -> None:
         """Starts it. enter: command prefix that runs what follows on the checkpoint node."""
         self.run, self.log = RunDir(run), log
+        self._reader = Reader(run, LOOK_S)
         command = [*enter, sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(run)]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -77,7 +78,7 @@ class Services:
 
     def state(self) -> State | None:
         """What `flowcheck status` tells; None while nothing of it can be read."""
-        told = status.read(self.run)
+        told = self._reader.state()
         return told if told.jobs and told.rings else None
 
     def stop(self) -> None:

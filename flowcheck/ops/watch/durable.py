@@ -8,6 +8,7 @@ from contextlib import suppress
 import msgspec
 from rich.markup import escape
 
+from flowcheck.config import PersistConfig
 from flowcheck.ops.watch.state import Durable
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist import told
@@ -15,9 +16,8 @@ from flowcheck.vault.persist import told
 FRESH_S = 90.0
 
 
-def read(where: RunDir) -> Durable | None:
+def read(where: RunDir, config: PersistConfig | None) -> Durable | None:
     """What its stage told last, with the checkpoint's age; None of a chain that saves none."""
-    config = where.settings().persist
     if config is None:
         return None
     found = told.read(where.persisted) or told.Told(target=config.target)

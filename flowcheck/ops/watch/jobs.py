@@ -103,7 +103,7 @@ class JobReader:
             addresses=learned.addresses if learned is not None else (),
             **_audit(run, life),
             **_anchors(run),
-            durable=durable.read(run),
+            durable=durable.read(run, config.persist),
             kept_at=config.checkpoint,
             served=durable.served(run),
             timeline=timeline,

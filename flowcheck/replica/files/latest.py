@@ -52,6 +52,6 @@ def missing(folder: Path) -> str:
     if any(found.glob("*_model_states.pt")):
         return ""
     lacks = f"holds no {MANIFEST}" if found.is_dir() else "is not there"
-    whole = sorted(path.parent.name for path in folder.glob(f"step-*/{MANIFEST}"))
+    whole = sorted(path.parent.name for path in folder.glob(f"{STEP}*/{MANIFEST}"))
     there = f"whole are {', '.join(whole)}" if whole else "nothing whole is there"
     return f"{folder / LATEST} names {found.name}, which {lacks} ({there})"

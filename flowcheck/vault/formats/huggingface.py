@@ -50,10 +50,10 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
         at = {one: name for name, shard in zip(names, shards, strict=True) for one in shard}
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(at.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-        _told(folder / INDEX, sums)
+        sums.file(INDEX, folder / INDEX)
     for file in _passed(like) if like is not None else ():
         shutil.copyfile(file, folder / file.name)
-        _told(folder / file.name, sums)
+        sums.file(file.name, folder / file.name)
     lacks = ALONE
     if like is None:
         lacks += "; no config.json (--like FOLDER passes one through)"
@@ -116,10 +116,6 @@ def _passed(like: Path) -> Iterator[Path]:
         if file.stat().st_size > PASSED_MAX_BYTES:
             raise ConfigError("--like", str(file), "is too large for a configuration")
         yield file
-
-
-def _told(path: Path, sums: Sums) -> None:
-    sums.file(path.name, path)
 
 
 def _files(folder: Path) -> list[str]:

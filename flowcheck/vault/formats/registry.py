@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import importlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -94,8 +93,8 @@ def write(
         naming(path),
         taking_place(path, force=force, folder=chosen.folder, spared=spared) as make_room,
         # On disk before the file has its name, and named behind it.
-        nullcontext() if chosen.folder else _growing(manifest_beside(path)) as beside,
-        _growing(path, folder=chosen.folder) as place,
+        nullcontext() if chosen.folder else growing_apart(manifest_beside(path)) as beside,
+        growing_apart(path, folder=chosen.folder) as place,
         Sums(parts.expected, reads_back=True) as sums,  # ends before place goes
     ):
         sums.names[place.name] = path.name
@@ -137,11 +136,6 @@ def read(path: Path, form: str | None = None) -> Read:
         if faults:
             raise StateError(f"{path}: {faults[0]}: not what was written")
     return Read(FORMATS[chosen].read(path), chosen, manifest)
-
-
-def _growing(path: Path, *, folder: bool = False) -> AbstractContextManager[Path]:
-    leftovers = f".{glob.escape(path.name)}.*.tmp"
-    return growing_apart(path, leftovers=leftovers, folder=folder)
 
 
 def _manifest(parts: Parts, form: str, sums: Sums, lacks: str) -> Manifest:
