@@ -21,6 +21,7 @@ from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.vault.beside import averages_in, masters_in, scaler_in
 from flowcheck.vault.flat import flat_sections, in_memory_order
+from flowcheck.vault.step_settings import NOTHING, StepSettings
 from flowcheck.vault.template import Template
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
@@ -53,10 +54,25 @@ class Audit:
     """The file holds an optimizer's state."""
     parameters_only: bool = False
     """The replica holds none, and none was compared."""
+    settings: StepSettings = NOTHING
+    """What the file says otherwise of the optimizer."""
+
+    @property
+    def equal(self) -> bool:
+        """Every tensor that was compared is."""
+        return not self.differences
 
     @property
     def passed(self) -> bool:
-        return not self.differences
+        """Equal, and the replica goes on by the settings that the file has."""
+        return self.equal and not self.settings.differing
+
+    @property
+    def first_difference(self) -> str | None:
+        """The name of a tensor, else of a setting."""
+        names = [d.name for d in self.differences]
+        names += [phrase.partition(" = ")[0] for phrase in self.settings.differing]
+        return names[0] if names else None
 
 
 def compare(template: Template, snapshot: Snapshot) -> Audit:

@@ -59,11 +59,13 @@ def check_groups(
             f"{what}: its optimizer has {len(groups)} parameter groups, the job file states "
             f"{len(began)}"
         )
-    moving, begun = _moving(template, config, settings), _begun(template)
+    moving, begun = moving_keys(template, config, settings), _begun(template)
     told = []
     for number, (group, own) in enumerate(zip(groups, began, strict=True)):
         kind = type(settings.built.of_group(number)).__name__
-        phrases = _foreign(group, own, kind) or _differing(group, own, moving[number], begun=begun)
+        phrases = foreign_keys(group, own, kind) or _differing(
+            group, own, moving[number], begun=begun
+        )
         told += [f"group {number}: {phrase}" for phrase in phrases]
     if told:
         raise StateError(OTHERS.format(what, "; ".join(told)))
@@ -76,7 +78,7 @@ def _begun(template: Template) -> bool:
     return template.step == 0 and bool(counts) and not any(counts)
 
 
-def _moving(
+def moving_keys(
     template: Template, config: OptimizerConfig, settings: Settings
 ) -> list[frozenset[str]]:
     """[group] settings that the stated schedule changes, as OneCycleLR does momentum and betas:
@@ -90,9 +92,10 @@ def _moving(
     ]
 
 
-def _foreign(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) -> list[str]:
-    """What there is to say of keys that are another class's. One that the trainer's script added to
-    a group of the stated class may be called alike: the others of that class are not with it."""
+def foreign_keys(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) -> list[str]:
+    """What there is to say of a file's group whose keys are another class's; own: the stated
+    group, stated: its class. One that the trainer's script added to a group of the stated class may
+    be called alike: the others of that class are not with it."""
     known = {*group, *FLAGS, *LATER, RATE, INITIAL}
     lacks = [key for key in own if key not in known and not isinstance(own[key], bool)]
     kinds = {kind.__name__: _keys_of(kind) for kind in torchs_classes().values()}
@@ -101,7 +104,7 @@ def _foreign(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) -> l
     keys = [key for key in group if key in theirs]
     if not keys:
         return []
-    has = ", ".join(f"{key} = {_plain(group[key])!r}" for key in keys)
+    has = ", ".join(f"{key} = {plain(group[key])!r}" for key in keys)
     of = f", as {' or '.join(whole)} has" if whole else ""
     return [f"{has}{of}{', and no ' * bool(lacks)}{', '.join(lacks)}: stated is {stated}"]
 
@@ -117,24 +120,25 @@ def _differing(
     if begun and (INITIAL in group) == (INITIAL in own):  # made by a schedule in both, or in none
         left -= {RATE}
     return [
-        f"{key} = {_plain(group[key])!r}, stated is {_plain(own[key])!r}"
+        f"{key} = {plain(group[key])!r}, stated is {plain(own[key])!r}"
         for key in group
-        if key in own and key not in left and not _same(group[key], own[key])
+        if key in own and key not in left and not same(group[key], own[key])
     ]
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """One setting, but for the last bits of how it was computed or kept."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     near = SINGLE if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor) else DECIMAL
-    one, other = _plain(one), _plain(other)
+    one, other = plain(one), plain(other)
     if isinstance(one, int | float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=near)
     return bool(one == other) or not (one or other)  # None is False
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON and older torch have it: tensors as numbers, lists as tuples."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value

@@ -43,7 +43,7 @@ def _fill_stated(
 ) -> bool:
     """Of the schedule that the job file states, its own state; False: it states none such."""
     config = snapshot.optimizer
-    which = None if settings is None else _which(scheduler, template, config, settings)
+    which = None if settings is None else which_of(scheduler, template, config, settings)
     if settings is None or which is None:
         return False
     was = template.step // config.schedule_every
@@ -59,7 +59,7 @@ def _fill_stated(
     return True
 
 
-def _which(
+def which_of(
     scheduler: dict[str, Any], template: Template, config: OptimizerConfig, settings: Settings
 ) -> int | None:
     """Of which of the stated optimizers it is: the one whose schedule has this state at the

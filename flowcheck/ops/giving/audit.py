@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,17 @@ from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault import audit
+from flowcheck.vault.step_settings import settings_of
 from flowcheck.vault.template import Template, load_template
 
 DIFFERENT = 1
 SHOWN = 8
+CORRECT = "correct [optimizer], and follow the job anew"
+WRONG = (
+    "the replica takes its steps by other settings than the trainer, also from the trainer's bits: "
+    + CORRECT
+)
+NEXT = f"the replica's next step is not the trainer's: {CORRECT}"
 
 
 def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> int:
@@ -37,8 +44,12 @@ def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> in
     found = _audited(where, file, step)
     line = noted(where, found, file)
     if as_json:
-        differences = [asdict(d) for d in found.differences]
-        result = msgspec.to_builtins(line) | {"differences": differences, "others": found.others}
+        result = msgspec.to_builtins(line) | {
+            "differences": [asdict(d) for d in found.differences],
+            "others": found.others,
+            "settings": found.settings.differing,
+            "notes": found.settings.notes,
+        }
         print(json.dumps(result))
     else:
         _print(found, file)
@@ -52,7 +63,7 @@ def noted(where: RunDir, found: audit.Audit, file: Path) -> AuditLine:
         passed=found.passed,
         file=str(file),
         tensors=found.tensors,
-        first_difference=found.differences[0].name if found.differences else None,
+        first_difference=found.first_difference,
     )
     with naming(where.audits), where.audits.open("ab") as log:
         log.write(msgspec.json.encode(line) + b"\n")
@@ -69,7 +80,7 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
         except StateError as error:
             why.append(f"job {number}: {error}")
             continue
-        if found.passed:
+        if found.equal:
             passed.append(own)
         else:
             why.append(f"job {number}: {found.differences[0].name} differs first")
@@ -103,6 +114,8 @@ def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
 def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
     """The replica's step of it. Raises StateError where that is not known."""
     found = _stepped_against(where, template, file)
+    told = settings_of(template, optimizer_in(where), peek_versions(where.replica)[0])
+    found = replace(found, settings=told)
     return audit.and_rest(found, template, read_beside(where.replica, template.step))
 
 
@@ -137,17 +150,39 @@ def _print(found: audit.Audit, file: Path) -> None:
         left_out += "; the replica has no optimizer state, only parameters as they are sent"
     elif not found.optimizer:
         left_out += "; the file holds no optimizer state, so that of the replica was not compared"
-    if found.passed:
+    if found.equal:
         say(
             f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"
         )
-        return
-    say(f"step {found.step}: {len(found.differences)} of {found.tensors} {kinds} differ{left_out}")
+    else:
+        differ = f"{len(found.differences)} of {found.tensors} {kinds} differ"
+        say(f"step {found.step}: {differ}{left_out}")
     for difference in found.differences[:SHOWN]:
         say(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:
         say(f"  and {len(found.differences) - SHOWN} more")
-    say(f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}")
+    _print_settings(found, file)
+
+
+def _print_settings(found: audit.Audit, file: Path) -> None:
+    if found.settings.differing:
+        say("  the optimizer's settings in the file are not those of the replica:")
+    for phrase in found.settings.differing:
+        say(f"  {phrase}")
+    for phrase in found.settings.notes:
+        say(f"  note: {phrase}")
+    if found.settings.differing:
+        say(f"  {_meaning(found)}")
+    elif not found.equal:
+        say(f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}")
+
+
+def _meaning(found: audit.Audit) -> str:
+    if not found.equal:
+        return WRONG
+    if found.step == 0:
+        return f"no step was taken by them yet; {NEXT}"
+    return f"they changed no bit until step {found.step}, or were changed at it; {NEXT}"
 
 
 def _how_far(difference: audit.Difference) -> str:

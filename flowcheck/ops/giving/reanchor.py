@@ -53,7 +53,7 @@ def reanchor(where: RunDir, file: Path) -> tuple[int, str]:
     told = "its record of that step is gone"
     if (found := _held_against(where, template, file)) is not None:
         audits.noted(where, found, file)
-        if found.passed:
+        if found.equal:
             return template.step, EQUAL.format(found.tensors, found.step)
         differing = len(found.differences)
         told = f"{differing} of {found.tensors} tensors differed, {found.differences[0].name} first"

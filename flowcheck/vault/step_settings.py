@@ -1,0 +1,180 @@
+"""The settings in a trainer's file of one step, held against those the replica has at that step.
+
+vault/groups.py asks whether a file of any step may be of this job; here the step is known, so that
+rates and whatever else a schedule changes are compared as well, and the schedule's own state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.settings import Group, Settings, events_of
+from flowcheck.vault.groups import FLAGS, INITIAL, RATE, foreign_keys, moving_keys, plain, same
+from flowcheck.vault.schedules import which_of
+from flowcheck.vault.template import Template
+
+COUNT = "last_epoch"
+"""torch/optim/lr_scheduler.py, LRScheduler.state_dict: how many steps the schedule took."""
+OWN_FUNCTIONS = "lr_lambdas"
+"""Of LambdaLR.state_dict: nothing of a function, the attributes of an object."""
+EARLY = (
+    "{}: {} = {}, one step less than the optimizer: the file was written before scheduler.step(), "
+    "and restore --template does not take it"
+)
+UNSTATED = "a schedule in it ({}) is none that the job file states"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What a file says otherwise, one phrase each."""
+
+    differing: tuple[str, ...] = ()
+    """Settings that are not those of the replica: the trainer's next step is another."""
+    notes: tuple[str, ...] = ()
+    """What makes no other step, or the last bits of one."""
+
+
+NOTHING = StepSettings()
+
+
+def settings_of(template: Template, config: OptimizerConfig, layout: Layout) -> StepSettings:
+    """What the file's groups and schedules say that is not as stated. A file without an optimizer's
+    state says nothing, and without one there is nothing to say it of."""
+    if template.optimizer is None or config.name == "none":
+        return NOTHING
+    settings = Settings(config, layout)
+    groups: Sequence[Mapping[str, Any]] = template.optimizer["param_groups"]
+    began = settings.at(0)
+    if len(groups) != len(began):
+        return StepSettings((f"{len(groups)} parameter groups = stated are {len(began)}",))
+    kinds = [type(settings.built.of_group(number)).__name__ for number in range(len(groups))]
+    foreign = [
+        f"group {n}: {phrase}"
+        for n, each in enumerate(zip(groups, began, kinds, strict=True))
+        for phrase in foreign_keys(*each)
+    ]
+    if foreign:
+        return StepSettings(tuple(foreign))
+    moving = moving_keys(template, config, settings)
+    tries = [
+        [
+            {k: v for k, v in mine.items() if k not in _unset(group, mine, template, keys)}
+            for group, mine, keys in zip(groups, settings.at(at), moving, strict=True)
+        ]
+        for at in _times(template, config)
+    ]
+    own = min(tries, key=lambda now: sum(1 for _ in _differing(groups, now, template.step)))
+    differing = list(_differing(groups, own, template.step))
+    notes = [*_last_bits(groups, own), *_kernels(groups, began)]
+    _add_schedules(template, config, settings, differing, notes)
+    return StepSettings(tuple(differing), tuple(notes))
+
+
+def _times(template: Template, config: OptimizerConfig) -> list[int]:
+    """After how many events the file's rates may be: as its schedules count; without one, scripts
+    set a rate themselves, before the step or behind it."""
+    events = events_of(config, template.step, template.skipped)
+    told = {int(own[COUNT]) * config.schedule_every for own in template.schedulers}
+    if told and all(0 <= at <= events for at in told):
+        return sorted(told)
+    return [events] if told else sorted({max(events - 1, 0), events})
+
+
+def _unset(
+    group: Mapping[str, Any], mine: Group, template: Template, moving: frozenset[str]
+) -> frozenset[str]:
+    """Keys that no schedule had set yet in the file, which was written before one was made."""
+    bare = template.step == 0 and INITIAL in mine and INITIAL not in group
+    return moving | {RATE} if bare else frozenset()
+
+
+def _differing(
+    groups: Sequence[Mapping[str, Any]], own: Sequence[Group], step: int
+) -> Iterator[str]:
+    for number, key, theirs, mine in _pairs(groups, own):
+        if not same(theirs, mine):
+            of = f" at step {step}" if key == RATE else ""
+            told, stated = plain(theirs), plain(mine)
+            yield f"group {number}: {key} = {told!r}{of}, stated is {stated!r}"
+
+
+def _last_bits(groups: Sequence[Mapping[str, Any]], own: Sequence[Group]) -> Iterator[str]:
+    for number, key, theirs, mine in _pairs(groups, own):
+        one, other = plain(theirs), plain(mine)
+        if same(theirs, mine) and one != other and (one or other):
+            yield (
+                f"group {number}: {key} = {one!r}, stated is {other!r}: the last bits alone, and "
+                "of what is computed with it"
+            )
+
+
+def _pairs(
+    groups: Sequence[Mapping[str, Any]], own: Sequence[Group]
+) -> Iterator[tuple[int, str, Any, Any]]:
+    """(group, key, the file's, the stated), of keys that both have."""
+    for number, (group, mine) in enumerate(zip(groups, own, strict=True)):
+        for key in group:
+            if key in mine and key not in FLAGS:
+                yield number, key, group[key], mine[key]
+
+
+def _kernels(groups: Sequence[Mapping[str, Any]], own: Sequence[Group]) -> Iterator[str]:
+    for number, (group, mine) in enumerate(zip(groups, own, strict=True)):
+        theirs, stated = _kernel(group), _kernel(mine)
+        if theirs is not None and stated is not None and theirs != stated:
+            yield (
+                f"group {number}: its kernels are {theirs}, stated is {stated} "
+                "(optimizer.implementation): each may round otherwise"
+            )
+
+
+def _kernel(group: Mapping[str, Any]) -> str | None:
+    """torch/optim/optimizer.py, _default_to_fused_or_foreach: where both are None, the device
+    decides, which no file tells."""
+    if group.get("fused"):
+        return "fused"
+    told = group.get("foreach")
+    return None if told is None else "foreach" if told else "loop"
+
+
+def _add_schedules(
+    template: Template,
+    config: OptimizerConfig,
+    settings: Settings,
+    differing: list[str],
+    notes: list[str],
+) -> None:
+    events = events_of(config, template.step, template.skipped)
+    for number, own in enumerate(template.schedulers):
+        name = "schedule" if len(template.schedulers) == 1 else f"schedule {number}"
+        try:
+            which = which_of(own, template, config, settings)
+        except StateError as error:
+            notes.append(str(error))
+            continue
+        if which is None:
+            if any(": lr = " in phrase for phrase in differing):  # else it changes nothing yet
+                keys = ", ".join(key for key in own if not key.startswith("_"))
+                notes.append(UNSTATED.format(keys))
+            continue
+        wanted, found = events // config.schedule_every, int(own[COUNT])
+        if found == wanted - 1:
+            notes.append(EARLY.format(name, COUNT, found))
+        elif found != wanted:
+            every = f"optimizer.schedule_every = {config.schedule_every}"
+            phrase = f"{name}: {COUNT} = {found} at step {template.step}, stated is {wanted}"
+            differing.append(f"{phrase} ({every})")
+        differing += _otherwise(name, own, settings.schedulers(events)[which] or {})
+
+
+def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
+    """What a schedule was made with, as far as its state tells."""
+    for key, value in own.items():
+        counts = key in (COUNT, OWN_FUNCTIONS) or key.startswith("_")
+        if key in mine and not counts and not same(value, mine[key]):
+            yield f"{name}: {key} = {plain(value)!r}, stated is {plain(mine[key])!r}"
