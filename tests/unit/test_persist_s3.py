@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_store_is_told_in_words(
     absent = PersistConfig(
         target="s3://nobody-made-this/x", every_steps=1, options=absent.options, timeout_s=5
     )
-    with pytest.raises(StateError, match="there is no such bucket: make it first"):
+    with pytest.raises(StateError, match="no such bucket or container: make it first"):
         saver_for(absent, tmp_path / "staging", shm / "state").save(1)
     nowhere = store.options | {"endpoint_url": f"http://127.0.0.1:{free_port()}"}
     limits = {"retries": {"max_attempts": 1}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ PACKAGES = {
     "az": "adlfs",
 }
 """What `pip install` is given, by the URL's scheme."""
+CONNECT_S = 10.0
 
 
 class Place(Protocol):
@@ -100,11 +102,32 @@ def file_system(config: PersistConfig) -> Any:
 def opened(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
     """fsspec's file system of a URL. key: the table of settings, for what is wrong with them."""
     kind = file_system_class(url, f"{key}.target")
-    arguments = {"use_listings_cache": False, "skip_instance_cache": True} | options
-    if urlsplit(url).scheme in ("s3", "s3a"):
-        limits = {"connect_timeout": min(timeout_s, 10.0), "read_timeout": timeout_s}
-        arguments["config_kwargs"] = limits | dict(options.get("config_kwargs", {}))
+    scheme = urlsplit(url).scheme
+    if scheme in ("gs", "gcs") and "endpoint_url" in options:
+        import gcsfs.core
+
+        kind = gcsfs.core.GCSFileSystem  # not the one that asks Google's own endpoint first
+    always = {"use_listings_cache": False, "skip_instance_cache": True}
+    limits = _limits(scheme, timeout_s)
+    arguments = always | limits | options
+    if "config_kwargs" in limits:
+        arguments["config_kwargs"] = limits["config_kwargs"] | options.get("config_kwargs", {})
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}.options", sorted(options), f"are refused: {error}") from error
+
+
+def _limits(scheme: str, timeout_s: float) -> dict[str, Any]:
+    """How long a request may stand, as each library wants it said."""
+    connect_s = min(timeout_s, CONNECT_S)
+    if scheme in ("s3", "s3a"):
+        return {"config_kwargs": {"connect_timeout": connect_s, "read_timeout": timeout_s}}
+    if scheme in ("gs", "gcs"):
+        from aiohttp import ClientTimeout
+
+        return {"requests_timeout": ClientTimeout(total=timeout_s, sock_connect=connect_s)}
+    if scheme in ("abfs", "abfss", "az"):
+        whole_s = math.ceil(timeout_s)
+        return {"connection_timeout": math.ceil(connect_s), "read_timeout": whole_s}
+    return {}

@@ -169,8 +169,9 @@ def sentence(error: Exception) -> str:
     plain = cause.replace(" ", "")
     if isinstance(error, PermissionError) or any(word in plain for word in REFUSED):
         return f"the store lets nobody in with these credentials, or not there ({told})"
-    if "nosuchbucket" in plain or (isinstance(error, FileNotFoundError) and "bucket" in plain):
-        return f"there is no such bucket: make it first ({told})"
+    nowhere = any(word in plain for word in ("nosuchbucket", "containernotfound"))
+    if nowhere or (isinstance(error, FileNotFoundError) and ("bucket" in plain or "/b/" in plain)):
+        return f"there is no such bucket or container: make it first ({told})"
     if isinstance(error, ConnectionError | TimeoutError) or any(word in cause for word in AWAY):
         return f"the store cannot be reached, or does not answer ({told})"
     return f"the store refuses ({told})"
