@@ -18,7 +18,7 @@ from flowcheck.messages import (
     StepLost,
 )
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.chain import child, supervisor
+from flowcheck.stages.chain import child, moved, supervisor
 from flowcheck.stages.rundir import RunDir
 
 
@@ -29,6 +29,7 @@ def bench(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(child.subprocess, "Popen", FakeProcess)
     monkeypatch.setattr(child, "time", clock)
     monkeypatch.setattr(supervisor, "time", clock)
+    monkeypatch.setattr(moved, "time", clock)
     run = RunDir.create(tmp_path / "run", shm)
     yield Bench(run, clock)
     run.remove()
@@ -70,11 +71,13 @@ def test_a_stage_shares_no_sum_with_a_thread_unless_the_operator_says_so(
     assert subprocess.check_output([sys.executable, "-c", script], env=told).strip() == b"1"
 
 
-def test_a_stage_that_never_says_hello_ends_the_wait_with_its_name(bench: Bench) -> None:
+def test_a_stage_that_stands_still_before_its_hello_ends_the_wait_with_its_name(
+    bench: Bench,
+) -> None:
     bench.hello("update")
     bench.run.log("extract").write_text("loading\ncannot find the moon\n")
-    bench.clock.now_s += supervisor.HELLO_LIMIT_S + 1
-    with pytest.raises(StateError, match=r"extract did not come up .*cannot find the moon"):
+    bench.clock.now_s += child.STILL_LIMIT_S + 1
+    with pytest.raises(StateError, match=r"extract did not come up .*still.*cannot find the moon"):
         bench.supervisor.work()
 
 

@@ -14,6 +14,7 @@ from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import StepLost
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.chain.child import BESIDE, stage_arguments
 from flowcheck.stages.chain.heard import Progress as ChainProgress
 from flowcheck.stages.rundir import RunDir
 
@@ -34,6 +35,7 @@ class Watch:
         self._rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
         self._frames = frames
         self._paced = any(source.speed is not None for source in config.source)
+        self._stages = {name for name in stage_arguments(config) if name not in BESIDE}
         self._bars = Progress(
             TextColumn("{task.description:>9}"),
             BarColumn(),
@@ -64,6 +66,10 @@ class Watch:
         parsed = sum(ring.parsed for ring in self._rings)
         tails = sum(ring.tail for ring in self._rings)
         now = (heads, parsed, tails, progress.steps, progress.restarts)
+        if (
+            not self._stages <= progress.up
+        ):  # the supervisor waits for these with a limit of its own
+            self._moved_s = time.monotonic()
         if now == self._last:
             self._patience(now)
             return

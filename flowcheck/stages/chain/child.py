@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.stages.chain.moved import Patience
 from flowcheck.stages.rundir import RunDir
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
@@ -22,6 +23,11 @@ WATCH = "watch"
 ALONE = {"OPENBLAS_NUM_THREADS": "1"}
 """A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
 a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""
+STILL_LIMIT_S = 60.0
+"""A stage that comes up may stand still for so long: loading torch takes seconds of processor time,
+on a machine that gives it a tenth of one many of the clock."""
+HELLO_LIMIT_S = 1800.0
+"""Longest start of a stage that moves all the time."""
 REST_MAX_S = 60.0
 """Longest wait before one of these is started again; one that lived longer begins at once."""
 
@@ -35,6 +41,8 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     greeted: bool = False
     """Whether this process has said Hello."""
+    patience: Patience | None = None
+    """With its start."""
     started_s: float = 0.0
     reached: int = 0
     """Where its position was when it last died."""
@@ -67,7 +75,20 @@ class Child:
                 start_new_session=True,
             )
         self.greeted, self.started_s = False, time.monotonic()
-        run.note_pid(self.stage, self.process.pid)
+        pid = self.process.pid
+        self.patience = Patience(pid, still_s=STILL_LIMIT_S, limit_s=HELLO_LIMIT_S)
+        run.note_pid(self.stage, pid)
+
+    def check_start(self, run: RunDir) -> None:
+        """Raises StateError where it lives and does not come up."""
+        if self.greeted or self.patience is None or not self.patience.over():
+            return
+        waited_s = time.monotonic() - self.started_s
+        still = "" if waited_s >= HELLO_LIMIT_S else f", and stood still for {STILL_LIMIT_S:.0f} s"
+        raise StateError(
+            f"stage {self.stage} did not come up within {waited_s:.0f} s{still}"
+            f"{self.last_words(run)}"
+        )
 
     def note_death(self, run: RunDir, code: int, reached: int) -> str:
         """How it ended, as a sentence; reached: slots, or steps, it has finished so far.

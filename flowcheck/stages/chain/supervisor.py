@@ -18,8 +18,6 @@ from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 
-HELLO_LIMIT_S = 60.0
-"""Loading torch on a busy machine takes seconds."""
 GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
 OPERATOR_ERROR = 2
@@ -118,12 +116,9 @@ class Supervisor:
                 self.progress.notes.append(sentence)
                 self._record(self._recorder.restarted, child.stage, sentence)
             return
-        code, until_s = child.process.poll(), child.started_s + HELLO_LIMIT_S
-        if code is None and not child.greeted and time.monotonic() > until_s:
-            raise StateError(
-                f"stage {child.stage} did not come up within {HELLO_LIMIT_S:.0f} s"
-                f"{child.last_words(self.run)}"
-            )
+        code = child.process.poll()
+        if code is None:
+            child.check_start(self.run)
         if code is None or (code == 0 and child.is_capture and child.stage in self.progress.ended):
             return
         if code == OPERATOR_ERROR:
