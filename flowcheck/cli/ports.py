@@ -39,6 +39,14 @@ def ports(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the rings and the mirrored ports.")
     ] = None,
+    mirrors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the chosen ports as [[mirror]] tables of a job file; {machine} in the name "
+            "where there are several. Each [[cable]] states hosts.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose the fewest switch ports whose copies show every gradient of a job.
@@ -60,4 +68,4 @@ def ports(
         graphs=tuple(graph or ()),
         os=os,
     )
-    raise typer.Exit(verb.run(asked, as_json=as_json, svg=svg))
+    raise typer.Exit(verb.run(asked, as_json=as_json, svg=svg, mirrors=mirrors))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.chain import wait_until
 from support.mirrored import Switch
+from support.started import launch
 from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME
 from test_rings import steps_taken, taken
 from test_switch_ovs import held, vsctl
-from test_unseen_scripts import launch
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster.state import folder_of
@@ -30,7 +30,7 @@ pytestmark = [
     NEEDS_OVS,
     ONE_OVS_AT_A_TIME,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 HOSTS, STEPS = 3, 5
 LAYOUT = f"""
@@ -98,7 +98,7 @@ def follow(switch: Switch, folder: Path) -> RunDir:
     try:
         services.wait_listening()
         launch(switch.cluster, "variants.py", str(folder / "digests"), "view", "NCCL_PROTO=LL")
-        wait_until(lambda: steps_taken(run) == STEPS, 60, "the last step")
+        wait_until(lambda: steps_taken(run) == STEPS, 200, "the last step")
     finally:
         services.stop()
     return run

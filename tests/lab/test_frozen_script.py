@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.standing import standing
-from test_unseen_scripts import LIMIT_S, SCRIPTS, launch
+from support.started import SCRIPTS, launch
+from test_unseen_scripts import LIMIT_S
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import trainer_digests

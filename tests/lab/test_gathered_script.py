@@ -17,7 +17,8 @@ import torch
 from support.chain import wait_until
 from support.live import greetings
 from support.standing import standing
-from test_unseen_scripts import ADAMW, SCRIPTS, launch, replay
+from support.started import SCRIPTS, launch
+from test_unseen_scripts import ADAMW, replay
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.tap import Tap

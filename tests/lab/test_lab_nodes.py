@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from support.standing import standing
-from test_unseen_scripts import ADAMW, Outcome, launch, replay
+from support.started import launch
+from test_unseen_scripts import ADAMW, Outcome, replay
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import trainer_digests

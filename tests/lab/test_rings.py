@@ -20,7 +20,8 @@ import torch
 from support.chain import wait_until
 from support.cut import recorded_behind
 from support.standing import standing
-from test_unseen_scripts import ADAMW, SCRIPTS, launch
+from support.started import SCRIPTS, launch
+from test_unseen_scripts import ADAMW
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import Digests, trainer_digests

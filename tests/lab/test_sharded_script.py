@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.standing import standing
-from test_unseen_scripts import SGD, launch, replay
+from support.started import launch
+from test_unseen_scripts import SGD, replay
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.tap import Tap

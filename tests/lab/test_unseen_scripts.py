@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.standing import standing
+from support.started import SCRIPTS, launch
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.compare import Digests, trainer_digests
@@ -24,7 +25,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
 ]
-SCRIPTS = Path(__file__).parent / "scripts"
 SGD = 'name = "sgd"\nlearning_rate = 0.05\n'
 MOMENTUM = SGD + "momentum = 0.9\n"
 ADAMW = 'name = "adamw"\nlearning_rate = 0.01\n'
@@ -51,40 +51,6 @@ class Outcome:
 def hosts() -> Iterator[cluster.Cluster]:
     with standing(cluster.Cluster(name=f"u{os.getpid()}", network=201)) as made:
         yield made
-
-
-def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> None:
-    """The script on both hosts, to its end. words: its arguments, and NAME=VALUE for its
-    environment."""
-    rank_files = [SCRIPTS / script, digests, *(word for word in words if "=" not in word)]
-    started = []
-    for rank in range(hosts.hosts):
-        told = {
-            "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": "29577",
-            "RANK": str(rank),
-            "WORLD_SIZE": str(hosts.hosts),
-            "OMP_NUM_THREADS": "1",
-            "FLOWCHECK_LAB_INTERFACE": cluster.UPLINK,
-        }
-        started.append(
-            cluster.run_in(
-                hosts.host_namespace(rank),
-                [sys.executable, *map(str, rank_files)],
-                env=os.environ | told | dict(w.split("=") for w in words if "=" in w),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    said = []
-    try:
-        said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    assert [process.returncode for process in started] == [0] * len(started), "\n".join(said)
 
 
 def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Plug(msgspec.Struct, frozen=True, kw_only=True, order=True):
     node: int
     nic: int
     gbps: float
+    host: str = ""
+    """Address of the node there; empty where none is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ def plugs_of(topology: Topology, near: Mapping[int, int] | None = None) -> Plugs
         key = f"cable[{number}]"
         nodes = numbered(f"{key}.nodes", cable.nodes, topology.nodes)
         ports = expanded(f"{key}.ports", cable.ports, topology.nodes)
-        for node, port in zip(nodes, ports, strict=True):
+        hosts = expanded(f"{key}.hosts", cable.hosts, topology.nodes) or ("",) * len(ports)
+        for node, port, host in zip(nodes, ports, hosts, strict=True):
             what = f"NIC {cable.nic} of node {node}"
             before = taken.setdefault((cable.switch, port), what)
             if before != what or any(
@@ -56,7 +59,14 @@ def plugs_of(topology: Topology, near: Mapping[int, int] | None = None) -> Plugs
             ):
                 why = f"on {cable.switch} it is that of {before} already"
                 raise ConfigError(f"{key}.ports", port, why)
-            plug = Plug(switch=cable.switch, port=port, node=node, nic=cable.nic, gbps=cable.gbps)
+            plug = Plug(
+                switch=cable.switch,
+                port=port,
+                node=node,
+                nic=cable.nic,
+                gbps=cable.gbps,
+                host=host,
+            )
             found.setdefault((node, cable.nic), []).append(plug)
             for gpu in cable.gpus or ():
                 if stated.setdefault((node, gpu), cable.nic) != cable.nic:

@@ -29,6 +29,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, order=True):
     node: int
     nic: int
     gbps: float
+    host: str = ""
+    """Address of the node there; empty where none is stated."""
 
     @property
     def told(self) -> str:
@@ -174,6 +176,7 @@ def _pairs(plugs: Sequence[Plug], ways: Sequence[Direction]) -> tuple[Pair, ...]
             node=plug.node,
             nic=plug.nic,
             gbps=plug.gbps,
+            host=plug.host,
         )
         for plug in plugs
         for way in ways

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +59,8 @@ class Cable(Section, frozen=True):
     """`0-15` or `0,2,4`; None: every node."""
     gpus: tuple[int, ...] | None = None
     """Of the node: those whose traffic goes by this NIC; None: by number."""
+    hosts: str | tuple[str, ...] = ()
+    """Addresses of the servers at those ports, as `ports`: for `[[mirror]]` tables alone."""
 
 
 class Monitor(Section, frozen=True):
@@ -201,5 +204,18 @@ def _check_cable(key: str, cable: Cable, topology: Topology) -> None:
     if len(nodes) != len(ports):
         why = f"names {len(ports)} ports, for {len(nodes)} nodes"
         raise ConfigError(f"{key}.ports", cable.ports, why)
+    _check_hosts(f"{key}.hosts", cable, topology)
     if wrong := [gpu for gpu in cable.gpus or () if not 0 <= gpu < topology.gpus]:
         raise ConfigError(f"{key}.gpus", wrong[0], f"is 0 to {topology.gpus - 1}")
+
+
+def _check_hosts(key: str, cable: Cable, topology: Topology) -> None:
+    hosts = expanded(key, cable.hosts, topology.nodes)
+    ports = expanded(key, cable.ports, topology.nodes)
+    if len(hosts) not in (0, len(ports)):
+        raise ConfigError(key, cable.hosts, f"names {len(hosts)} servers, at {len(ports)} ports")
+    for host in hosts:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError as error:
+            raise ConfigError(key, host, "must be an IP address") from error

@@ -10,7 +10,7 @@ from flowcheck.ops.ports.chosen import Asked, chosen_by
 from flowcheck.ops.ports.table import as_dict, printed
 
 
-def run(asked: Asked, *, as_json: bool, svg: Path | None) -> int:
+def run(asked: Asked, *, as_json: bool, svg: Path | None, mirrors: str | None) -> int:
     """Prints the choice. Raises ConfigError where there is none, and why."""
     chosen = chosen_by(asked)
     if svg is not None:
@@ -18,6 +18,10 @@ def run(asked: Asked, *, as_json: bool, svg: Path | None) -> int:
         from flowcheck.ops.ports.drawing import svg_of
 
         write_picture(svg, svg_of(chosen))
+    if mirrors is not None:
+        from flowcheck.ops.ports.mirrors import write_mirrors
+
+        write_mirrors(mirrors, chosen)
     if as_json:
         json.dump(as_dict(chosen), sys.stdout, indent=1)
         sys.stdout.write("\n")
