@@ -106,3 +106,22 @@ def test_cumulus_takes_two_numbers_for_two_directions(tmp_path: Path) -> None:
     # The next number is that of the other session: its directions go to two monitors, or none.
     tree["monitor"].append({"switch": "leaf", "port": "swp31", "gbps": 50, "session": 7})
     assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
+
+
+def test_a_tunnel_that_names_the_port_it_leaves_by_is_stated_with_it(tmp_path: Path) -> None:
+    """H3C Comware; elsewhere the route decides."""
+    tree = layout(nodes=2)
+    tree["cable"][0]["ports"] = "HundredGigE1/0/{1-2}"
+    tree["monitor"] = [
+        {"switch": "leaf", "erspan": "src=10.0.0.1,dst=10.0.0.2", "gbps": 400, "session": 1}
+    ]
+    with pytest.raises(ConfigError, match="names the port its tunnel leaves by"):
+        choose(tmp_path, tree, os="comware")
+    tree["monitor"][0]["port"] = "HundredGigE1/0/32"
+    (command,) = choose(tmp_path, tree, os="comware").commands
+    assert command.monitor == "erspan src=10.0.0.1,dst=10.0.0.2"
+    done = CliRunner().invoke(app, shlex.split(command.render)[1:])
+    assert "monitor-port HundredGigE1/0/32 destination-ip 10.0.0.2" in done.stdout
+    with pytest.raises(ConfigError, match="not beside --erspan"):
+        tree["cable"][0]["ports"], tree["monitor"][0]["port"] = "swp{1-2}", "swp32"
+        choose(tmp_path, tree, os="cumulus")

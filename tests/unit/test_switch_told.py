@@ -1,7 +1,10 @@
 """What is said beside the commands, and what they leave behind."""
 
+import pytest
+
+from flowcheck.ops.switch import platforms
 from tests.unit.test_cli import flowcheck
-from tests.unit.test_switch_render import bare, port, words
+from tests.unit.test_switch_render import EVERY, bare, port, words
 
 
 def test_a_tunnel_is_told_of_its_route_and_not_of_a_monitor_port() -> None:
@@ -19,3 +22,20 @@ def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:
         given = bare("junos", "--source", port("junos", 1), "--part", part).splitlines()
         assert given.count("configure exclusive") == 1
         assert given[-2:] == ["commit", "exit"]
+
+
+@pytest.mark.parametrize("os", EVERY)
+def test_what_is_known_before_pasting_is_of_the_way_that_is_asked(os: str) -> None:
+    """That copies are not cut is of both ways; notes of the other way are not printed."""
+    platform = platforms.named(os)
+    ways = [False, True] if platform.erspan else [False]
+    for erspan in ways:
+        given = ("switch", "render", "--source", port(os, 1), *words(os, erspan=erspan))
+        code, _, err = flowcheck(*given)
+        assert code == 0, err
+        told = " ".join(err.split())
+        assert platform.tried in told and platform.truncation in told
+        assert all((note in told) == erspan for note in platform.erspan_notes)
+        assert all((note in told) != erspan for note in platform.span_notes)
+        code, _, err = flowcheck(*given, "--part", "remove")
+        assert "once `--part check` shows these very ports" in " ".join(err.split())

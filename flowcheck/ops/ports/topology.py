@@ -71,6 +71,7 @@ class Monitor(Section, frozen=True):
     machine: str = "flowcheck"
     """Where it ends: all copies of one data-parallel group end at one machine."""
     port: str | None = None
+    """With erspan only where a system's tunnel names the port it leaves by."""
     erspan: str | None = None
     """`src=A,dst=B`, as for `flowcheck switch`."""
     session: str | int | None = None
@@ -78,7 +79,7 @@ class Monitor(Section, frozen=True):
 
     @property
     def called(self) -> str:
-        return self.port if self.port is not None else f"erspan {self.erspan}"
+        return f"erspan {self.erspan}" if self.erspan is not None else str(self.port)
 
 
 class Switch(Section, frozen=True):
@@ -187,8 +188,8 @@ def topology_from(tree: dict[str, Any]) -> Topology:
         if monitor.switch not in known:
             why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
             raise ConfigError(f"{key}.switch", monitor.switch, why)
-        if (monitor.port is None) == (monitor.erspan is None):
-            raise ConfigError(f"{key}.port", monitor.port, "state it, or erspan, and not both")
+        if monitor.port is None and monitor.erspan is None:
+            raise ConfigError(f"{key}.port", None, "state it, or erspan")
         check_speed(f"{key}.gbps", monitor.gbps)
         if (monitor.switch, monitor.called) in seen:
             raise ConfigError(key, monitor.called, f"is stated twice, of {monitor.switch}")

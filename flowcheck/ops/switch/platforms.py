@@ -87,6 +87,8 @@ class Platform(Section, frozen=True):
     notes: tuple[str, ...] = ()
     span_notes: tuple[str, ...] = ()
     """Of a monitor port only."""
+    erspan_notes: tuple[str, ...] = ()
+    """Of a tunnel only."""
 
     def spelled(self, port: str, *, monitor: bool = False) -> str:
         """`port` as this platform's commands write it.

@@ -23,7 +23,7 @@ HEADINGS = {
     Part.SETUP: "Set up:",
     Part.CHECK: "Check:",
     Part.SAVE: "Save over a reboot, others' pending changes too:",
-    Part.REMOVE: "Remove:",
+    Part.REMOVE: "Remove, once `--part check` shows these very ports in it (another's would go):",
 }
 NOTHING = "Nothing to do: what is configured is saved already, or cannot be."
 
@@ -47,15 +47,15 @@ def heading(platform: Platform, session: Session) -> list[str]:
     for source in session.sources:
         told = {"rx": "sends", "tx": "receives", "both": "sends and receives"}[source.direction]
         what.append(f"{source}: what the server at {source.port} {told}")
+    cut = f"Copies must not be cut. This does it, and stays unset: {platform.truncation}."
     if session.tunnel is None:
-        return [*what, *EVERY, *platform.notes, *platform.span_notes]
+        return [*what, *EVERY, cut, *platform.notes, *platform.span_notes]
     needed, formula = rates.outer_bytes(platform, check.ROCE_MTUS[-1])
     path = (
         f"Every hop of the tunnel's route must carry IP packets of {needed} bytes, {formula}, for "
         "a path MTU of RoCE of 4096: larger ones than it carries are lost or come in pieces."
     )
-    cut = f"Copies must not be cut: leave unset on the switch {platform.truncation}."
-    return [*what, path, cut, *platform.notes]
+    return [*what, path, cut, *platform.notes, *platform.erspan_notes]
 
 
 def printed(
