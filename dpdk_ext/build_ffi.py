@@ -36,7 +36,6 @@ CORE_HEADERS = (
     "fc_pcap.h",
     "fc_icrc.h",
     "fc_sha256.h",
-    "fc_pour.h",
     "fc_flush.h",
     "fc_populate.h",
     "fc_parse.h",

@@ -26,9 +26,10 @@ void fc_sha256_begin(struct fc_sha256 *sum);
 void fc_sha256_add(struct fc_sha256 *sum, const uint8_t *data, struct fc_sha256 *other,
 		   const uint8_t *other_data, size_t bytes);
 
-/* Adds `bytes` from `data` to both, and copies them to `to`, which costs nothing beside. */
-void fc_sha256_copy(struct fc_sha256 *sum, struct fc_sha256 *other, const uint8_t *data,
-		    uint8_t *to, size_t bytes);
+/* Adds `bytes` from `data` to both sums and, unless that is NULL, to `crc` as fc_crc32 does, and
+ * copies them to `to`: one pass. */
+void fc_sha256_pour(struct fc_sha256 *sum, struct fc_sha256 *other, const uint8_t *data,
+		    uint8_t *to, size_t bytes, uint32_t *crc);
 
 /* The 32 bytes of what was added; `sum` is worth nothing behind this. */
 void fc_sha256_end(struct fc_sha256 *sum, uint8_t *out);

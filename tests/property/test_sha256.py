@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.replica.files import sha256
-from flowcheck.replica.files.sha256 import Sum, add, of_joined, of_spans, walked
+from flowcheck.replica.files.sha256 import Crc, Sum, add, of_joined, of_spans, pour, walked
 
 SIZES = st.one_of(st.sampled_from([0, 1, 55, 56, 63, 64, 65, 119, 120, 128]), st.integers(0, 700))
 
@@ -34,6 +36,52 @@ def test_streams_of_any_cut_have_the_sums_of_hashlib(
         assert one.hexdigest() == right_one.hexdigest()
     assert one.hexdigest() == right_one.hexdigest()
     assert other.hexdigest() == right_other.hexdigest()
+
+
+@given(
+    before=st.tuples(SIZES, SIZES),
+    parts=st.lists(st.tuples(SIZES | st.integers(700, 5000), st.integers(0, 3)), max_size=4),
+    summed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_what_is_poured_is_copied_and_has_the_sums_of_hashlib_and_zlib(
+    before: tuple[int, int], parts: list[tuple[int, int]], summed: bool, seed: int
+) -> None:
+    one, other, crc, right_crc = Sum(), Sum(), Crc(), 0
+    rights = [hashlib.sha256(bytes(count)) for count in before]
+    for own, count in zip((one, other), before, strict=True):
+        add(own, bytes(count))
+    for number, (size, shift) in enumerate(parts):
+        data = hashlib.shake_128(bytes([seed, number])).digest(size)
+        raw = np.frombuffer(bytes(shift) + data, np.uint8)[shift:]
+        to = np.full(size + 9, 0x5A, np.uint8)
+        pour(raw, to[shift:], one, other, crc if summed else None)
+        for right in rights:
+            right.update(data)
+        right_crc = zlib.crc32(data, right_crc)
+        assert to.tobytes() == b"Z" * shift + data + b"Z" * (9 - shift)
+    assert one.hexdigest() == rights[0].hexdigest()
+    assert other.hexdigest() == rights[1].hexdigest()
+    assert crc.value == (right_crc if summed else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        (
+            b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+        ),
+        (b"a" * 10**6, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"),
+    ],
+    ids=["one block", "two", "many"],
+)
+def test_the_examples_of_the_standard_have_the_sums_it_prints(text: bytes, right: str) -> None:
+    """NIST's examples of SHA-256 (FIPS 180-2, appendix B)."""
+    one, other = Sum(), Sum()
+    add(one, text, other)
+    assert one.hexdigest() == other.hexdigest() == right
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -36,4 +36,5 @@ def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: 
 
 
 def test_what_is_poured_into_files_is_read_and_written_within_its_blocks(build: Path) -> None:
-    passes(build, ["tests/unit/test_poured.py", "tests/unit/test_outfile.py"])
+    files = ["tests/unit/test_poured.py", "tests/unit/test_outfile.py"]
+    passes(build, [*files, "tests/property/test_sha256.py"])

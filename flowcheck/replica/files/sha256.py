@@ -74,7 +74,7 @@ def pour(data: np.ndarray, to: np.ndarray, one: Sum, other: Sum, crc: Crc | None
     so_far = ffi.NULL if crc is None else ffi.new("uint32_t *", crc.value)
     if TOGETHER:
         raw = ffi.from_buffer("uint8_t[]", data)
-        lib.fc_pour(into, raw, data.size, one.state, other.state, so_far)
+        lib.fc_sha256_pour(one.state, other.state, raw, into, data.size, so_far)
     else:
         to[: data.size] = data
         one.state.update(data.data)
