@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flowcheck.lab.options import Channels, Hosts, Json, Name, end_on_sigterm
+from flowcheck.lab.options import Channels, Force, Hosts, Json, LabOut, Name, end_on_sigterm
 
 
 def cost(
@@ -21,7 +21,8 @@ def cost(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw iteration times.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("lab-cost"),
+    out: LabOut = None,
+    force: Force = False,
     name: Name = "cost",
     as_json: Json = False,
 ) -> None:
@@ -42,7 +43,8 @@ def cost(
         report.need_matplotlib()
     plan = Plan(
         cluster=cluster.Cluster(name=name, hosts=hosts),
-        folder=out.resolve(),
+        folder=(out or Path("lab-cost")).resolve(),
+        force=force or out is None,
         steps=steps,
         kill_at=None,
         arguments=tuple(context.args),

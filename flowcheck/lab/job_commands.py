@@ -14,8 +14,10 @@ from flowcheck.lab.options import (
     Algo,
     Channels,
     Erspan,
+    Force,
     Hosts,
     Json,
+    LabOut,
     Mirrors,
     Mtu,
     Name,
@@ -66,7 +68,8 @@ def train(
     no_control: Annotated[
         bool, typer.Option("--no-control", help="Do not run what the end is compared with.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for everything it writes.")] = Path("lab-run"),
+    out: LabOut = None,
+    force: Force = False,
     name: Name = "train",
     as_json: Json = False,
 ) -> None:
@@ -96,7 +99,8 @@ def train(
         no_kill = no_control = True
     plan = Plan(
         cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan),
-        folder=out.resolve(),
+        folder=(out or Path("lab-run")).resolve(),
+        force=force or out is None,
         steps=steps,
         kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
         arguments=tuple(context.args),

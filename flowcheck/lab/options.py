@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,13 @@ Mirrors = Annotated[
 ]
 Mtu = Annotated[int, typer.Option(help="Of the hosts: 4200 or 9000.")]
 Erspan = Annotated[bool, typer.Option("--erspan", help="Copies travel in ERSPAN (ovs only).")]
+LabOut = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for everything it writes. [lab-run, lab-cost: each run replaces the last]"
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier run of the lab there.")]
 Name = Annotated[str, typer.Option("--name", help="Of the cluster; several may be up.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Protocol = Annotated[

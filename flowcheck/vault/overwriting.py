@@ -33,6 +33,8 @@ _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
 KEY = "--out"
 ANOTHER = "name another file or folder"
+Listed = Callable[[Path], set[str]]
+"""Names, from the folder on, of the files that an output of ours there has; none: it is no such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,26 @@ class Spared:
     """Outputs may lie directly in it where nothing is there yet: a folder of many things."""
 
 
-def check_out(out: Path, *, force: bool, folder: bool, spared: Sequence[Spared] = ()) -> None:
+def by_manifest(folder: Path) -> set[str]:
+    """Of an output of one step."""
+    try:
+        manifest = load_manifest(folder)
+    except StateError:
+        return set()
+    return {MANIFEST, *(manifest.files or manifest.sha256)}
+
+
+def check_out(
+    out: Path,
+    *,
+    force: bool,
+    folder: bool,
+    spared: Sequence[Spared] = (),
+    listed: Listed = by_manifest,
+) -> None:
     """Before anything is written, and again before anything is replaced. folder: what is written is
-    one, else a file. Raises ConfigError, naming what stands in the way."""
+    one, else a file; listed: of what it may take the place. Raises ConfigError, naming what stands
+    in the way."""
     there = os.path.lexists(out)
     if there and not force:
         raise ConfigError(KEY, str(out), "is there already: name another, or --force")
@@ -57,7 +76,7 @@ def check_out(out: Path, *, force: bool, folder: bool, spared: Sequence[Spared] 
         raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
     check_spared(out, spared)
     if there:
-        _check_kind(out, folder=folder)
+        _check_kind(out, listed if folder else by_manifest, folder=folder)
     if not folder:
         _check_beside(out)
 
@@ -80,18 +99,23 @@ def check_spared(out: Path, spared: Sequence[Spared]) -> None:
 
 @contextmanager
 def taking_place(
-    out: Path, *, force: bool, folder: bool, spared: Sequence[Spared] = ()
+    out: Path,
+    *,
+    force: bool,
+    folder: bool,
+    spared: Sequence[Spared] = (),
+    listed: Listed = by_manifest,
 ) -> Iterator[Callable[[], None]]:
     """What is called right before an output gets its name: what is there is looked at again and set
     aside. It goes at the end of the `with`; after an error it has its name back.
 
     Raises ConfigError as `check_out`, at once and when called.
     """
-    check_out(out, force=force, folder=folder, spared=spared)
+    check_out(out, force=force, folder=folder, spared=spared, listed=listed)
     aside: list[tuple[Path, Path]] = []
 
     def make_room() -> None:
-        check_out(out, force=force, folder=folder, spared=spared)
+        check_out(out, force=force, folder=folder, spared=spared, listed=listed)
         beside = [] if folder else [manifest_beside(out)]
         # A folder is only renamed onto none, and a manifest must never speak of another file.
         for own in ([out] if out.is_dir() else []) + beside:
@@ -100,7 +124,7 @@ def taking_place(
                 own.rename(away)
                 aside.append((own, away))
                 if away.is_dir():
-                    _check_ours(out, away)  # what came while it was looked at
+                    _check_ours(out, away, listed)  # what came while it was looked at
 
     try:
         yield make_room
@@ -112,30 +136,25 @@ def taking_place(
     for _, away in aside:
         shutil.rmtree(away) if away.is_dir() else away.unlink()
     for left in out.parent.glob(f".{glob.escape(out.name)}.*{ASIDE}"):  # of a killed process
-        if _ASIDE.search(left.name) and left.is_dir() and not any(foreign_in(left)):
+        if _ASIDE.search(left.name) and left.is_dir() and not any(foreign_in(left, listed)):
             shutil.rmtree(left, ignore_errors=True)
 
 
-def foreign_in(folder: Path) -> Iterator[str]:
-    """Names of what lies in a folder and is of no output of ours there: all, without a manifest.
-    None of an empty folder."""
-    listed: set[str] = set()
-    try:
-        manifest = load_manifest(folder)
-        listed = {MANIFEST, *(manifest.files or manifest.sha256)}
-    except StateError:
-        pass
-    folders = {str(up) for name in listed for up in PurePosixPath(name).parents}
+def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:
+    """Names of what lies in a folder and is of no output of ours there: all, where nothing is
+    listed. None of an empty folder."""
+    own = listed(folder)
+    folders = {str(up) for name in own for up in PurePosixPath(name).parents}
     for at, below, files in os.walk(folder):
-        own = Path(at).relative_to(folder)
+        inner = Path(at).relative_to(folder)
         for name in (*sorted(files), *sorted(below)):
-            path = (own / name).as_posix()
+            path = (inner / name).as_posix()
             is_folder = name in below and not (Path(at) / name).is_symlink()
-            if path not in (folders if is_folder else listed):
+            if path not in (folders if is_folder else own):
                 yield f"{path}/" if is_folder else path
 
 
-def _check_kind(out: Path, *, folder: bool) -> None:
+def _check_kind(out: Path, listed: Listed, *, folder: bool) -> None:
     mode = out.lstat().st_mode
     if stat.S_ISLNK(mode):
         right = f"is a link to {os.path.realpath(out)}: name that, or another"
@@ -149,12 +168,12 @@ def _check_kind(out: Path, *, folder: bool) -> None:
         raise ConfigError(KEY, str(out), f"is no file and no folder: {ANOTHER}")
     if os.path.ismount(out):
         raise ConfigError(KEY, str(out), "is where a disk is mounted: name something below it")
-    _check_ours(out, out)
+    _check_ours(out, out, listed)
 
 
-def _check_ours(out: Path, folder: Path) -> None:
+def _check_ours(out: Path, folder: Path, listed: Listed) -> None:
     """folder: where it lies just now."""
-    found = list(islice(foreign_in(folder), SHOWN + 1))
+    found = list(islice(foreign_in(folder, listed), SHOWN + 1))
     if found:
         more = " and more" if len(found) > SHOWN else ""
         right = (

@@ -23,6 +23,7 @@ from flowcheck.lab.run.cost_figures import (
     cpu_per_step,
 )
 from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.folders import check_folders, fresh
 from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
@@ -39,7 +40,8 @@ KEPT = 2
 def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[Measured]:
     """Every case once per round, one after the other: a busy neighbour meets all of them.
 
-    Raises ConfigError for what cannot be measured, FlowCheckError where a job failed or hung.
+    Raises ConfigError for what cannot be measured and as `check_folders`, FlowCheckError where a
+    job failed or hung.
     """
     if plan.cluster.switch != "bridge":
         raise ConfigError("switch", plan.cluster.switch, "bridge: its mirror alone is taken off")
@@ -47,6 +49,7 @@ def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[
         raise ConfigError("steps", plan.steps, "two more than --warm-up, which is at least 1")
     if rounds < 1:
         raise ConfigError("rounds", rounds, "1 or more")
+    check_folders(plan.folder, plan.own_folders, force=plan.force)
     found = []
     with _on_cpu(OTHER_CPU):
         for number in range(1, rounds + 1):
@@ -59,11 +62,10 @@ def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[
 def _one(
     plan: Plan, case: Case, number: int, place: int, warm_up: int, display: Display
 ) -> Measured:
-    for folder in (plan.trainers_folder, plan.services_folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
     load = os.getloadavg()[0]
     cluster.down(plan.cluster.name)
+    again = (number, place) != (1, 0)  # what is there is of the case before
+    fresh(plan.folder, plan.own_folders, force=plan.force or again)
     cluster.up(plan.cluster)
     services = trainers = None
     try:

@@ -74,6 +74,8 @@ class Plan:
     """FlowCheck does not see all of it; None: it does."""
     jobs: int = 1
     """Beside each other, each on as many hosts of the cluster."""
+    force: bool = False
+    """What an earlier run of the lab left in its folder may go."""
     control: bool = True
     """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
 
@@ -104,6 +106,11 @@ class Plan:
     def run(self) -> Path:
         """Run directory of the chain."""
         return self.services_folder / "run"
+
+    @property
+    def own_folders(self) -> tuple[Path, Path]:
+        """What it makes new, and takes away for the next run."""
+        return self.trainers_folder, self.services_folder
 
     @property
     def digests(self) -> Path:

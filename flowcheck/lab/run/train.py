@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from flowcheck.lab.run.compare import (
     trainer_digests,
 )
 from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.folders import check_folders, fresh
 from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
 from flowcheck.lab.run.services import Services
@@ -66,12 +66,14 @@ class Run:
         self._services: Services | None = None
 
     def whole(self) -> Outcome:
-        """Raises FlowCheckError where something did not come up, or hung."""
+        """Raises ConfigError as `check_folders`, FlowCheckError where something did not come up, or
+        hung."""
         plan, outcome = self._plan, Outcome(self._plan.steps)
         began = time.monotonic()
-        self._make_folders()
+        check_folders(plan.folder, plan.own_folders, force=plan.force)
         self._display.say(f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}")
         cluster.down(plan.cluster.name)
+        fresh(plan.folder, plan.own_folders, force=plan.force)
         cluster.up(plan.cluster)
         try:
             self._whole(outcome)
@@ -97,11 +99,6 @@ class Run:
         told = {step: own for step, own in told.items() if step not in unseen}
         wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
         outcome.comparison = compare(told, replica, wanted=wanted)
-
-    def _make_folders(self) -> None:
-        for folder in (self._plan.trainers_folder, self._plan.services_folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
 
     def _train(self, outcome: Outcome) -> dict[int, Digests]:
         """The job with FlowCheck beside it: launched, killed, given back, launched again; what the

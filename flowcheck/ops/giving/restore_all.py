@@ -13,10 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError, StateError, naming
 from flowcheck.ops.giving import steps
 from flowcheck.ops.giving.restore import give_back, say_lacks
-from flowcheck.ops.giving.together import INDEX, NO_COMMON, common_step, versions, write_index
+from flowcheck.ops.giving.together import (
+    INDEX,
+    NO_COMMON,
+    by_index,
+    common_step,
+    versions,
+    write_index,
+)
 from flowcheck.ops.say import say
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.trace import digests_at
@@ -28,9 +35,10 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.audit import compare_digests
 from flowcheck.vault.flat import flat_state
-from flowcheck.vault.overwriting import Spared, check_out, check_spared
+from flowcheck.vault.overwriting import Spared, check_out, taking_place
 from flowcheck.vault.restore import Filled
 from flowcheck.vault.template import load_template
+from flowcheck.whole import growing_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +66,24 @@ def run(
     as_json: bool,
     spared: Sequence[Spared] = (),
 ) -> int:
-    """Writes a file for each job below `out`. Raises ConfigError, StateError where there is no step
-    that all have, or a template is not of one job alone."""
-    check_spared(out, spared)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not force)):
-        raise ConfigError("--out", str(out), "must be a new or empty folder, or --force")
-    for number in range(len(templates) if out.is_dir() else 0):
-        for template in templates:
-            check_out(_file(out, number, template), force=True, folder=False, spared=spared)
-    given = give_all(root, templates, out)
+    """Writes a folder with a file for each job. Raises ConfigError, StateError where there is no
+    step that all have, or a template is not of one job alone."""
+    force = force or _is_empty(out)
+    check_out(out, force=force, folder=True, spared=spared, listed=by_index)
+    given = give_all(root, templates, out, force=force, spared=spared)
     _print(given, out, as_json=as_json)
     return 0
 
 
-def give_all(root: Path, templates: Sequence[Path], out: Path) -> list[Given]:
-    """As `run`, into a folder that is there or not."""
+def give_all(
+    root: Path,
+    templates: Sequence[Path],
+    out: Path,
+    *,
+    force: bool = False,
+    spared: Sequence[Spared] = (),
+) -> list[Given]:
+    """As `run`; the folder is there whole, or as it was before."""
     runs = every(RunDir(root))
     if len(templates) != len(runs):
         named = ", ".join(map(str, templates))
@@ -80,20 +91,28 @@ def give_all(root: Path, templates: Sequence[Path], out: Path) -> list[Given]:
     found = _found(runs)
     layouts = [one.snapshot.layout for one in found]
     of = _told_apart(runs, layouts, templates)
-    out.mkdir(parents=True, exist_ok=True)
-    given = []
-    for number, template in sorted(zip(of, templates, strict=True)):
-        own = found[number]
-        file = _file(out, number, template)
-        filled = give_back(own, template, file)
-        given.append(Given(number + 1, template, file, filled, (*own.assumed, *filled.assumed)))
-    same = {one.filled.step for one in given}
-    write_index(out, runs[0], [one.file for one in given], same.pop() if len(same) == 1 else None)
+    given: list[Given] = []
+    names: list[str] = []
+    with (
+        naming(out),
+        taking_place(out, force=force, folder=True, spared=spared, listed=by_index) as make_room,
+        growing_apart(out, folder=True) as place,
+    ):
+        for number, template in sorted(zip(of, templates, strict=True)):
+            own, names = found[number], [*names, f"job-{number + 1}-{template.name}"]
+            filled = give_back(own, template, place / names[-1])
+            assumed = (*own.assumed, *filled.assumed)
+            given.append(Given(number + 1, template, out / names[-1], filled, assumed))
+        same = {one.filled.step for one in given}
+        step = same.pop() if len(same) == 1 else None
+        write_index(place, runs[0], [place / name for name in names], step)
+        make_room()
     return given
 
 
-def _file(out: Path, number: int, template: Path) -> Path:
-    return out / f"job-{number + 1}-{template.name}"
+def _is_empty(out: Path) -> bool:
+    """A folder that nothing is lost with."""
+    return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
 
 
 def right_number(given: int, jobs: int) -> str:

@@ -62,6 +62,32 @@ def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: in
     write_whole(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1))
 
 
+def by_index(folder: Path) -> set[str]:
+    """Names of the files that `write_index` told of there; none where it did not, or of folders."""
+    path = folder / INDEX
+    try:
+        if path.is_symlink():
+            return set()
+        told = msgspec.json.decode(path.read_bytes(), type=_Index)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return set()
+    files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
+    plain = all(Path(name).name == name and (folder / name).is_file() for name in files)
+    return {INDEX, *files} if plain else set()
+
+
+class _Kept(msgspec.Struct):
+    job: int
+    checkpoint: str | None
+
+
+class _Index(msgspec.Struct):
+    """What of the index this file reads again."""
+
+    step: int | None
+    jobs: list[_Kept]
+
+
 def _entry(run: RunDir, kept: Path | None, folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {"job": run.reader + 1, "checkpoint": None}
     if kept is not None:

@@ -1,0 +1,95 @@
+"""What the lab takes away for a new run: what an earlier one made, where that was asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flowcheck.errors import ConfigError
+from flowcheck.lab import cluster
+from flowcheck.lab.cli import app
+from flowcheck.lab.run.folders import fresh
+from flowcheck.stages.rundir import RunDir
+
+
+class ClusterMadeError(Exception):
+    """Nothing was refused before."""
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nobody makes a cluster here."""
+
+    def made(*_: Any) -> None:
+        raise ClusterMadeError
+
+    monkeypatch.setattr(cluster, "up", made)
+    monkeypatch.setattr(cluster, "down", made)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "out"
+
+
+def parts(out: Path) -> tuple[Path, Path]:
+    return out / "trainers", out / "services"
+
+
+def refusal(verb: str, *words: str | Path) -> str:
+    """Why the lab does not run; empty where it would."""
+    error = CliRunner().invoke(app, [verb, *map(str, words)]).exception
+    if isinstance(error, ClusterMadeError):
+        return ""
+    assert isinstance(error, ConfigError), error
+    return str(error)
+
+
+@pytest.mark.parametrize("verb", ["train", "cost"])
+def test_what_somebody_keeps_there_stays_whatever_is_typed(verb: str, out: Path) -> None:
+    kept = out / "services" / "run" / "mine.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    for words in ((), ("--force",)):
+        said = refusal(verb, "--out", out, *words)
+        assert f"{out}/services is there, and no run of the lab made it" in said
+    linked = out.with_name("linked")
+    linked.mkdir()
+    (linked / "trainers").symlink_to(out / "services")
+    assert "is a link" in refusal(verb, "--out", linked, "--force")
+    assert "is no folder" in refusal(verb, "--out", kept, "--force")
+    assert kept.read_text() == "mine"
+    out.rename(out.with_name(f"lab-{'run' if verb == 'train' else verb}"))
+    assert "no run of the lab made it" in refusal(verb), "nor in the folder it takes by itself"
+
+
+@pytest.mark.parametrize("verb", ["train", "cost"])
+def test_an_earlier_run_goes_when_that_is_asked_for(verb: str, out: Path) -> None:
+    fresh(out, parts(out), force=False)
+    (out / "trainers" / "step-4.pt").write_text("a step")
+    said = refusal(verb, "--out", out)
+    assert f"{out}/trainers: name another folder, or --force" in said
+    assert (out / "trainers" / "step-4.pt").exists()
+    assert not refusal(verb, "--out", out, "--force")
+    assert not refusal(verb, "--out", out.with_name("new"))
+    out.rename(out.with_name(f"lab-{'run' if verb == 'train' else verb}"))
+    assert not refusal(verb), "its own folder's runs replace each other"
+
+
+def test_nothing_goes_beside_a_run_and_nothing_of_one_that_goes_on(out: Path) -> None:
+    fresh(out, parts(out), force=False)
+    (out / "mine.txt").write_text("mine")
+    (out / "trainers" / "step-4.pt").write_text("a step")
+    with pytest.raises(ConfigError, match="holds an earlier run"):
+        fresh(out, parts(out), force=False)
+    run = RunDir(out / "services" / "run")
+    run.pids.mkdir(parents=True)
+    run.note_pid("supervisor", os.getpid())
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} of a run that goes on works in"):
+        fresh(out, parts(out), force=True)
+    assert (out / "trainers" / "step-4.pt").exists()
+    (run.pids / "supervisor").unlink()
+    fresh(out, parts(out), force=True)
+    assert sorted(path.name for path in out.iterdir()) == ["mine.txt", "services", "trainers"]
+    assert not (out / "trainers" / "step-4.pt").exists()

@@ -1,0 +1,118 @@
+"""Several jobs given back into one folder: whole, as torch reads it, and in nobody else's place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.steps import ADAMW, layout_of, made, trained
+from test_overwriting import held
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.giving import restore_all
+from flowcheck.ops.giving.steps import Found
+from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.overwriting import Spared
+
+STEPS = 3
+Trees = list[dict[str, Any]]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
+    """Two trainers: [job] its tree of the last step; its first file is job-N.pt of a folder."""
+    (tmp_path / "early").mkdir()
+    last, found = [], []
+    for number in (1, 2):
+        net, optimizer = made()
+        trained(net, optimizer, 10 * number, 10 * number)
+        tree = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 1}
+        torch.save(tree, tmp_path / "early" / f"{number}.pt")
+        trained(net, optimizer, 10 * number + 1, 10 * number + STEPS - 1)
+        last.append({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": STEPS})
+        layout = layout_of(net)
+        values = {n: p.detach().clone() for n, p in net.named_parameters()}
+        states = tuple(dict(optimizer.state[p]) for p in net.parameters())
+        taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
+        found.append(Found(taken, tuple(values), (), f"job {number}"))
+    runs = [RunDir(tmp_path / f"run-{n}") for n in (1, 2)]
+    monkeypatch.setattr(restore_all, "every", lambda run: runs)
+    monkeypatch.setattr(restore_all, "_found", lambda runs: found)
+    monkeypatch.setattr(restore_all, "_told_apart", lambda runs, layouts, files: [0, 1])
+    monkeypatch.setattr("flowcheck.ops.giving.together.every", lambda run: runs)
+    return last
+
+
+def restored(folder: Path, out: Path, *, force: bool = False, names: tuple[str, ...] = ()) -> None:
+    early = folder / "early"
+    files = [early / name for name in names or ("1.pt", "2.pt")]
+    spared = tuple(Spared(file, "what the step is filled into") for file in files)
+    restore_all.run(folder / "run", files, out, force=force, as_json=True, spared=spared)
+
+
+def test_each_job_comes_back_as_its_trainers_file_and_only_in_place_of_its_own_kind(
+    jobs: Trees, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    restored(tmp_path, out)
+    for number, own in enumerate(jobs, 1):
+        tree = torch.load(out / f"job-{number}-{number}.pt", weights_only=True)
+        assert tree["step"] == STEPS
+        assert all(torch.equal(own["model"][n], v) for n, v in tree["model"].items())
+        for index, state in own["optimizer"]["state"].items():
+            told = tree["optimizer"]["state"][index]
+            assert all(torch.equal(value, told[kind]) for kind, value in state.items())
+    assert json.loads((out / "jobs.json").read_text())["step"] == STEPS
+    with pytest.raises(ConfigError, match="is there already: name another, or --force"):
+        restored(tmp_path, out)
+    (tmp_path / "early" / "2.pt").rename(tmp_path / "early" / "again.pt")
+    restored(tmp_path, out, force=True, names=("1.pt", "again.pt"))
+    there = ["job-1-1.pt", "job-2-again.pt", "jobs.json"]
+    assert sorted(path.name for path in out.iterdir()) == there, "nothing of the output before"
+
+
+@pytest.mark.parametrize("strange", ["notes.txt", "job-3-old.pt", "job-1-1.pt/"])
+def test_what_no_restore_of_several_jobs_wrote_stays(
+    strange: str, jobs: Trees, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    restored(tmp_path, out)
+    if strange[-1] == "/":
+        (out / strange).unlink()
+        (out / strange).mkdir()
+    else:
+        (out / strange).write_text("mine")
+    before = held(tmp_path)
+    with pytest.raises(ConfigError, match=f"holds .*{strange}.*which no flowcheck restore wrote"):
+        restored(tmp_path, out, force=True)
+    assert held(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "index", ["mine", '{"step": 3, "jobs": [{"job": 1, "checkpoint": "../x"}]}']
+)
+def test_an_index_of_something_else_lists_nothing(index: str, jobs: Trees, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "jobs.json").write_text(index)
+    (tmp_path / "x").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds jobs\.json, which no"):
+        restored(tmp_path, tmp_path / "out", force=True)
+    for path, told in (("early", "holds what the step is filled into"), ("x", "is a file, and")):
+        with pytest.raises(ConfigError, match=told):
+            restored(tmp_path, tmp_path / path, force=True)
+
+
+def test_a_job_that_does_not_fit_leaves_what_was_there(jobs: Trees, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    restored(tmp_path, out)
+    before = held(out)
+    torch.save({"model": {"a": torch.zeros(3)}, "step": 1}, tmp_path / "early" / "2.pt")
+    with pytest.raises(StateError, match="holds no model of"):
+        restored(tmp_path, out, force=True)
+    assert held(out) == before
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
