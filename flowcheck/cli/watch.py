@@ -20,6 +20,12 @@ def watch(
         Path | None,
         typer.Option(help="A file with one word of 16 characters or more; or the job file's."),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="PEM: https instead of http; or the job file's.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM of its key, where that is not in the same file.")
+    ] = None,
     parent: Annotated[
         int | None, typer.Option(help="End when this process does; set by the supervisor.")
     ] = None,
@@ -29,14 +35,16 @@ def watch(
 
     It reads shared memory and files, as status does: the chain does not notice it, and it may begin
     before the chain and outlive it. Beyond this machine a token is needed: a browser asks for it as
-    a password, with any name; programs send `Authorization: Bearer WORD`.
+    a password, with any name; programs send `Authorization: Bearer WORD`. With --tls-certificate
+    nobody on the way reads it.
 
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
     from flowcheck.ops.watch import serving
 
-    token = str(token_file) if token_file is not None else None
-    raise typer.Exit(serving.run(run, listen, token, parent, as_json=as_json))
+    given = (token_file, tls_certificate, tls_key)
+    files = (str(file) if file is not None else None for file in given)
+    raise typer.Exit(serving.run(run, serving.Stated(listen, *files), parent, as_json=as_json))
 
 
 def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:

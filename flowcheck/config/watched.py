@@ -20,6 +20,10 @@ class WatchConfig(Section, frozen=True, kw_only=True):
     token_file: str | None = None
     """A file with the word that clients send, as bearer token or as a password; must be there
     beyond this machine."""
+    tls_certificate: str | None = None
+    """A file of PEM: https instead of http. It is read again when it is renewed."""
+    tls_key: str | None = None
+    """The file of its private key, where that is not in the same one."""
     connections: int = 32
     """At once; more are told to come back."""
     timeout_s: float = 10.0
@@ -34,6 +38,11 @@ class WatchConfig(Section, frozen=True, kw_only=True):
         return int(self.listen.rpartition(":")[2])
 
     @property
+    def url(self) -> str:
+        """Of the page; its port may be 0."""
+        return f"{'http' if self.tls_certificate is None else 'https'}://{self.listen}/"
+
+    @property
     def is_loopback(self) -> bool:
         return self.host in LOOPBACK
 
@@ -45,6 +54,8 @@ class WatchConfig(Section, frozen=True, kw_only=True):
         at_least("watch.connections", self.connections, 1)
         if not self.timeout_s > 0:
             raise ConfigError("watch.timeout_s", self.timeout_s, "must be above 0")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ConfigError("watch.tls_key", self.tls_key, "needs watch.tls_certificate")
         if self.token_file is None and not self.is_loopback:
             right = (
                 "beyond this machine clients need a word: state watch.token_file, or an address "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 import urllib.error
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.authority import Authority
 from support.chain import Command, flowcheck, signal_stage, wait_until
 from support.free import free_port
 from support.watched import MONITORING, Prometheus, expressions, paced, prometheus
@@ -22,9 +24,14 @@ LOST_STEP = 10
 MOVING = {"time_ns", "beat_age_s", "lag_ms", "rate", "bytes_s", "step_rate"}
 
 
+WORD = "a-word-of-sixteen-and-more"
+
+
 def asked(url: str) -> tuple[int, Any]:
+    """Of https by whom SSL_CERT_FILE names."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {WORD}"})
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -65,21 +72,29 @@ def untold(watching: Prometheus) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs_nothing(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scrape a second: of each, what was captured and what was missing are one reading. So a
-    scrape that has captured what lies behind the frames left out shows the loss, and the next one
-    does that comes."""
+    """Over https, by a word. A scrape a second: of each, what was captured and what was missing are
+    one reading. So a scrape that has captured what lies behind the frames left out shows the loss,
+    and the next one does that comes."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl: apt-get install openssl")
+    authority, word = Authority(tmp_path, "authority"), tmp_path / "word"
+    authority.sign(tmp_path / "own.pem", tmp_path / "own.key")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    word.write_text(WORD)
     port, run = free_port(), RunDir(tmp_path / "run")
     reveals = paced(tmp_path / "c.pcap", from_step=7, lost_step=LOST_STEP, frame_every_s=0.01)
     (tmp_path / "job.toml").write_text(
         f'run = "{run.root}"\n[[source]]\nfile = "{tmp_path}/c.pcap"\nspeed = 1.0\n'
         f"[ring]\nslots = 4096\n[staging]\nsize_bytes = 16_777_216\n"
         f'[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n[watch]\nlisten = "127.0.0.1:{port}"\n'
+        f'token_file = "{word}"\ntls_certificate = "{tmp_path}/own.pem"\n'
+        f'tls_key = "{tmp_path}/own.key"\n'
     )
-    base = f"http://127.0.0.1:{port}"
+    base = f"https://127.0.0.1:{port}"
     with (
-        prometheus(tmp_path, f"127.0.0.1:{port}") as watching,
+        prometheus(tmp_path, f"127.0.0.1:{port}", word, authority.file) as watching,
         Command("up", tmp_path / "job.toml", "--json") as up,
     ):
         wait_until(lambda: asked(f"{base}/healthz")[0] != 0, 120, "the watcher")
@@ -87,6 +102,7 @@ def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs
         stale = f"{base}/healthz"
         wait_until(lambda: asked(stale)[1] and "lost" in asked(stale)[1]["reason"], 90, "a loss")
         assert asked(stale)[0] == 503
+        assert asked(stale.replace("https:", "http:"))[0] == 0, "nothing is told in clear"
         wait_until(lambda: 1 in watching.samples("flowcheck_lost_steps_total").values(), 60, "it")
         parsed = watching.samples("flowcheck_parsed_frames_total")
         missing = watching.samples("flowcheck_missing_packets")

@@ -72,13 +72,20 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """With the configuration and the alerts of scripts/monitoring, but for whom it scrapes."""
+def prometheus(folder: Path, target: str, word: Path, authority: Path) -> Iterator[Prometheus]:
+    """With the configuration and the alerts of scripts/monitoring, but for whom it scrapes: over
+    https, by the lines that are comments there. word: a file."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("no prometheus: apt-get install prometheus")
     shutil.copy(MONITORING / "alerts.yml", folder / "alerts.yml")
     stated = (MONITORING / "prometheus.yml").read_text()
+    files = {"flowcheck.token": word, "flowcheck-ca.pem": authority}
+    for name, file in files.items():
+        stated = stated.replace(f"/etc/prometheus/{name}", str(file))
+    for key in ("authorization", "scheme", "tls_config"):
+        assert f"# {key}: " in stated
+        stated = stated.replace(f"# {key}: ", f"{key}: ")
     (folder / "prometheus.yml").write_text(stated.replace("127.0.0.1:9464", target))
     port = free_port()
     words = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb"]

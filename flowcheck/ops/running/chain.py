@@ -32,6 +32,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
 from flowcheck.vault.persist.places import check_target
 from flowcheck.vault.serve.server import read_token
+from flowcheck.vault.serve.tls import stated_tls
 from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 
@@ -52,8 +53,11 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
         if own is not None and own.factory is None:
             check_rule(own)
     config = with_log(with_factories(config))
-    if config.watch is not None and config.watch.token_file is not None:
-        read_token(config.watch.token_file)
+    for table, served in (("watch", config.watch), ("serve", config.serve)):
+        if served is not None:
+            stated_tls(served, table)
+            if served.token_file is not None:
+                read_token(served.token_file)
     if config.persist is not None:
         from flowcheck.vault.persist.forms import check_form
 

@@ -133,7 +133,7 @@ class Reader:
         if config is None or config.watch is None:
             return None
         known = config.watch.port != 0
-        return f"http://{config.watch.listen}/" if known else "a port that its log names"
+        return config.watch.url if known else "a port that its log names"
 
     def _beat_age_s(self, beat: Beat | None) -> float | None:
         return None if beat is None else round(beat.age_s, 3)

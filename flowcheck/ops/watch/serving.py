@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
 
@@ -20,12 +21,25 @@ from flowcheck.stages.service import Signals
 LOOK_S = 0.5
 
 
-def run(
-    root: Path, listen: str | None, token_file: str | None, parent: int | None, *, as_json: bool
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """By the command, in place of the job file's; None: as that has it."""
+
+    listen: str | None = None
+    token_file: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+
+
+def run(root: Path, stated: Stated, parent: int | None, *, as_json: bool) -> int:
     """Serves until a signal, or the end of its parent. Raises ConfigError where it cannot listen,
-    or has no word it needs."""
-    server = Server(Reader(root), _settings(root, listen, token_file))
+    or has no word or certificate it needs."""
+
+    def say(line: str) -> None:
+        if not as_json:
+            print(line, flush=True)
+
+    server = Server(Reader(root), _settings(root, stated), say)
     with Signals(parent) as signals:
         if parent is not None and not die_with_parent(parent):
             server.server_close()
@@ -41,11 +55,12 @@ def run(
     return 0
 
 
-def _settings(root: Path, listen: str | None, token_file: str | None) -> WatchConfig:
+def _settings(root: Path, stated: Stated) -> WatchConfig:
     """Those of the job file, where a chain was started there, but for what was stated here."""
-    stated = WatchConfig()
+    own = WatchConfig()
     with suppress(FlowCheckError, OSError, msgspec.MsgspecError):
-        stated = RunDir(root).settings().watch or stated
-    changed = {"listen": listen, "token_file": token_file}
-    given = {key: value for key, value in changed.items() if value is not None}
-    return WatchConfig(**(msgspec.structs.asdict(stated) | given))
+        own = RunDir(root).settings().watch or own
+    given = {key: value for key, value in asdict(stated).items() if value is not None}
+    if stated.tls_certificate is not None:  # the job file's key is of the job file's
+        given |= {"tls_key": stated.tls_key}
+    return WatchConfig(**(msgspec.structs.asdict(own) | given))

@@ -13,7 +13,7 @@ from flowcheck.vault.serve.bounded import BoundedServer
 from flowcheck.vault.serve.catalogue import Catalogue
 from flowcheck.vault.serve.handler import Handler
 from flowcheck.vault.serve.jobs import ALONE
-from flowcheck.vault.serve.tls import Tls
+from flowcheck.vault.serve.tls import stated_tls
 
 TOKEN_BYTES_MIN = 16
 PRESSED_S = 5.0
@@ -34,9 +34,7 @@ class Server(BoundedServer):
         there, or has no word it needs."""
         self.jobs = {ALONE: catalogue} if isinstance(catalogue, Catalogue) else dict(catalogue)
         self.timeout_s, self.say = config.timeout_s, say
-        tls = None
-        if config.tls_certificate is not None:
-            tls = Tls(config.tls_certificate, config.tls_key, say)
+        tls = stated_tls(config, "serve", say)
         self.token = read_token(config.token_file) if config.token_file is not None else None
         self._refused_s = -PRESSED_S
         try:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from flowcheck.errors import ConfigError
@@ -19,14 +20,16 @@ class Tls:
     """What connections are wrapped in."""
 
     def __init__(
-        self, certificate: str, key: str | None, say: Callable[[str], None] = lambda _: None
+        self, certificate: str, key: str | None, table: str, say: Callable[[str], None]
     ) -> None:
         """certificate: a file of PEM, the server's own first, then those between it and the
-        authority; key: the file of its private key, None where it is in the same one.
+        authority; key: the file of its private key, None where it is in the same one; table: of
+        the job file, that states them.
 
         Raises ConfigError where they cannot be read, or do not belong together.
         """
         self._certificate, self._key, self._say = certificate, key, say
+        self._names = (f"{table}.tls_certificate", f"{table}.tls_key")
         self._lock = Lock()
         self._stamp = self._stamped()
         self._context = self._read()
@@ -52,7 +55,7 @@ class Tls:
     def _stamped(self) -> Stamp:
         files = [self._certificate, *([self._key] if self._key is not None else [])]
         told = []
-        for name, file in zip(("tls_certificate", "tls_key"), files, strict=False):
+        for name, file in zip(self._names, files, strict=False):
             try:
                 found = Path(file).stat()
             except OSError as error:
@@ -68,13 +71,32 @@ class Tls:
         except (OSError, ValueError) as error:  # SSLError is one; which file, OpenSSL does not say
             key = self._key or "its own key in the same file"
             right = f"does not go with {key}, as PEM without a password: {error}"
-            raise ConfigError("tls_certificate", self._certificate, right) from error
+            raise ConfigError(self._names[0], self._certificate, right) from error
         return context
 
 
 def _none() -> str:
     """A server has nobody to ask."""
     return ""
+
+
+class Stated(Protocol):
+    """A server's settings."""
+
+    @property
+    def tls_certificate(self) -> str | None: ...
+    @property
+    def tls_key(self) -> str | None: ...
+
+
+def stated_tls(
+    config: Stated, table: str, say: Callable[[str], None] = lambda _: None
+) -> Tls | None:
+    """What a table of the job file states; None: connections in clear. Raises ConfigError as
+    `Tls`."""
+    if config.tls_certificate is None:
+        return None
+    return Tls(config.tls_certificate, config.tls_key, table, say)
 
 
 def trusting(url: str, authority: str | None) -> ssl.SSLContext | None:
