@@ -170,12 +170,16 @@ class OpenVSwitch:
 
     def _told(self, state: State, goal: Goal) -> str:
         def names(ports: frozenset[str], word: str) -> list[str]:
-            return sorted(f"{state.ports[one].name}:{word}" for one in ports if one in state.ports)
+            return sorted(f"{_called(state, one)}:{word}" for one in ports)
 
         sources = [*names(goal.rx, "rx"), *names(goal.tx, "tx")]
-        output = state.ports.get(goal.output)
-        to = output.name if output else "no port"
+        to = _called(state, goal.output) if goal.output else "no port"
         return f"mirror {self._name} on {goal.bridge}: {', '.join(sources) or 'nothing'} -> {to}"
+
+
+def _called(state: State, uuid: str) -> str:
+    port = state.ports.get(uuid)
+    return port.name if port else "a port that has gone"
 
 
 def _opened(state: State, uuid: str) -> None:
