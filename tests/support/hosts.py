@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.stale import sweep
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MTU = 4200
 
@@ -128,6 +130,7 @@ class Hosts:
 @contextmanager
 def hosts(count: int, entry: Path) -> Iterator[Hosts]:
     """Needs root."""
+    sweep()
     made = Hosts(count, entry)
     spaces = [made.switch, *made.names]
     try:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.stale import sweep
+
 SEND = Path(__file__).with_name("send.py")
 
 
@@ -41,6 +43,7 @@ class Veth:
 @contextmanager
 def veth() -> Iterator[Veth]:
     """Needs root."""
+    sweep()
     made = Veth(f"fctest{os.getpid()}")
     _ip("netns", "add", made.namespace)
     try:
