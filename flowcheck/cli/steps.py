@@ -82,6 +82,9 @@ def restore(
         str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Read it into memory: a trainer here loads it next.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a step as a checkpoint the trainer resumes from: in the form of its own, or by format.
@@ -106,6 +109,7 @@ def restore(
         token_file=token_file,
         authority=ca,
         force=force,
+        warm=warm,
         as_json=as_json,
     )
     raise typer.Exit(restoring.run(asked))

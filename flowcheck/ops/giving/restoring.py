@@ -9,10 +9,12 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.giving import restore, restore_all, restore_as
 from flowcheck.ops.giving.fetch import checkpoint_of
 from flowcheck.ops.giving.spared import spared_of
+from flowcheck.ops.say import say
 from flowcheck.stages.jobs import names, run_of
 from flowcheck.vault.formats import FORMATS
 from flowcheck.vault.formats.parts import Options
 from flowcheck.vault.overwriting import Spared, check_out
+from flowcheck.vault.warming import warm
 
 FORM = (
     "the form of what is to be written is missing: --template FILE, a checkpoint the trainer wrote "
@@ -51,12 +53,23 @@ class Asked:
     force: bool
     spared: tuple[Spared, ...] = ()
     """What it is made from."""
+    warm: bool = False
+    """It is read into memory at the end."""
     as_json: bool
 
 
 def run(asked: Asked) -> int:
     """Writes what is asked for; an exit code. Raises ConfigError, StateError where there is no such
     step, or it does not fit."""
+    code = _written(asked)
+    if asked.warm:
+        size, why = warm(asked.out)
+        if not asked.as_json:
+            say(f"  {why or f'{size >> 20} MiB of it are being read into memory'}")
+    return code
+
+
+def _written(asked: Asked) -> int:
     _check_options(asked)
     if not asked.spared:  # of the path that was given, before it is led elsewhere
         like = [] if asked.options.like is None else [asked.options.like]
@@ -101,7 +114,7 @@ def _fetched(asked: Asked, source: str) -> int:
     word, authority = asked.token_file, asked.authority
     with checkpoint_of(source, asked.step, word, beside=out, authority=authority) as folder:
         where = f"{source.rstrip('/')}/{folder.name}"
-        return run(replace(asked, source=None, checkpoint=folder, where=where))
+        return _written(replace(asked, source=None, checkpoint=folder, where=where))
 
 
 def _of_one(asked: Asked) -> int:
