@@ -17,12 +17,23 @@ def stage(
     parent: Annotated[
         int | None, typer.Option(help="End when this process does; set by the supervisor.")
     ] = None,
+    lend: Annotated[
+        int | None,
+        typer.Option(
+            help="A socket whose other end may ask this process for checkpoints once its stage "
+            "has ended; set by the supervisor."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
     from flowcheck.stages.chain import launch
 
     code = launch.run_stage(name, run, number, parent)
+    if lend is not None and code == 0:
+        from flowcheck.ops.running.saved import lend_this
+
+        lend_this(lend)
     if as_json:
         print(json.dumps({"stage": name, "number": number, "exit_code": code}))
     raise typer.Exit(code)

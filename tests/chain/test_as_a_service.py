@@ -51,6 +51,8 @@ def test_a_manager_hears_ready_alive_and_the_end_and_its_sigterm_to_one_process_
         assert not any(word.startswith("STOPPING") for word in before)
         wait_for("WATCHDOG=1")
         wait_until(lambda: run.steps.exists() and run.steps.stat().st_size > 0, 60, "a step")
+        maps = {stage: Path(f"/proc/{pid}/maps").read_text() for stage, pid in pids.items()}
+        assert [stage for stage, held in maps.items() if "libtorch" in held] == ["update"]
         os.kill(command.process.pid, signal.SIGTERM)
         wait_for("STOPPING=1")
         assert wait_for("STATUS=writing the replica as a checkpoint")

@@ -66,25 +66,39 @@ def test_every_verb_says_what_it_does_and_can_speak_to_programs(verb: str) -> No
     assert len(out.split("Arguments")[0].split("Options")[0].strip()) > 60
 
 
-def test_help_and_analyze_load_neither_torch_nor_sockets() -> None:
+PROCESSES = {
+    "help": "",
+    "analyze": "flowcheck.ops.analysis.analyze",
+    "status": "flowcheck.ops.running.status",
+    "parse": "flowcheck.stages.intake.parse",
+    "capture": "flowcheck.stages.intake.capture",
+    "extract": "flowcheck.stages.following.extract",
+    "persist": "flowcheck.stages.keeping.persist",
+    "serve": "flowcheck.stages.keeping.serve",
+    "top": "flowcheck.ops.watch.top",
+    "watch": "flowcheck.ops.watch.server",
+    "up": "flowcheck.ops.running.up",
+}
+"""What each imports, one behind the other: none may bring what those before it do without."""
+HEAVY = {"torch", "safetensors", "scipy", "scapy", "matplotlib", "jinja2", "fsspec", "pyroute2"}
+
+
+def test_only_what_steps_a_replica_loads_torch() -> None:
     script = (
-        "import sys, typer.testing, flowcheck.cli as cli, flowcheck.ops.analysis.analyze\n"
+        "import importlib, sys, typer.testing, flowcheck.cli as cli\n"
         "typer.testing.CliRunner().invoke(cli.app, ['--help'])\n"
-        "print(sorted({'torch', 'zmq'} & set(sys.modules)))"
+        f"for name, module in {PROCESSES!r}.items():\n"
+        "    importlib.import_module(module or 'flowcheck')\n"
+        f"    print(name, *sorted({HEAVY | {'zmq'}!r} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
-
-
-def test_status_loads_no_torch() -> None:
-    """It is looked at again and again, by people and by programs."""
-    script = "import sys, flowcheck.ops.running.status\nprint('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "False"
+    told = dict((line + " ").split(" ", 1) for line in done.stdout.splitlines())
+    sockets = [*PROCESSES][[*PROCESSES].index("parse") :]
+    assert {name: loaded.split() for name, loaded in told.items()} == {
+        name: ["zmq"] if name in sockets else [] for name in PROCESSES
+    }
 
 
 def test_a_capture_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

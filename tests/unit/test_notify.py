@@ -125,7 +125,7 @@ def test_a_writer_that_stands_still_gets_no_more_time(
 ) -> None:
     looked: list[int] = []
     real: Callable[[], tuple[int, float]] = still
-    monkeypatch.setattr(notify, "_done", lambda: looked.append(1) or real())
+    monkeypatch.setattr(notify, "_done", lambda _: looked.append(1) or real())
     told = Notifier(environment(tmp_path), look_s=0.001)
     with told.busy("writing"):
         manager.said()

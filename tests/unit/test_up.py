@@ -54,11 +54,11 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     """`up` with this in place of the stages' life."""
 
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(progress=life(config, run), beside=[])
+        return SimpleNamespace(progress=life(config, run), beside=[], lender=None)
 
     monkeypatch.setattr(up, "supervise", supervise)
     monkeypatch.setattr(up, "check_sources", lambda sources: None)
-    monkeypatch.setattr(up, "keep_all", lambda config, run: ([remains.Kept(KEPT, "")], ""))
+    monkeypatch.setattr(up, "keep_all", lambda config, run, save: ([remains.Kept(KEPT, "")], ""))
     return up.up(job, None, as_json=as_json)
 
 
@@ -165,7 +165,7 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
     (run.memory / "replica").write_bytes(b"weights")
     run.config.write_bytes(b"{}")
 
-    def full(config: JobConfig, run: RunDir, step: int | None = None) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None)

@@ -177,26 +177,39 @@ def supervise(
 ) -> Supervisor:
     """Runs the chain to its end. Raises what ended it, if something did.
 
-    will_save: load meanwhile what `save_checkpoint` needs: torch takes seconds, and a chain that
-    was told to stop has few. signals: end it; they stay noted there. manager: told of every turn.
+    will_save: checkpoints are written behind it, by the process that it lends for that. signals:
+    end it; they stay noted there. manager: told of every turn.
     """
 
     def turned(progress: Progress) -> None:
         if watch is not None:
             watch(progress)
+        up = supervisor.all_up()
         if manager is not None:
-            manager.turn(up=supervisor.all_up())
+            manager.turn(up=up)
+        # What is persisted is persisted here: torch takes seconds, and an end has few.
+        if up and will_save and config.persist is not None and loading.ident is None:
+            loading.start()
 
     loading = threading.Thread(target=_load_checkpoint)
-    if will_save:
-        loading.start()
     beside = every(run)[1:]
-    supervisor = Supervisor(run, config, watch=turned, hurried=lambda: signals.hard, beside=beside)
+    supervisor = Supervisor(
+        run,
+        config,
+        watch=turned,
+        hurried=lambda: signals.hard,
+        beside=beside,
+        lends=will_save,
+    )
     links = Links(run.sockets, Links.EVENTS)
     try:
         drive(supervisor, links, until_drained=until_drained, signals=signals)
+    except BaseException:
+        if supervisor.lender is not None:
+            supervisor.lender.close()
+        raise
     finally:
-        if will_save:
+        if loading.ident is not None:
             loading.join()
     return supervisor
 

@@ -20,11 +20,10 @@ from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.giving.together import steps_to_keep, write_index
 from flowcheck.ops.running.leftovers import clear
 from flowcheck.ops.running.progress import say
+from flowcheck.ops.running.saved import Save, save_checkpoint
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.assumed import assumed
-from flowcheck.wire.job_file import decode_job
 
 DOWN_LIMIT_S = 10.0
 LOOK_S = 0.05
@@ -42,35 +41,16 @@ class Kept:
     """Why it is not where the job file wants it; empty if it is."""
 
 
-def save_checkpoint(
-    config: JobConfig, run: RunDir, directory: Path, step: int | None = None
-) -> Path | None:
-    """Writes the replica's last committed step; None if there is no replica yet. step: an older one
-    that it holds instead, to which it goes back."""
-    if not run.replica.exists():
-        return None
-    from flowcheck.replica import checkpoint
-    from flowcheck.replica.replica import Replica
-    from flowcheck.stages.updating.model import optimizer_in
-
-    evidence = decode_job(run.learned_job.read_bytes()).evidence
-    replica = Replica.open(run.replica, optimizer_in(run))
-    try:
-        if step is not None:
-            replica.go_back(step)
-        return checkpoint.save(replica, directory, evidence=evidence, assumed=assumed(run))
-    finally:
-        replica.close()
-
-
-def keep_all(config: JobConfig, run: RunDir) -> tuple[list[Kept | None], str]:
+def keep_all(
+    config: JobConfig, run: RunDir, save: Save | None = None
+) -> tuple[list[Kept | None], str]:
     """As `keep`, of every job that the chain in `run` follows: of rings of one training job at a
     step that all of them have. Beside them why there is none; empty: there is, or need not be."""
     runs = every(run)
     if len(runs) == 1:
-        return [keep(config, run)], ""
+        return [keep(config, run, None, save)], ""
     step, why = steps_to_keep(runs[0].settings(), runs)
-    kept = [keep(own.settings(), own, step) for own in runs]
+    kept = [keep(own.settings(), own, step, save) for own in runs]
     if config.checkpoint is not None and any(kept):
         folders = [one.folder if one is not None else None for one in kept]
         own = [folder if isinstance(folder, Path) else None for folder in folders]
@@ -78,12 +58,15 @@ def keep_all(config: JobConfig, run: RunDir) -> tuple[list[Kept | None], str]:
     return kept, why
 
 
-def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None:
+def keep(
+    config: JobConfig, run: RunDir, step: int | None = None, save: Save | None = None
+) -> Kept | None:
     """A checkpoint where the job wants it, else in a folder of the run that holds no other state
     of the same step; None without a step. Raises StateError or OSError where neither goes. step:
-    an older one than the last."""
+    an older one than the last; save: who writes it, by default this process."""
     if not _stepped(run):
         return None
+    save = save or save_checkpoint
     why, kept = "", None
     if config.persist is not None:
         try:
@@ -92,7 +75,7 @@ def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None
             why = str(error)
     if config.checkpoint is not None:
         try:
-            saved = save_checkpoint(config, run, Path(config.checkpoint), step)
+            saved = save(config, run, Path(config.checkpoint), step)
             return Kept(saved, why) if saved is not None else None
         except (StateError, OSError) as error:
             why = f"no checkpoint in {config.checkpoint}: {error}"
@@ -100,7 +83,7 @@ def keep(config: JobConfig, run: RunDir, step: int | None = None) -> Kept | None
         return Kept(kept, why)
     for number in range(FOLDERS_MAX):
         try:
-            saved = save_checkpoint(config, run, run.root / f"rescued{number or ''}", step)
+            saved = save(config, run, run.root / f"rescued{number or ''}", step)
             return Kept(saved, why) if saved is not None else None
         except StateError as error:
             refused = error

@@ -13,7 +13,7 @@ from rich.markup import escape
 from flowcheck.messages import StepLost
 from flowcheck.ops.giving.together import steps_to_keep, write_index
 from flowcheck.ops.running.progress import lost_sentence
-from flowcheck.ops.running.remains import save_checkpoint
+from flowcheck.ops.running.saved import Save, saving
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.chain.heard import Progress
 from flowcheck.stages.chain.supervisor import Supervisor
@@ -40,13 +40,16 @@ class Replayed:
         watched = (supervisor, *supervisor.beside)
         runs = [one.run for one in watched]
         step, why = steps_to_keep(runs[0].settings(), runs)
-        first, *beside = [self._of(one.run, one.progress, step) for one in watched]
+        with saving(supervisor.lender) as save:
+            first, *beside = [self._of(one.run, one.progress, step, save) for one in watched]
         if self.out is not None and beside:
             saved = [one["checkpoint"] for one in (first, *beside)]
             write_index(self.out, supervisor.run, [path and Path(path) for path in saved], step)
         return first | {"beside": beside, "notes": [*first["notes"], *([why] if why else [])]}
 
-    def _of(self, where: RunDir, progress: Progress, step: int | None) -> dict[str, Any]:
+    def _of(
+        self, where: RunDir, progress: Progress, step: int | None, save: Save
+    ) -> dict[str, Any]:
         config = where.settings()
         captured = 0
         for number in range(len(config.rings)):
@@ -57,7 +60,7 @@ class Replayed:
         out = self.out
         if out is not None and config.several:
             out /= folder_of(config, where.reader + 1)
-        saved = save_checkpoint(config, where, out, step) if out is not None else None
+        saved = save(config, where, out, step) if out is not None else None
         interrupted = self.stopped and (captured < self.frames or progress.complete_steps is None)
         lost = progress.lost
         return {

@@ -15,7 +15,9 @@ from flowcheck.ops.running.expected import expected_of_each
 from flowcheck.ops.running.leftovers import clear, in_short
 from flowcheck.ops.running.progress import ERROR, Aloud, say, speak
 from flowcheck.ops.running.remains import keep_all, rescue
+from flowcheck.ops.running.saved import saving
 from flowcheck.ops.running.sources import check_sources
+from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.notify import Notifier
 from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.jobs import every
@@ -58,7 +60,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         supervisor = _supervised(config, run, signals, manager)
         runs = every(run)
         manager.stopping()
-        saved = _kept(config, run, manager) if config.keeps else [None] * len(runs)
+        keeps = config.keeps
+        saved = _kept(config, run, manager, supervisor.lender) if keeps else [None] * len(runs)
         watched = (supervisor, *supervisor.beside)
         ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         run.remove(keep_records=True)
@@ -103,20 +106,26 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals, manager: Notif
         )
     except BaseException as error:
         manager.stopping()
-        for saved in filter(None, _kept(config, run, manager, after=error)):
+        for saved in filter(None, _kept(config, run, manager, None, after=error)):
             say(f"the chain failed; its replica is kept in {saved}", ERROR)
         run.remove(keep_records=True)
         raise
 
 
 def _kept(
-    config: JobConfig, run: RunDir, manager: Notifier, after: BaseException | None = None
+    config: JobConfig,
+    run: RunDir,
+    manager: Notifier,
+    lender: Lender | None,
+    after: BaseException | None = None,
 ) -> list[Path | str | None]:
     """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
     their memory being left where it is, if there is no room for one."""
+    pids = [lender.process.pid] if lender is not None else []
     try:
-        with manager.busy("writing the replica as a checkpoint"):
-            kept, why = keep_all(config, run)
+        busy = manager.busy("writing the replica as a checkpoint", *pids)
+        with busy, saving(lender) as save:
+            kept, why = keep_all(config, run, save)
     except (FlowCheckError, OSError) as error:
         first = f"{after}; and " if after is not None else ""
         raise StateError(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.moved import Patience
 from flowcheck.stages.rundir import RunDir
 
@@ -51,6 +54,9 @@ class Child:
     deaths: int = 0
     """In a row, of a stage beside the chain."""
     rests_until_s: float = 0.0
+    lends: bool = False
+    """Whether its process writes checkpoints once the stage has ended."""
+    lender: Lender | None = None
 
     @property
     def is_beside(self) -> bool:
@@ -65,7 +71,15 @@ class Child:
         verb = [] if self.stage == WATCH else ["stage"]
         command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
         command += ["--run", str(run.root), "--parent", str(os.getpid())]
-        with run.log(self.stage).open("ab") as log:
+        if self.lender is not None:
+            self.lender.close()  # of one that died
+        with ExitStack() as files:
+            log = files.enter_context(run.log(self.stage).open("ab"))
+            passed: tuple[int, ...] = ()
+            if self.lends:
+                own, other = socket.socketpair()
+                passed = (files.enter_context(other).fileno(),)
+                command += ["--lend", str(passed[0])]
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -73,11 +87,38 @@ class Child:
                 stderr=log,
                 env=ALONE | os.environ,
                 start_new_session=True,
+                pass_fds=passed,
             )
+        if self.lends:
+            self.lender = Lender(self.process, own)
         self.greeted, self.started_s = False, time.monotonic()
         pid = self.process.pid
         self.patience = Patience(pid, still_s=STILL_LIMIT_S, limit_s=HELLO_LIMIT_S)
         run.note_pid(self.stage, pid)
+
+    def ask_to_leave(self) -> bool:
+        """Whether there is a process that can be asked."""
+        if self.process is not None:
+            self.process.terminate()
+        return self.process is not None
+
+    def has_left(self) -> bool:
+        """Whether its stage has ended, be it that the process lives on."""
+        assert self.process is not None
+        lent = self.lender is not None and self.lender.lent
+        return lent or self.process.poll() is not None
+
+    def end(self, run: RunDir) -> None:
+        """At once, but for a process that is lent: it is no stage of the run any more."""
+        assert self.process is not None
+        if self.process.poll() is None and self.lender is not None and self.lender.lent:
+            (run.pids / self.stage).unlink(missing_ok=True)
+            return
+        self.process.kill()
+        self.process.wait()
+        if self.lender is not None:
+            self.lender.close()
+            self.lender = None
 
     def check_start(self, run: RunDir) -> None:
         """Raises StateError where it lives and does not come up."""

@@ -6,20 +6,17 @@ Without NOTIFY_SOCKET in the environment nothing happens: a chain in a terminal 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+
+from flowcheck.stages.chain.moved import LEAST_BYTES, LEAST_CPU_S, done_by
 
 EXTEND_S = 120
 """Longer than anything stands still that is still at work."""
 LOOK_S = 5.0
-MOVED_BYTES, MOVED_CPU_S = 64 << 10, 0.2
-"""Within LOOK_S, less than what the looking itself takes: whoever writes or computes does more."""
-IO = Path("/proc/self/io")
 
 
 class Notifier:
@@ -31,11 +28,11 @@ class Notifier:
         environment: Mapping[str, str] = os.environ,
         *,
         look_s: float = LOOK_S,
-        moved: tuple[int, float] = (MOVED_BYTES, MOVED_CPU_S),
+        moved: tuple[int, float] = (LEAST_BYTES, LEAST_CPU_S),
     ) -> None:
-        """look_s: between two looks at whether something moves; moved: bytes written or seconds
-        computed meanwhile that count as such. environment: NOTIFY_SOCKET, WATCHDOG_USEC and
-        WATCHDOG_PID as in sd_watchdog_enabled(3)."""
+        """look_s: between two looks at whether something moves; moved: bytes read and written, or
+        seconds computed, meanwhile that count as such. environment: NOTIFY_SOCKET, WATCHDOG_USEC
+        and WATCHDOG_PID as in sd_watchdog_enabled(3)."""
         address = environment.get("NOTIFY_SOCKET", "")
         # A leading @ stands for the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -59,14 +56,15 @@ class Notifier:
         self._send("STOPPING=1", "STATUS=stages have ended")
 
     @contextmanager
-    def busy(self, status: str) -> Iterator[None]:
-        """While this process writes for as long as it takes: more time as long as bytes or the
-        processor move. What stands still is not helped: its replica stays in memory."""
+    def busy(self, status: str, *others: int) -> Iterator[None]:
+        """While this process, or others that it waits for, write for as long as it takes: more time
+        as long as bytes or the processor move. others: their pids. What stands still is not helped:
+        its replica stays in memory."""
         if not self._address:
             yield
             return
         done = threading.Event()
-        thread = threading.Thread(target=self._tell, args=(status, done), daemon=True)
+        thread = threading.Thread(target=self._tell, args=(status, done, others), daemon=True)
         thread.start()
         try:
             yield
@@ -74,13 +72,13 @@ class Notifier:
             done.set()
             thread.join()
 
-    def _tell(self, status: str, done: threading.Event) -> None:
+    def _tell(self, status: str, done: threading.Event, others: Sequence[int]) -> None:
         bytes_least, cpu_least_s = self._moved
-        before, more = _done(), (f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}", "WATCHDOG=1")
+        before, more = _done(others), (f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}", "WATCHDOG=1")
         self._send(f"STATUS={status}", *more)
         pause_s = min(self._look_s, self._every_s or self._look_s)
         while not done.wait(pause_s):
-            now = _done()
+            now = _done(others)
             if now[0] - before[0] >= bytes_least or now[1] - before[1] >= cpu_least_s:
                 before = now
                 self._send(*more)
@@ -92,10 +90,7 @@ class Notifier:
             sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
 
 
-def _done() -> tuple[int, float]:
-    """Bytes this process has written (wchar of proc(5)) and seconds it has computed."""
-    try:
-        matched = re.search(r"^wchar: (\d+)", IO.read_text(), re.MULTILINE)
-    except OSError:
-        matched = None
-    return int(matched[1]) if matched else 0, time.process_time()
+def _done(others: Sequence[int]) -> tuple[int, float]:
+    """Bytes and seconds of this process and of others."""
+    of = [done_by(pid) for pid in (os.getpid(), *others)]
+    return sum(moved for moved, _ in of), sum(spent_s for _, spent_s in of)

@@ -14,6 +14,7 @@ from flowcheck.plane.shard import applied_step
 from flowcheck.stages.bounded import Logs
 from flowcheck.stages.chain.child import WATCH, Child, stage_arguments
 from flowcheck.stages.chain.heard import Progress
+from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -39,16 +40,18 @@ class Supervisor:
         watch: Callable[[Progress], None] | None = None,
         hurried: Callable[[], bool] = lambda: False,
         beside: Sequence[RunDir] = (),
+        lends: bool = False,
     ) -> None:
         """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
-        run directories of further jobs on the same ports."""
+        run directories of further jobs on the same ports; lends: its updater may be asked for
+        checkpoints afterwards, by who closes `lender`."""
         self.run, self.config = run, config
         self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
         self.progress = Progress()
         self.fault: Fault | None = None
         self._watch, self._hurried = watch, hurried
         self._children = [
-            Child(name, arguments)
+            Child(name, arguments, lends=lends and name == "update")
             for name, arguments in stage_arguments(config, run.reader).items()
         ]
         self._rings: list[Ring] = []
@@ -193,18 +196,20 @@ class Supervisor:
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
         everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
-        running = [c.process for c in everyone if c.process is not None]
-        for process in running:
-            process.terminate()
-        self._wait(lambda: all(process.poll() is not None for process in running), until_s)
-        for process in running:
-            process.kill()
-            process.wait()
+        running = [c for c in everyone if c.ask_to_leave()]
+        self._wait(lambda: all(c.has_left() for c in running), until_s)
+        for child in running:
+            child.end(self.run)
         self._recorder.stop()
         for ring in self._rings:
             ring.close()
         for own in self.beside:
             own._close()
+
+    @property
+    def lender(self) -> Lender | None:
+        """Once it has stopped, who writes checkpoints."""
+        return next((c.lender for c in self._children if c.lender is not None), None)
 
     def _close(self) -> None:
         """Of a further job: its processes have ended."""

@@ -1,0 +1,105 @@
+"""Checkpoints written by a process that is lent, over a real socket, and without it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from support.chain import wait_until
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.ops.running import saved
+from flowcheck.stages.chain.child import Child
+from flowcheck.stages.chain.lent import Gone, Lender
+from flowcheck.stages.rundir import RunDir
+
+WRITER = """
+import sys, errno
+from pathlib import Path
+from flowcheck.errors import StateError
+from flowcheck.stages.chain.lent import lend
+def save(wanted):
+    folder = Path(wanted.directory)
+    if folder.name == "other":
+        raise StateError("another run's")
+    if folder.name == "full":
+        raise OSError(errno.ENOSPC, "no room", str(folder / "f"))
+    if folder.name == "broken":
+        raise KeyError("what nobody thought of")
+    return folder / f"step-{wanted.step}" if wanted.step else None
+lend(int(sys.argv[1]), save)
+"""
+
+
+@pytest.fixture
+def lender() -> Iterator[Lender]:
+    own, other = socket.socketpair()
+    with other:
+        number = other.fileno()
+        command = [sys.executable, "-c", WRITER, str(number)]
+        process = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.DEVNULL)
+    made = Lender(process, own)
+    wait_until(lambda: made.lent, 60.0, "lent")
+    yield made
+    made.close()
+    assert process.poll() is not None
+
+
+def test_what_the_lent_process_says_is_said_here(lender: Lender, tmp_path: Path) -> None:
+    assert lender.save(tmp_path, tmp_path, None) is None
+    assert lender.save(tmp_path, tmp_path, 7) == tmp_path / "step-7"
+    with pytest.raises(StateError, match="another run's"):
+        lender.save(tmp_path, tmp_path / "other", 7)
+    with pytest.raises(OSError, match="no room") as raised:
+        lender.save(tmp_path, tmp_path / "full", 7)
+    assert raised.value.filename == str(tmp_path / "full" / "f")
+    assert lender.save(tmp_path, tmp_path, 8) == tmp_path / "step-8", "a refusal is no end"
+
+
+@pytest.mark.parametrize("how", ["killed", "broken"])
+def test_where_the_lent_process_ends_this_one_writes(
+    lender: Lender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    asked = []
+    monkeypatch.setattr(saved, "save_checkpoint", lambda *of: asked.append(of) or of[2])
+    config = cast(JobConfig, None)
+    if how == "killed":
+        lender.process.kill()
+        lender.process.wait()
+    with saved.saving(lender) as save:
+        assert save(config, RunDir(tmp_path), tmp_path / how, 3) == tmp_path / how
+    assert len(asked) == 1
+    with pytest.raises(Gone):
+        lender.save(tmp_path, tmp_path, 3)
+
+
+def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
+    lender: Lender, tmp_path: Path
+) -> None:
+    run = cast(RunDir, SimpleNamespace(pids=tmp_path))
+    (tmp_path / "update").write_text("1 1")
+    child = Child("update", ("update",), process=lender.process, lends=True, lender=lender)
+    assert child.has_left(), "though its process lives"
+    child.end(run)
+    assert lender.process.poll() is None and not (tmp_path / "update").exists()
+    lender.process.kill()
+    lender.process.wait()
+    child.end(run)
+    assert child.lender is None
+
+
+def test_a_process_that_says_nothing_is_not_lent() -> None:
+    own, other = socket.socketpair()
+    with other, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
+        silent = Lender(made, own)
+        assert not silent.lent
+        os.kill(made.pid, 9)
+        silent.close()
