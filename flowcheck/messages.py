@@ -150,6 +150,8 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """What it was held against."""
     tensors: int
     first_difference: str | None = None
+    others: dict[str, str] = {}
+    """{tensor of the file that the replica does not have: digest}: what a restore may rest on."""
 
 
 _CLOSED_SET = (

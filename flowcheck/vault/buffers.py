@@ -4,13 +4,14 @@ whichever is newer."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.vault.seen import Seen, judge
 from flowcheck.vault.template import Template
 
 SHOWN = 3
@@ -49,11 +50,15 @@ class Buffers:
     untold: tuple[str, ...]
     """Of these the template's own, of which the stream told nothing newer."""
     lacks: tuple[str, ...]
-    """The same in words, one phrase each."""
+    """The same in words, one phrase each; of those alone that are known to be of another step, or
+    that a stated model changes."""
+    assumed: tuple[str, ...] = ()
+    """Sentences of the others."""
 
 
-def fill_buffers(template: Template, snapshot: Snapshot) -> Buffers:
-    """Makes each as new as it is known; frozen parameters are the same at every step."""
+def fill_buffers(template: Template, snapshot: Snapshot, seen: Sequence[Seen] = ()) -> Buffers:
+    """Makes each as new as it is known; frozen parameters are the same at every step. seen: other
+    files of the trainer's."""
     beside, step = snapshot.beside, snapshot.step
     frozen = {key for key, name in beside.keys if name in beside.frozen}
     of, untold = {}, []
@@ -67,13 +72,19 @@ def fill_buffers(template: Template, snapshot: Snapshot) -> Buffers:
         of[name] = at
         if value is held and at != step:
             untold.append(name)
+    stale: list[str] = untold
+    assumed: list[str] = []
+    if not beside.keys:
+        judged = judge(template, untold, seen)
+        stale, assumed = judged.stale, judged.assumed
+        of |= dict.fromkeys(judged.same, step)
+        untold = [name for name in untold if name not in judged.same]
     older = {name: at for name, at in of.items() if at != step}
     lacks = of_steps({name: at for name, at in older.items() if name not in untold})
-    if untold:
-        kind = "buffers" if beside.keys else "tensors that take no steps (buffers, frozen weights)"
-        more = f" and {len(untold) - SHOWN} more" if len(untold) > SHOWN else ""
+    if stale:
+        more = f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else ""
         lacks += (
-            f"{len(untold)} {kind} are the template's own, of step {template.step} and NOT of step "
-            f"{step}: {', '.join(untold[:SHOWN])}{more}",
+            f"{len(stale)} buffers are the template's own, of step {template.step} and NOT of step "
+            f"{step}: {', '.join(stale[:SHOWN])}{more}",
         )
-    return Buffers(len(of) - len(older), older, tuple(untold), lacks)
+    return Buffers(len(of) - len(older), older, tuple(untold), lacks, tuple(assumed))

@@ -24,6 +24,7 @@ from flowcheck.vault.buffers import fill_buffers
 from flowcheck.vault.numbers import Number
 from flowcheck.vault.overwriting import Spared, taking_place
 from flowcheck.vault.schedules import Rate, fill_scheduler, like
+from flowcheck.vault.seen import Seen
 from flowcheck.vault.template import Template
 from flowcheck.whole import growing_apart
 
@@ -49,16 +50,21 @@ class Filled:
 
 
 def fill(
-    template: Template, snapshot: Snapshot, rate: Rate, settings: Settings | None = None
+    template: Template,
+    snapshot: Snapshot,
+    rate: Rate,
+    settings: Settings | None = None,
+    seen: Sequence[Seen] = (),
 ) -> Filled:
     """Puts the snapshot's step into the template's own tensors and counters. settings: of the
-    trainer's groups and schedule, where they are stated; else all groups have one rate.
+    trainer's groups and schedule, where they are stated; else all groups have one rate. seen: other
+    files of the trainer's.
 
     Raises StateError where a shape, a type or a counter does not fit; the template must not be
     used then.
     """
     if snapshot.parameters_only:
-        return _fill_parameters(template, snapshot)
+        return _fill_parameters(template, snapshot, seen)
     replaced = [f"{len(template.parameters)} parameters"]
     for name, own, new in zip(
         template.names, template.parameters, snapshot.parameters.values(), strict=True
@@ -71,13 +77,13 @@ def fill(
     beside = fill_beside(template, snapshot)
     replaced += [phrase for phrase, _ in beside]
     filled = {id(node) for _, node in beside}
-    buffers = fill_buffers(template, snapshot)
+    buffers = fill_buffers(template, snapshot, seen)
     replaced += [f"{buffers.now} buffers of the model"] if buffers.now else []
     kept: list[str] = []
     for scheduler in template.schedulers:
         fill_scheduler(scheduler, template, snapshot, rate, settings)
         replaced.append("a learning-rate scheduler")
-    assumed: list[str] = []
+    assumed = list(buffers.assumed)
     for node, key, path in template.counters:
         name = ".".join(path)
         if node[key] != template.step:
@@ -101,7 +107,7 @@ def fill(
     )
 
 
-def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
+def _fill_parameters(template: Template, snapshot: Snapshot, seen: Sequence[Seen]) -> Filled:
     """Of sharded training nothing but parameters is known: all else stays of the template's age."""
     rounded = 0
     for name, own, new in zip(
@@ -111,7 +117,7 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
             _same_kind(name, own, new)
         rounded += own.dtype != new.dtype
         own.detach().copy_(new)
-    buffers = fill_buffers(template, snapshot)
+    buffers = fill_buffers(template, snapshot, seen)
     kept = []
     if template.optimizer is not None:
         kept.append(f"optimizer state and learning rate, of step {template.step}")
@@ -130,6 +136,7 @@ def _fill_parameters(template: Template, snapshot: Snapshot) -> Filled:
         template.step,
         (f"{len(template.parameters)} parameters",),
         tuple(kept),
+        buffers.assumed,
         not_full="; ".join((what, *buffers.lacks)),
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,

@@ -4,6 +4,7 @@ statistics of the step that was seen of them, and said to be of it."""
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from flowcheck.replica.kept.beside import NOTHING, Beside
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.formats.parts import parts_of
-from flowcheck.vault.template import load_template
+from flowcheck.vault.seen import Seen, others_in
+from flowcheck.vault.template import load_template, read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)
 ALONE = OptimizerConfig(name="none")
@@ -132,12 +134,73 @@ def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Pat
     assert [n for n in wanted if not torch.equal(own[n], wanted[n])] == ["own"]
 
 
-def test_without_a_stated_model_all_that_takes_no_steps_is_named(
-    trainer: Trainer, tmp_path: Path
+def seen(trainer: Trainer, found: Found, step: int) -> Seen:
+    """What an audit of the trainer's file of that step writes down."""
+    template = read_template(trainer.files[step], found.snapshot.layout, found.names, "a file")
+    return Seen(step, others_in(template, template.others))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_stay(
+    trainer: Trainer, at: int, tmp_path: Path
 ) -> None:
-    torch.save(trainer.files[0], tmp_path / "early.pt")
-    filled = give_back(trainer.found(None), tmp_path / "early.pt", tmp_path / "out.pt")
-    names = [n for n in trainer.files[0]["model"] if n not in trainer.stepped]
-    assert filled.untold == tuple(names) and len(names) == 5
-    assert "5 tensors that take no steps (buffers, frozen weights)" in filled.not_full
-    assert filled.not_full.endswith(f"{', '.join(names[:3])} and 2 more")
+    torch.save(trainer.files[at], tmp_path / "early.pt")
+    found = trainer.found(None)
+    names = [n for n in trainer.files[at]["model"] if n not in trainer.stepped]
+    assert set(names) == {"own", "2.weight", *STATISTICS}
+
+    alone = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    assert alone.untold == tuple(names)
+    told = f"3 buffers are the template's own, of step {at} and NOT of step {STEPS}"
+    assert alone.not_full == f"{told}: {', '.join(STATISTICS)}", "each forward changes them"
+    unknown = alone.assumed[0]
+    assert unknown.startswith(
+        "that steps never change 2 tensors that take none (own, 2.weight): of"
+    )
+
+    of = (seen(trainer, found, at), seen(trainer, found, 3))  # one of the same step tells nothing
+    files = give_back(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
+    assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
+    assert files.not_full.startswith("4 buffers are the template's own") and "own" in files.not_full
+    stays = files.assumed[0]
+    assert stays.startswith("that steps never change 1 tensor that takes none (2.weight): the")
+    assert f"files of steps {at} and 3 " in stays
+
+    template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
+    parts = parts_of(given(found.snapshot), found.snapshot.layout, template, of)
+    assert parts.older == dict(files.older)
+    assert f"4 buffers are of step {at}" in parts.lacks and parts.given.assumed[-1] == stays
+
+
+def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path) -> None:
+    """A causal mask, positions and rotary frequencies, judged by the trainer's own last file."""
+    torch.manual_seed(2)
+    net = nn.Linear(3, 2)
+    net.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
+    net.register_buffer("position_ids", torch.arange(9))
+    net.register_buffer("inv_freq", torch.rand(8).bfloat16())
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    files = []
+    for step in range(STEPS + 1):
+        tree = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        files.append(copy.deepcopy(tree))
+        net(torch.randn(8, 3)).square().sum().backward()
+        optimizer.step()
+    last = files[STEPS]
+    values = {name: last["model"][name].clone() for name, _ in net.named_parameters()}
+    layout = Layout.of([(tuple(v.shape), v.stride()) for v in values.values()], names=list(values))
+    states = tuple(dict(last["optimizer"]["state"][n]) for n in range(len(values)))
+    taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
+    found = Found(taken, tuple(values), (), "the replica")
+    tables = ("mask", "position_ids", "inv_freq")
+    torch.save(files[0], tmp_path / "early.pt")
+    alone = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    assert not alone.not_full and alone.untold == tables
+    later = read_template(files[3], found.snapshot.layout, found.names, "a file")
+    known = replace(found, seen=(Seen(3, others_in(later, later.others)),))
+    filled = give_back(known, tmp_path / "early.pt", tmp_path / "out.pt")
+    assert (filled.not_full, filled.untold, filled.older) == ("", (), {})
+    assert "3 tensors that take none (mask, position_ids, inv_freq)" in filled.assumed[0]
+    own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    assert own.keys() == files[STEPS]["model"].keys()
+    assert all(torch.equal(own[n], value) for n, value in files[STEPS]["model"].items())

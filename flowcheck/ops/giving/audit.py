@@ -22,6 +22,7 @@ from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault import audit
+from flowcheck.vault.seen import others_in
 from flowcheck.vault.step_settings import settings_of
 from flowcheck.vault.template import Template, load_template
 
@@ -41,8 +42,9 @@ def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> in
     where = RunDir(root)
     if len(runs := every(where)) > 1:
         where = _one_of(runs, file, step)
-    found = _audited(where, file, step)
-    line = noted(where, found, file)
+    template = template_of(where, file, step)
+    found = held_against(where, template, file)
+    line = noted(where, found, file, template)
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
@@ -56,14 +58,16 @@ def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> in
     return 0 if found.passed else DIFFERENT
 
 
-def noted(where: RunDir, found: audit.Audit, file: Path) -> AuditLine:
-    """Writes down what came of an audit."""
+def noted(where: RunDir, found: audit.Audit, file: Path, template: Template) -> AuditLine:
+    """Writes down what came of an audit, and what else is in the file, which a restore may need."""
     line = AuditLine(
         step=found.step,
         passed=found.passed,
         file=str(file),
         tensors=found.tensors,
         first_difference=found.first_difference,
+        # What differs may be of another job.
+        others=others_in(template, found.others) if found.equal else {},
     )
     with naming(where.audits), where.audits.open("ab") as log:
         log.write(msgspec.json.encode(line) + b"\n")
@@ -76,7 +80,7 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
     passed, why = [], []
     for number, own in enumerate(runs, 1):
         try:
-            found = _audited(own, file, step)
+            found = held_against(own, template_of(own, file, step), file)
         except StateError as error:
             why.append(f"job {number}: {error}")
             continue
@@ -91,10 +95,6 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
         f"{file}: which of the jobs it is of is not told ({told}); "
         f"--run {runs[0].root}/jobs/N holds it against job N"
     )
-
-
-def _audited(where: RunDir, file: Path, step: int | None) -> audit.Audit:
-    return held_against(where, template_of(where, file, step), file)
 
 
 def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:

@@ -52,7 +52,7 @@ def reanchor(where: RunDir, file: Path) -> tuple[int, str]:
         )
     told = "its record of that step is gone"
     if (found := _held_against(where, template, file)) is not None:
-        audits.noted(where, found, file)
+        audits.noted(where, found, file, template)
         if found.equal:
             return template.step, EQUAL.format(found.tensors, found.step)
         differing = len(found.differences)

@@ -103,7 +103,7 @@ def give_back(
     rate = settings.rate if settings is not None else lambda step: 0.0
     if settings is not None:
         check_groups(pattern, taken.optimizer, settings, str(template))
-    filled = restore.fill(pattern, taken, rate, settings)
+    filled = restore.fill(pattern, taken, rate, settings, found.seen)
     out.parent.mkdir(parents=True, exist_ok=True)
     restore.write(pattern.tree, out, force=force, spared=spared)
     return filled

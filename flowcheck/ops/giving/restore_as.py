@@ -139,7 +139,9 @@ def parts_in(found: steps.Found, form: str, options: Options) -> Parts:
     """The step with what an earlier checkpoint tells beside it."""
     whole = given(found.snapshot, assumed=found.assumed)
     like = _template(options.like, found, form) if options.like is not None else None
-    return replace(parts_of(whole, found.snapshot.layout, like), expected=found.expected)
+    return replace(
+        parts_of(whole, found.snapshot.layout, like, found.seen), expected=found.expected
+    )
 
 
 def _template(like: Path, found: steps.Found, form: str) -> Template | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.messages import AuditLine
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
@@ -28,6 +31,7 @@ from flowcheck.stages.updating.assumed import assumed
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.formats.told import output_in
+from flowcheck.vault.seen import Seen
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
@@ -51,6 +55,8 @@ class Found:
     where: str
     expected: Expected = NOTHING
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
+    seen: tuple[Seen, ...] = ()
+    """What files of the trainer's showed of the rest of its model."""
 
 
 def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
@@ -88,7 +94,8 @@ def _of_replica(run: RunDir, taken: Snapshot) -> Found:
         raise StateError(
             f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
         )
-    return Found(taken, stated_names(taken.layout), assumed(run), f"the replica of {run.root}")
+    where, names = f"the replica of {run.root}", stated_names(taken.layout)
+    return Found(taken, names, assumed(run), where, seen=seen_in(run))
 
 
 def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool = False) -> Found:
@@ -104,7 +111,7 @@ def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool 
     if not kept:
         why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
-    return from_checkpoint(kept[-1], lazily=lazily)
+    return replace(from_checkpoint(kept[-1], lazily=lazily), seen=seen_in(run))
 
 
 def _versions(run: RunDir) -> list[int]:
@@ -131,6 +138,13 @@ def from_checkpoint(
     taken = checkpoint.snapshot_in(folder, kept)
     names = stated_names(taken.layout)
     return Found(taken, names, manifest.assumed, where or str(folder), kept.expected)
+
+
+def seen_in(run: RunDir) -> tuple[Seen, ...]:
+    """Files that were held against the run's replica."""
+    lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
+    told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
+    return tuple(Seen(one.step, one.others) for one in told if one.others)
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

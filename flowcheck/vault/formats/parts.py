@@ -19,6 +19,7 @@ from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.layout import Layout
 from flowcheck.vault.buffers import newest, of_steps
 from flowcheck.vault.formats.averaged import averaged_state
+from flowcheck.vault.seen import Seen, judge
 from flowcheck.vault.template import Template
 
 PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
@@ -104,8 +105,11 @@ class Parts:
         return "; ".join((*told, *self.kept))
 
 
-def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Parts:
-    """A step under the names of `like`, with its buffers; under its own without.
+def parts_of(
+    given: Given, layout: Layout, like: Template | None = None, seen: Sequence[Seen] = ()
+) -> Parts:
+    """A step under the names of `like`, with its buffers; under its own without. seen: other files
+    of the trainer's.
 
     Raises StateError where `like` has other shapes.
     """
@@ -136,6 +140,13 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
             model[name], step = newest(given.beside, name, value, of=like.step, now=given.step)
             if step != given.step:
                 others[name] = step
+    if not given.beside.keys:
+        judged = judge(like, list(others), seen)
+        given = replace(given, assumed=(*given.assumed, *judged.assumed))
+        others = {name: of for name, of in others.items() if name not in judged.same}
+        kept = of_steps({name: others[name] for name in judged.stale})
+    else:
+        kept = of_steps(others)
     numbers = {number: new.get(name, name) for name, number in order.items()}
     renamed = replace(
         given,
@@ -144,7 +155,6 @@ def parts_of(given: Given, layout: Layout, like: Template | None = None) -> Part
         averages=_renamed_in(given.averages, new),
         masters=_renamed_in(given.masters, new),
     )
-    kept = of_steps(others)
     return Parts(renamed, _renamed(layout, like.names), model, numbers, kept, buffers_of=others)
 
 

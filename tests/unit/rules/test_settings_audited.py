@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 from flowcheck.config import JobConfig, OptimizerConfig, encode_config
 from flowcheck.config.captured import SourceConfig
 from flowcheck.ops.giving import audit as verb
+from flowcheck.ops.giving.steps import seen_in
 from flowcheck.stages.rundir import RunDir
 
 STEPS = 3
@@ -174,3 +175,23 @@ def test_each_setting_is_named_before_any_step_felt_it(
     line = json.loads(own.where.audits.read_text())
     name = told.partition(" = ")[0] if code else None
     assert (line["passed"], line["first_difference"]) == (not code, name)
+
+
+def test_an_audit_writes_down_what_else_is_in_the_file_for_a_restore(
+    followed: Callable[..., Followed],
+) -> None:
+    own = followed(PLAIN)
+    own.script.net.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+    own.script.net.register_buffer("count", torch.zeros(()))
+    for _ in range(2):
+        own.take(1)
+        own.script.net.count += 1
+        assert own.audit() == 0
+    one, other = seen_in(own.where)
+    assert (one.step, other.step) == (1, 2) and one.others.keys() == {"mask", "count"}
+    assert one.others["mask"] == other.others["mask"]
+    assert one.others["count"] != other.others["count"]
+    with torch.no_grad():
+        own.script.parameters[0].add_(1)
+    assert own.audit() == 1
+    assert len(seen_in(own.where)) == 2, "a file that differs may be of another job"
