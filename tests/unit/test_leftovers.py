@@ -86,6 +86,22 @@ def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
     assert leftovers.in_short(leftovers.find()) == []
 
 
+def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
+    tmp_path: Path, shm: Path
+) -> None:
+    for root in (tmp_path / "r", tmp_path / "r" / "jobs" / "2"):
+        killed(root, shm, "replica")
+    (sentence,) = leftovers.in_short(leftovers.find())
+    assert f"the chain in {tmp_path}/r was killed and left 6 MiB" in sentence
+    assert sentence.endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
+    assert cleared(tmp_path / "r").left == [], "whoever asks looks after all of it"
+    alone = tmp_path / "s" / "jobs" / "2"  # a chain's name may be anything
+    killed(alone, shm)
+    assert alone in {one.run for one in leftovers.find()}
+    (line,) = leftovers.in_short(leftovers.find())
+    assert line.startswith("2 killed chains left 9 MiB")
+
+
 def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:
     memory = killed(tmp_path / "r", shm)
     (tmp_path / "r" / "memory").unlink()

@@ -4,12 +4,14 @@ statistics of the step that was seen of them, and said to be of it."""
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
@@ -19,6 +21,7 @@ from flowcheck.replica.given import given
 from flowcheck.replica.kept.beside import NOTHING, Beside
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
+from flowcheck.vault.formats import write
 from flowcheck.vault.formats.parts import parts_of
 from flowcheck.vault.seen import Seen, others_in
 from flowcheck.vault.template import load_template, read_template
@@ -132,6 +135,22 @@ def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Pat
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert [n for n in wanted if not torch.equal(own[n], wanted[n])] == ["own"]
+
+
+@pytest.mark.parametrize("told", [STEPS - 1, STEPS])
+def test_a_safetensors_file_alone_tells_of_which_steps_its_buffers_are(
+    trainer: Trainer, told: int, tmp_path: Path
+) -> None:
+    found = trainer.found(told)
+    parts = parts_of(given(found.snapshot), found.snapshot.layout)
+    manifest = write(parts, tmp_path / "out.safetensors", "safetensors")
+    with safe_open(tmp_path / "out.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+        of = dict.fromkeys(STATISTICS, told)
+        assert all(torch.equal(file.get_tensor(n), trainer.files[told]["model"][n]) for n in of)
+    assert metadata["step"] == str(STEPS)
+    older = of if told < STEPS else {}
+    assert json.loads(metadata.get("older", "{}")) == older == manifest.older
 
 
 def seen(trainer: Trainer, found: Found, step: int) -> Seen:

@@ -8,12 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowcheck.plane.memory import SHM, huge_mounts
 from flowcheck.stages.chain.living import run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.strangers import is_run
 
 REPLAY_PREFIX = "flowcheck-replay-"
 """Of run directories nobody asked for; what is in them can be replayed again."""
@@ -25,7 +26,8 @@ class Leftover:
 
     memory: Path
     run: Path | None
-    """The run directory that still leads to it; without one nobody can tell what is in it."""
+    """The chain's run directory, which still leads to it; without one nobody can tell what is in
+    it."""
     size_bytes: int
     has_replica: bool
     mine: bool = True
@@ -72,9 +74,21 @@ def find() -> list[Leftover]:
     return found
 
 
+def by_chain(found: Sequence[Leftover]) -> list[Leftover]:
+    """One for each chain: each of several jobs has memory of its own."""
+    chains: dict[Path, Leftover] = {}
+    for one in found:
+        key = one.run or one.memory
+        before = chains.get(key, replace(one, size_bytes=0))
+        size_bytes = before.size_bytes + one.size_bytes
+        has_replica = before.has_replica or one.has_replica
+        chains[key] = replace(before, size_bytes=size_bytes, has_replica=has_replica)
+    return list(chains.values())
+
+
 def in_short(found: Sequence[Leftover]) -> list[str]:
     """What `up` and `status` say, in a line: of other users' nothing."""
-    own = [one for one in found if one.mine]
+    own = [one for one in by_chain(found) if one.mine]
     if len(own) < 2:
         return [one.sentence for one in own]
     size_bytes = sum(one.size_bytes for one in own)
@@ -87,7 +101,21 @@ def in_short(found: Sequence[Leftover]) -> list[str]:
 def _leftover(memory: Path) -> Leftover:
     size_bytes = sum(path.lstat().st_blocks * 512 for path in memory.iterdir())
     mine = memory.stat().st_uid == os.geteuid()
-    return Leftover(memory, run_of(memory), size_bytes, (memory / "replica").exists(), mine)
+    run = run_of(memory)
+    return Leftover(
+        memory,
+        None if run is None else _chain_of(run),
+        size_bytes,
+        (memory / "replica").exists(),
+        mine,
+    )
+
+
+def _chain_of(run: Path) -> Path:
+    """Of one of several jobs the run directory that all of them are in (RunDir.beside)."""
+    chain = run.parent.parent
+    own = run.parent.name == "jobs" and run.name.isdecimal() and is_run(chain)
+    return chain if own else run
 
 
 def clear(*, apart_from: Path, replicas: bool) -> Cleared:
@@ -115,5 +143,4 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
 
 def _is_temporary(run: Path) -> bool:
     folder = Path(tempfile.gettempdir()).resolve()
-    chain = run.parent.parent if run.parent.name == "jobs" else run
-    return chain.parent == folder and chain.name.startswith(REPLAY_PREFIX)
+    return run.parent == folder and run.name.startswith(REPLAY_PREFIX)

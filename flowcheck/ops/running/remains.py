@@ -18,7 +18,7 @@ import msgspec
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.giving.together import steps_to_keep, write_index
-from flowcheck.ops.running.leftovers import clear
+from flowcheck.ops.running.leftovers import by_chain, clear
 from flowcheck.ops.running.progress import say
 from flowcheck.ops.running.saved import Save, save_checkpoint
 from flowcheck.replica.kept.header import peek_versions
@@ -181,7 +181,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
             "removed": there,
             "rescued": rescued,
             "stale": cleared.removed,
-            "left": [one.sentence for one in cleared.left],
+            "left": [one.sentence for one in by_chain(cleared.left)],
         }
         print(json.dumps(result))
         return 0

@@ -35,7 +35,7 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
     state, left = read(where), [one for one in leftovers.find() if one.run != root.resolve()]
     if as_json:
         told: dict[str, Any] = msgspec.to_builtins(state)
-        own = [one.sentence for one in left if one.mine]
+        own = [one.sentence for one in leftovers.by_chain(left) if one.mine]
         print(json.dumps(told | {"leftovers": own}, indent=1))
     else:
         shown(state, leftovers.in_short(left))
@@ -44,7 +44,7 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
 
 def list_leftovers(*, as_json: bool) -> int:
     """What chains that were killed left on this machine, those of other users as well."""
-    found = [one.sentence for one in leftovers.find()]
+    found = [one.sentence for one in leftovers.by_chain(leftovers.find())]
     if as_json:
         print(json.dumps({"leftovers": found}))
     else:

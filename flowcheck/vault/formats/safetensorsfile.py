@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ ALONE = "parameters alone: a trainer goes on with a new optimizer"
 
 def write(parts: Parts, path: Path, options: Options, sums: Sums) -> str:
     """Writes the file; why it is no full resume. A tied weight is in it once, under its first
-    name."""
+    name. Its metadata tell the "step", and as "older" what is of another one, {name: step} as
+    JSON."""
     told = {**FOR_TORCH, "step": str(parts.given.step)}
+    if parts.older:  # whoever has this file alone is told as well
+        told["older"] = json.dumps(parts.older)
     write_tensors(path, parts.own, sums, part="model/", metadata=told)
     return "; ".join((ALONE, *parts.kept))
 
