@@ -1,69 +1,82 @@
 #include "fc_digest.h"
 
-#define PRIME32_1 FC_DIGEST_PRIME32_1
-#define PRIME32_2 0x85EBCA77u
-#define PRIME32_3 0xC2B2AE3Du
-#define PRIME64_1 0x9E3779B185EBCA87u
-#define PRIME64_2 0xC2B2AE3D27D4EB4Fu
-#define PRIME64_3 0x165667B19E3779F9u
-#define PRIME64_4 0x85EBCA77C2B2AE63u
-#define PRIME64_5 0x27D4EB2F165667C5u
-#define PRIME_MIX 0x165667919E3779F9u
+#include <string.h>
 
-const uint8_t fc_digest_secret[FC_DIGEST_SECRET] = {
-	0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad,
-	0x1c, 0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3,
-	0x67, 0x1f, 0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc,
-	0xff, 0x72, 0x21, 0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6,
-	0x81, 0x3a, 0x26, 0x4c, 0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65,
-	0x8b, 0x1b, 0x53, 0x2e, 0xa3, 0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19,
-	0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8, 0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9,
-	0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d, 0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31,
-	0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64, 0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb,
-	0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb, 0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0,
-	0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e, 0x2b, 0x16, 0xbe, 0x58, 0x7d,
-	0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce, 0x45, 0xcb, 0x3a, 0x8f,
-	0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
-};
+/* What SubBytes and MixColumns make of a byte in a column's first row; of one in a lower row it is
+ * that, turned by as many rows. */
+static uint32_t mixed[256];
 
-void fc_digest_begin(uint64_t *sums)
+/* times x in GF(2^8), FIPS 197, section 4.2.1. */
+static uint8_t doubled(uint8_t a)
 {
-	static const uint64_t first[8] = { PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
-					   PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1 };
-
-	memcpy(sums, first, sizeof first);
+	return (uint8_t)(a << 1 ^ (a & 0x80 ? 0x1b : 0));
 }
 
-static uint64_t folded(uint64_t a, uint64_t b)
+/* The affine part of SubBytes, section 5.1.1. */
+static uint8_t affine(uint8_t inverse)
 {
-	const unsigned __int128 product = (unsigned __int128)a * b;
+	uint32_t sum = inverse;
 
-	return (uint64_t)product ^ (uint64_t)(product >> 64);
+	for (uint32_t turn = 1; turn < 5; turn++)
+		sum ^= (uint32_t)inverse << turn | (uint32_t)inverse >> (8 - turn);
+	return (uint8_t)(sum ^ 0x63);
 }
 
-static uint64_t merged(const uint64_t *sums, const uint8_t *secret, uint64_t start)
+void fc_digest_prepare(void)
 {
-	for (uint32_t i = 0; i < 4; i++)
-		start += folded(sums[2 * i] ^ fc_digest_le64(secret + 16 * i),
-				sums[2 * i + 1] ^ fc_digest_le64(secret + 16 * i + 8));
-	start = (start ^ start >> 37) * PRIME_MIX;
-	return start ^ start >> 32;
+	uint8_t powers[255], inverses[256] = { 0 };
+
+	/* 3 generates all that have an inverse: that of 3^n is 3^(255 - n). */
+	powers[0] = 1;
+	for (uint32_t n = 1; n < 255; n++)
+		powers[n] = powers[n - 1] ^ doubled(powers[n - 1]);
+	for (uint32_t n = 0; n < 255; n++)
+		inverses[powers[n]] = powers[(255 - n) % 255];
+	for (uint32_t a = 0; a < 256; a++) {
+		const uint8_t s = affine(inverses[a]), twice = doubled(s);
+		mixed[a] =
+			twice | (uint32_t)s << 8 | (uint32_t)s << 16 | (uint32_t)(twice ^ s) << 24;
+	}
 }
 
-static void store_be64(uint8_t *out, uint64_t value)
+void fc_digest_begin(uint64_t *lanes)
 {
+	static const uint8_t pi[FC_DIGEST_PAIR] = {
+		0x24, 0x3f, 0x6a, 0x88, 0x85, 0xa3, 0x08, 0xd3, 0x13, 0x19, 0x8a,
+		0x2e, 0x03, 0x70, 0x73, 0x44, 0xa4, 0x09, 0x38, 0x22, 0x29, 0x9f,
+		0x31, 0xd0, 0x08, 0x2e, 0xfa, 0x98, 0xec, 0x4e, 0x6c, 0x89,
+	};
+
+	memcpy(lanes, pi, sizeof pi);
+}
+
+void fc_digest_round(uint8_t *lane, const uint8_t *bytes)
+{
+	uint8_t made[FC_DIGEST_LANE];
+
+	for (uint32_t column = 0; column < 4; column++) {
+		uint32_t sum = 0;
+		for (uint32_t row = 0; row < 4; row++) {
+			const uint32_t own = mixed[lane[(4 * (column + row) + row) % 16]];
+			sum ^= row ? own << 8 * row | own >> (32 - 8 * row) : own;
+		}
+		for (uint32_t row = 0; row < 4; row++)
+			made[4 * column + row] =
+				(uint8_t)(sum >> 8 * row) ^ bytes[4 * column + row];
+	}
+	memcpy(lane, made, sizeof made);
+}
+
+void fc_digest_end(uint64_t *lanes, uint64_t bytes, uint8_t *out)
+{
+	uint8_t *a = (uint8_t *)lanes, number[FC_DIGEST_LANE] = { 0 };
+	const uint8_t none[FC_DIGEST_LANE] = { 0 };
+
 	for (uint32_t i = 0; i < 8; i++)
-		out[i] = (uint8_t)(value >> (56 - 8 * i));
-}
-
-void fc_digest_end(uint64_t *sums, const uint8_t *last, uint64_t bytes, uint8_t *out)
-{
-	const uint64_t rest = (bytes - 1) % FC_RUN_BYTES + 1;
-	const uint8_t *secret_end = fc_digest_secret + FC_DIGEST_SECRET;
-
-	for (uint64_t i = 0; i < (rest - 1) / FC_LINE; i++)
-		fc_digest_stripe(sums, last + FC_LINE * i, fc_digest_secret + 8 * i);
-	fc_digest_stripe(sums, last + rest - FC_LINE, secret_end - FC_LINE - 7);
-	store_be64(out, merged(sums, secret_end - FC_LINE - 11, ~(bytes * PRIME64_2)));
-	store_be64(out + 8, merged(sums, fc_digest_secret + 11, bytes * PRIME64_1));
+		number[i] = (uint8_t)(bytes >> 8 * i);
+	fc_digest_round(a, number);
+	fc_digest_round(a, a + FC_DIGEST_LANE);
+	for (uint32_t i = 0; i < 3; i++)
+		fc_digest_round(a, none);
+	memcpy(out, a, FC_DIGEST_LANE);
 }

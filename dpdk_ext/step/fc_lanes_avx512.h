@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FC_TARGET __attribute__((target("avx512f,avx512dq,avx2,fma")))
+#define FC_TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,vaes")))
 #define FC_INLINE FC_TARGET static inline __attribute__((always_inline))
 #define FC_LANES 16u
 
@@ -17,6 +17,7 @@ typedef __m512 fc_v;
 #define v_mul(a, b) _mm512_mul_ps(a, b)
 #define v_div(a, b) _mm512_div_ps(a, b)
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define v_fnma(a, b, c) _mm512_fnmadd_ps(a, b, c)
 #define v_sqrt(a) _mm512_sqrt_ps(a)
 #define v_negate(a) _mm512_xor_ps(a, _mm512_set1_ps(-0.0f))
 

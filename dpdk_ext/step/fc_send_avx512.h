@@ -1,14 +1,41 @@
-/* Lines of xxh3 summed, and written past the caches, sixteen float32 at a time. */
+/* Lines summed, and written past the caches, sixteen float32 at a time. */
+#include "fc_digest.h"
 #include "fc_step_twin.h"
 
-/* As in fc_send_avx2.h. */
 struct v_sums {
-	__m512i made, own;
+	__m256i lanes;
 };
 
-FC_INLINE struct v_sums sums_of(const uint64_t *sums)
+FC_INLINE struct v_sums sums_of(const uint64_t *lanes)
 {
-	return (struct v_sums){ _mm512_loadu_si512(sums), _mm512_setzero_si512() };
+	return (struct v_sums){ _mm256_loadu_si256((const __m256i *)lanes) };
+}
+
+FC_INLINE void keep_sums(const struct v_sums *sums, uint64_t *to)
+{
+	_mm256_storeu_si256((__m256i *)to, sums->lanes);
+}
+
+FC_INLINE void sum_bits(struct v_sums *sums, __m512i bits)
+{
+	const __m256i once = _mm256_aesenc_epi128(sums->lanes, _mm512_castsi512_si256(bits));
+
+	sums->lanes = _mm256_aesenc_epi128(once, _mm512_extracti64x4_epi64(bits, 1));
+}
+
+FC_INLINE void sum_pair(struct v_sums *sums, const uint8_t *bytes)
+{
+	sums->lanes = _mm256_aesenc_epi128(sums->lanes, _mm256_loadu_si256((const __m256i *)bytes));
+}
+
+FC_INLINE void sum_vector(struct v_sums *sums, fc_v made)
+{
+	sum_bits(sums, _mm512_castps_si512(made));
+}
+
+FC_INLINE void stream_vector(float *to, fc_v made)
+{
+	_mm512_stream_ps(to, made);
 }
 
 /* A cache line. */
@@ -21,35 +48,9 @@ FC_INLINE struct v_line line_at(const uint8_t *bytes)
 	return (struct v_line){ _mm512_loadu_si512(bytes) };
 }
 
-/* Of the vectors that are a line. */
-FC_INLINE struct v_line line_of(const fc_v *made)
+FC_INLINE void sum_line(struct v_sums *sums, struct v_line line)
 {
-	return (struct v_line){ _mm512_castps_si512(made[0]) };
-}
-
-FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
-{
-	const __m512i secret = _mm512_loadu_si512(fc_digest_secret + 8 * number);
-	const __m512i data = line.all, keyed = _mm512_xor_si512(data, secret);
-	const __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
-
-	sums->made = _mm512_add_epi64(sums->made, product);
-	sums->own = _mm512_add_epi64(sums->own, data);
-}
-
-FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
-{
-	const __m512i prime = _mm512_set1_epi32((int)FC_DIGEST_PRIME32_1);
-	const __m512i swapped =
-		_mm512_shuffle_epi32(sums->own, (_MM_PERM_ENUM)_MM_SHUFFLE(1, 0, 3, 2));
-	const __m512i all = _mm512_add_epi64(sums->made, swapped);
-	const __m512i keyed =
-		_mm512_xor_si512(_mm512_xor_si512(all, _mm512_srli_epi64(all, 47)),
-				 _mm512_loadu_si512(fc_digest_secret + FC_DIGEST_MIX));
-	const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(keyed, 32), prime);
-
-	_mm512_storeu_si512(
-		to, _mm512_add_epi64(_mm512_mul_epu32(keyed, prime), _mm512_slli_epi64(high, 32)));
+	sum_bits(sums, line.all);
 }
 
 FC_INLINE void stream_line(uint8_t *to, struct v_line line)

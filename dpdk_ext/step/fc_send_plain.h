@@ -1,19 +1,30 @@
-/* Lines of xxh3 summed and written, on every CPU. */
+/* Lines summed and written, on every CPU. */
 #include <string.h>
 
 #include "fc_digest.h"
 #include "fc_step_twin.h"
 
 struct v_sums {
-	uint64_t of[8];
+	uint8_t lanes[FC_DIGEST_PAIR];
 };
 
-FC_INLINE struct v_sums sums_of(const uint64_t *sums)
+FC_INLINE struct v_sums sums_of(const uint64_t *lanes)
 {
 	struct v_sums own;
 
-	memcpy(own.of, sums, sizeof own.of);
+	memcpy(own.lanes, lanes, sizeof own.lanes);
 	return own;
+}
+
+FC_INLINE void keep_sums(const struct v_sums *sums, uint64_t *to)
+{
+	memcpy(to, sums->lanes, sizeof sums->lanes);
+}
+
+FC_INLINE void sum_pair(struct v_sums *sums, const uint8_t *bytes)
+{
+	fc_digest_round(sums->lanes, bytes);
+	fc_digest_round(sums->lanes + FC_DIGEST_LANE, bytes + FC_DIGEST_LANE);
 }
 
 /* A cache line. */
@@ -26,18 +37,10 @@ FC_INLINE struct v_line line_at(const uint8_t *bytes)
 	return (struct v_line){ bytes };
 }
 
-FC_INLINE void sum_line(struct v_sums *sums, struct v_line line, size_t number)
+FC_INLINE void sum_line(struct v_sums *sums, struct v_line line)
 {
-	fc_digest_stripe(sums->of, line.at, fc_digest_secret + 8 * number);
-}
-
-FC_INLINE void mix_sums(const struct v_sums *sums, uint64_t *to)
-{
-	const uint8_t *secret = fc_digest_secret + FC_DIGEST_MIX;
-
-	for (size_t i = 0; i < 8; i++)
-		to[i] = (sums->of[i] ^ sums->of[i] >> 47 ^ fc_digest_le64(secret + 8 * i)) *
-			FC_DIGEST_PRIME32_1;
+	sum_pair(sums, line.at);
+	sum_pair(sums, line.at + FC_DIGEST_PAIR);
 }
 
 FC_INLINE void stream_line(uint8_t *to, struct v_line line)

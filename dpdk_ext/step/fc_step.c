@@ -13,7 +13,7 @@ static const struct fc_step_twin *chosen = &fc_step_plain;
 struct out {
 	uint8_t *at;  /* where the run that is made next belongs */
 	uint32_t odd; /* bytes by which that is past the beginning of a cache line */
-	uint64_t sums[8];
+	uint64_t sums[FC_DIGEST_WORDS];
 	/* By turns: a run, behind the last line of the one before it. */
 	uint8_t runs[2][FC_LINE + FC_RUN_BYTES] __attribute__((aligned(64)));
 };
@@ -51,7 +51,7 @@ static void send_first(struct work *work, struct fc_step_run *run)
 		const struct fc_step_sent *sent = &run->sent[s];
 		const struct out *out = &work->out[s];
 
-		chosen->digest(sent->sums, sent->made, 1);
+		chosen->digest(sent->sums, sent->made, FC_RUN_BYTES / FC_DIGEST_PAIR);
 		memcpy(out->at - FC_RUN_BYTES, sent->made, FC_RUN_BYTES - out->odd);
 	}
 	run->sends = false;
@@ -134,8 +134,22 @@ static void take_flow(struct work *work, struct fc_step_run *run, uint64_t runs)
 		struct out *out = &work->out[s];
 		run->from[s] += runs * FC_RUN;
 		out->at += runs * FC_RUN_BYTES;
-		memcpy(out->runs[0], out->at - FC_LINE, FC_LINE);
 	}
+}
+
+/* Of everything, by the lanes and what has not gone into them yet. */
+static void end_digest(uint64_t *sums, const uint8_t *rest, uint64_t rest_bytes, uint64_t bytes,
+		       uint8_t *out)
+{
+	const uint64_t pairs = rest_bytes / FC_DIGEST_PAIR, odd = rest_bytes % FC_DIGEST_PAIR;
+	uint8_t last[FC_DIGEST_PAIR] = { 0 };
+
+	chosen->digest(sums, rest, pairs);
+	if (odd) {
+		memcpy(last, rest + rest_bytes - odd, odd);
+		chosen->digest(sums, last, 1);
+	}
+	fc_digest_end(sums, bytes, out);
 }
 
 static void take_item(struct work *work, const struct fc_step_job *job, uint64_t number)
@@ -159,9 +173,10 @@ static void take_item(struct work *work, const struct fc_step_job *job, uint64_t
 	for (uint32_t s = 0; run.sends && s < job->sections; s++)
 		chosen->send(&run.sent[s]);
 	take_last(work, &run, (uint32_t)(item->elements - whole * FC_RUN), whole == 0);
-	for (uint32_t s = 0; job->digests && bytes > FC_DIGEST_SHORT_MAX && s < job->sections; s++)
-		fc_digest_end(work->out[s].sums, (uint8_t *)run.to[s], bytes,
-			      job->digests + (number * job->sections + s) * FC_STEP_DIGEST_BYTES);
+	for (uint32_t s = 0; job->digests && s < job->sections; s++)
+		end_digest(work->out[s].sums, (uint8_t *)run.to[s], bytes - whole * FC_RUN_BYTES,
+			   bytes,
+			   job->digests + (number * job->sections + s) * FC_STEP_DIGEST_BYTES);
 }
 
 void fc_step_work(struct fc_step_job *job)
@@ -177,19 +192,12 @@ void fc_step_work(struct fc_step_job *job)
 	fc_copy_fence();
 }
 
-uint32_t fc_step_digest_least(void)
-{
-	return FC_DIGEST_SHORT_MAX;
-}
-
 void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *out)
 {
-	const uint64_t runs = (bytes - 1) / FC_RUN_BYTES;
-	uint64_t sums[8];
+	uint64_t sums[FC_DIGEST_WORDS];
 
 	fc_digest_begin(sums);
-	chosen->digest(sums, data, runs);
-	fc_digest_end(sums, data + runs * FC_RUN_BYTES, bytes, out);
+	end_digest(sums, data, bytes, bytes, out);
 }
 
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root)
@@ -209,17 +217,22 @@ int fc_step_choose(const char *name)
 #if defined(__x86_64__)
 	__builtin_cpu_init();
 	const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-	const bool avx512 =
-		avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+	const bool vaes = avx2 && __builtin_cpu_supports("vaes");
+	const struct {
+		const struct fc_step_twin *twin;
+		bool here;
+	} best_first[] = {
+		{ &fc_step_avx512,
+		  vaes && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") },
+		{ &fc_step_vaes, vaes },
+		{ &fc_step_avx2, avx2 && __builtin_cpu_supports("aes") },
+	};
 
-	if (avx512 && (!name || !strcmp(name, fc_step_avx512.name))) {
-		chosen = &fc_step_avx512;
-		return 0;
-	}
-	if (avx2 && (!name || !strcmp(name, fc_step_avx2.name))) {
-		chosen = &fc_step_avx2;
-		return 0;
-	}
+	for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
+		if (best_first[i].here && (!name || !strcmp(name, best_first[i].twin->name))) {
+			chosen = best_first[i].twin;
+			return 0;
+		}
 #endif
 	if (name && strcmp(name, fc_step_plain.name))
 		return -1;
@@ -234,6 +247,7 @@ const char *fc_step_name(void)
 
 __attribute__((constructor)) static void choose(void)
 {
+	fc_digest_prepare();
 	if (fc_step_choose(getenv("FLOWCHECK_STEP")))
 		fc_step_choose(NULL);
 }

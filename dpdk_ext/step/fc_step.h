@@ -96,20 +96,16 @@ struct fc_step_job {
 	uint32_t root; /* enum fc_step_root */
 };
 
-/* Works until nobody has items left; several threads may, each calls it once. Digests of items of
- * at most fc_step_digest_least() bytes a section are left to the caller. */
+/* Works until nobody has items left; several threads may, each calls it once. */
 void fc_step_work(struct fc_step_job *job);
 
-/* xxh3_128 of more than this many bytes is summed here. */
-uint32_t fc_step_digest_least(void);
-
-/* xxh3_128 of `bytes` bytes, more than fc_step_digest_least(), as 16 big-endian bytes. */
+/* The digest of `bytes` bytes, FC_STEP_DIGEST_BYTES of it (fc_digest.h). */
 void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *digest);
 
 /* out[i] = the square root of values[i], of a kind of enum fc_step_root. */
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root);
 
-/* Chooses the twin that runs: "avx512", "avx2", "plain"; NULL: the best this CPU has. Returns -1
+/* Chooses the twin that runs: "avx512", "vaes", "avx2", "plain"; NULL: the best this CPU has. Returns -1
  * where the CPU does not have it, and nothing has changed. Not while a step is taken. */
 int fc_step_choose(const char *name);
 

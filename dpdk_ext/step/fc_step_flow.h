@@ -8,8 +8,8 @@
 /* Vectors side by side: as many as keep the units busy while each waits for its own last operation,
  * and that 16 registers hold. */
 #define FLOW_SIDE 4u
-#define FLOW_LINES (FLOW_SIDE * FC_LANES / FC_LINE_ELEMENTS)
-#define FLOW_LINE_VECTORS (FC_LINE_ELEMENTS / FC_LANES)
+#define FLOW_ELEMENTS (FLOW_SIDE * FC_LANES)
+#define FLOW_LINES (FLOW_ELEMENTS / FC_LINE_ELEMENTS)
 #define FLOW_EACH _Pragma("GCC unroll 4") for (size_t k = 0; k < FLOW_SIDE; k++)
 #define FLOW_EACH_LINE _Pragma("GCC unroll 4") for (size_t l = 0; l < FLOW_LINES; l++)
 
@@ -17,32 +17,36 @@ struct flow_by {
 	fc_v weight, beta2, beta2_rest, bias2_root, eps, rate, decay;
 };
 
+/* Gradient, parameters and moments, and the new ones: by value, so that no store is taken for one to
+ * where these are written down. */
+struct flow_at {
+	const float *g, *p, *m, *v;
+	float *p1, *m1, *v1;
+};
+
+struct flow_sums {
+	struct v_sums p, m, v;
+};
+
 struct flow_kept {
 	float root[FC_RUN];
 	float first[FC_RUN];
 } __attribute__((aligned(64)));
 
-struct flow_sums {
-	struct v_sums of[3];
-};
-
-/* Lines `number` and on of a run. */
-FC_INLINE void flow_out(struct v_sums *sums, float *to, const fc_v *made, size_t number)
+FC_INLINE void flow_out(struct v_sums *sums, float *to, const fc_v *made)
 {
-	FLOW_EACH_LINE
+	FLOW_EACH
 	{
-		const struct v_line line = line_of(made + l * FLOW_LINE_VECTORS);
-		sum_line(sums, line, number + l);
-		stream_line((uint8_t *)(to + l * FC_LINE_ELEMENTS), line);
+		sum_vector(sums, made[k]);
+		stream_vector(to + k * FC_LANES, made[k]);
 	}
 }
 
-/* root_common, side by side. */
-FC_INLINE void flow_roots(float *to, const fc_v *x, uint32_t kind)
+/* root_common, side by side, with 1 - s e halved once: halving rounds nothing. */
+FC_INLINE void flow_roots(float *to, const fc_v *x, uint32_t kind, fc_bits *noted)
 {
-	const fc_v half = v_all(0.5f), one = v_all(1.0f);
+	const fc_v half = v_all(0.5f);
 	fc_v e[FLOW_SIDE], s[FLOW_SIDE], off[FLOW_SIDE], root[FLOW_SIDE], twice_h[FLOW_SIDE];
-	fc_bits noted = v_none();
 
 	if (kind != FC_STEP_ROOT_NEWTON) {
 		FLOW_EACH v_store(to + k * FC_LANES, v_sqrt(x[k]));
@@ -51,87 +55,101 @@ FC_INLINE void flow_roots(float *to, const fc_v *x, uint32_t kind)
 	FLOW_EACH e[k] = v_rsqrt(x[k]);
 	FLOW_EACH s[k] = v_mul(x[k], e[k]);
 	FLOW_EACH off[k] = v_mul(s[k], e[k]);
-	FLOW_EACH off[k] = v_sub(one, off[k]);
+	FLOW_EACH off[k] = v_fnma(off[k], half, half);
 	FLOW_EACH root[k] = v_mul(s[k], off[k]);
-	FLOW_EACH root[k] = v_fma(root[k], half, s[k]);
+	FLOW_EACH root[k] = v_add(root[k], s[k]);
 	FLOW_EACH twice_h[k] = v_mul(e[k], off[k]);
-	FLOW_EACH twice_h[k] = v_fma(twice_h[k], half, e[k]);
+	FLOW_EACH twice_h[k] = v_add(twice_h[k], e[k]);
 	FLOW_EACH s[k] = v_mul(root[k], root[k]);
 	FLOW_EACH s[k] = v_sub(x[k], s[k]);
 	FLOW_EACH s[k] = v_mul(s[k], twice_h[k]);
 	FLOW_EACH root[k] = v_fma(s[k], half, root[k]);
-	FLOW_EACH noted = v_note(noted, x[k], root[k]);
+	FLOW_EACH *noted = v_note(*noted, x[k], root[k]);
 	FLOW_EACH v_store(to + k * FC_LANES, root[k]);
-	if (__builtin_expect(v_noted(noted), 0))
-		FLOW_EACH v_store(to + k * FC_LANES, root_of(x[k], kind));
 }
 
-FC_INLINE void flow_moments(const struct flow_by *by, bool near, uint32_t root,
-			    const struct fc_step_run *run, size_t at, struct flow_kept *kept,
-			    struct flow_sums *sums, size_t number)
+FC_INLINE fc_v flow_second(const struct flow_by *by, const float *gradient, const float *second)
 {
-	const size_t in_run = number * FC_LINE_ELEMENTS;
+	const fc_v g = v_load(gradient);
+
+	return v_fma(v_mul(by->beta2_rest, g), g, v_mul(v_load(second), by->beta2));
+}
+
+/* The roots of a run where something is rare: made again of what it was made of. */
+FC_TARGET __attribute__((noinline, cold)) static void flow_rare(const struct flow_by *by,
+								const float *gradient,
+								const float *second, float *root)
+{
+	for (size_t i = 0; i < FC_RUN; i += FC_LANES)
+		v_store(root + i,
+			root_of(flow_second(by, gradient + i, second + i), FC_STEP_ROOT_NEWTON));
+}
+
+FC_INLINE void flow_moments(const struct flow_by *by, bool near, uint32_t root, struct flow_at at,
+			    size_t i, float *first, float *roots, struct flow_sums *sums,
+			    fc_bits *noted)
+{
 	fc_v m1[FLOW_SIDE], v1[FLOW_SIDE];
 
 	FLOW_EACH
 	{
-		const size_t i = at + k * FC_LANES;
-		const fc_v g = v_load(run->gradient + i), m = v_load(run->from[1] + i);
+		const size_t here = i + k * FC_LANES;
+		const fc_v g = v_load(at.g + here), m = v_load(at.m + here);
 		m1[k] = v_fma(by->weight, v_sub(g, m), near ? m : g);
-		v1[k] = v_fma(v_mul(by->beta2_rest, g), g,
-			      v_mul(v_load(run->from[2] + i), by->beta2));
-		v_store(kept->first + in_run + k * FC_LANES, m1[k]);
+		v1[k] = flow_second(by, at.g + here, at.v + here);
+		v_store(first + k * FC_LANES, m1[k]);
 	}
-	flow_out(&sums->of[1], run->to[1] + at, m1, number);
-	flow_out(&sums->of[2], run->to[2] + at, v1, number);
-	flow_roots(kept->root + in_run, v1, root);
+	flow_out(&sums->m, at.m1 + i, m1);
+	flow_out(&sums->v, at.v1 + i, v1);
+	flow_roots(roots, v1, root, noted);
 }
 
-FC_INLINE void flow_parameters(const struct flow_by *by, const struct fc_step_run *run, size_t at,
-			       const struct flow_kept *kept, struct flow_sums *sums, size_t number)
+FC_INLINE void flow_parameters(const struct flow_by *by, struct flow_at at, size_t i,
+			       const float *first, const float *root, struct flow_sums *sums)
 {
-	const float *root = kept->root + number * FC_LINE_ELEMENTS;
-	const float *first = kept->first + number * FC_LINE_ELEMENTS;
 	fc_v below[FLOW_SIDE], p1[FLOW_SIDE];
 
 	FLOW_EACH below[k] = v_div(v_load(root + k * FC_LANES), by->bias2_root);
 	FLOW_EACH below[k] = v_add(below[k], by->eps);
 	FLOW_EACH p1[k] = v_mul(by->rate, v_load(first + k * FC_LANES));
 	FLOW_EACH p1[k] = v_div(p1[k], below[k]);
-	FLOW_EACH below[k] = v_mul(v_load(run->from[0] + at + k * FC_LANES), by->decay);
+	FLOW_EACH below[k] = v_mul(v_load(at.p + i + k * FC_LANES), by->decay);
 	FLOW_EACH p1[k] = v_add(below[k], p1[k]);
-	flow_out(&sums->of[0], run->to[0] + at, p1, number);
+	flow_out(&sums->p, at.p1 + i, p1);
 }
 
-/* The run at `at`, where `makes`, and the parameters of the run before it, where `ends`. */
-FC_INLINE void flow_run(const struct flow_by *by, bool near, uint32_t root,
-			const struct fc_step_run *run, size_t at, struct flow_kept *kept,
-			uint64_t *const sums_to[3], bool makes, bool ends)
+/* The run from element `from` on, where `makes`, and the parameters of the run before it, where
+ * `ends`. Sums go round in registers. */
+FC_INLINE struct flow_sums flow_run(const struct flow_by *by, bool near, uint32_t root,
+				    struct flow_at at, size_t from, struct flow_kept *kept,
+				    struct flow_sums sums, bool makes, bool ends)
 {
-	struct flow_sums sums = { { sums_of(sums_to[0]), sums_of(sums_to[1]),
-				    sums_of(sums_to[2]) } };
-	size_t number = 0;
+	fc_bits noted = v_none();
+	size_t in_run = 0;
 
 	_Pragma("GCC unroll 1") do
 	{
-		const size_t i = at + number * FC_LINE_ELEMENTS;
+		const size_t i = from + in_run;
 		FLOW_EACH_LINE
 		{
-			fetch_ahead(run->gradient + i + l * FC_LINE_ELEMENTS);
-			fetch_ahead(run->from[1] + i + l * FC_LINE_ELEMENTS);
-			fetch_ahead(run->from[2] + i + l * FC_LINE_ELEMENTS);
-			fetch_ahead(run->from[0] + i + l * FC_LINE_ELEMENTS - FC_RUN);
+			fetch_ahead(at.g + i + l * FC_LINE_ELEMENTS);
+			fetch_ahead(at.m + i + l * FC_LINE_ELEMENTS);
+			fetch_ahead(at.v + i + l * FC_LINE_ELEMENTS);
+			fetch_ahead(at.p + i + l * FC_LINE_ELEMENTS - FC_RUN);
 		}
 		if (ends)
-			flow_parameters(by, run, i - FC_RUN, kept, &sums, number);
+			flow_parameters(by, at, i - FC_RUN, kept->first + in_run,
+					kept->root + in_run, &sums);
 		if (makes)
-			flow_moments(by, near, root, run, i, kept, &sums, number);
-		number += FLOW_LINES;
+			flow_moments(by, near, root, at, i, kept->first + in_run,
+				     kept->root + in_run, &sums, &noted);
+		in_run += FLOW_ELEMENTS;
 	}
-	while (number < FC_RUN_LINES)
+	while (in_run < FC_RUN)
 		;
-	for (size_t s = ends ? 0 : 1; s < (makes ? 3 : 1); s++)
-		mix_sums(&sums.of[s], sums_to[s]);
+	if (makes && root == FC_STEP_ROOT_NEWTON && __builtin_expect(v_noted(noted), 0))
+		flow_rare(by, at.g + from, at.v + from, kept->root);
+	return sums;
 }
 
 FC_INLINE void flow_of(const struct fc_step_run *run, uint64_t runs, uint64_t *const sums_to[3],
@@ -148,16 +166,23 @@ FC_INLINE void flow_of(const struct fc_step_run *run, uint64_t runs, uint64_t *c
 		.rate = v_all(row->rate),
 		.decay = v_all(decays ? row->decay : 1.0f),
 	};
+	const struct flow_at at = { run->gradient, run->from[0], run->from[1], run->from[2],
+				    run->to[0],    run->to[1],   run->to[2] };
 	const size_t end = runs * FC_RUN;
+	struct flow_sums sums = { sums_of(sums_to[0]), sums_of(sums_to[1]), sums_of(sums_to[2]) };
 	struct flow_kept kept;
 
-	flow_run(&by, near, root, run, 0, &kept, sums_to, true, false);
-	for (size_t at = FC_RUN; at < end; at += FC_RUN) {
-		for (size_t s = 0; s < 3; s++)
-			translate_ahead(run->to[s] + at);
-		flow_run(&by, near, root, run, at, &kept, sums_to, true, true);
+	sums = flow_run(&by, near, root, at, 0, &kept, sums, true, false);
+	for (size_t i = FC_RUN; i < end; i += FC_RUN) {
+		translate_ahead(at.p1 + i);
+		translate_ahead(at.m1 + i);
+		translate_ahead(at.v1 + i);
+		sums = flow_run(&by, near, root, at, i, &kept, sums, true, true);
 	}
-	flow_run(&by, near, root, run, end, &kept, sums_to, false, true);
+	sums = flow_run(&by, near, root, at, end, &kept, sums, false, true);
+	keep_sums(&sums.p, sums_to[0]);
+	keep_sums(&sums.m, sums_to[1]);
+	keep_sums(&sums.v, sums_to[2]);
 }
 
 FC_TARGET static void flow(const struct fc_step_run *run, uint64_t runs, uint64_t *const sums[3])

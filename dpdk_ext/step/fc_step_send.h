@@ -9,7 +9,7 @@ struct sending {
 
 FC_INLINE struct sending send_begin(const struct fc_step_run *run, size_t section)
 {
-	static uint64_t none[8];
+	static uint64_t none[FC_DIGEST_WORDS];
 	const struct fc_step_sent nothing = { none, NULL, NULL, NULL };
 	const struct fc_step_sent what = run->sends ? run->sent[section] : nothing;
 
@@ -23,7 +23,7 @@ FC_INLINE void send_line(struct sending *sending, size_t line)
 	if (!sending->any)
 		return;
 	struct v_line out = line_at(what->made + FC_LINE * line);
-	sum_line(&sending->sums, out, line);
+	sum_line(&sending->sums, out);
 	if (what->lines != what->made)
 		out = line_at(what->lines + FC_LINE * line);
 	stream_line(what->to + FC_LINE * line, out);
@@ -32,7 +32,7 @@ FC_INLINE void send_line(struct sending *sending, size_t line)
 FC_INLINE void send_end(const struct sending *sending)
 {
 	if (sending->any)
-		mix_sums(&sending->sums, sending->what.sums);
+		keep_sums(&sending->sums, sending->what.sums);
 }
 
 FC_TARGET static void send(const struct fc_step_sent *sent)
@@ -40,18 +40,17 @@ FC_TARGET static void send(const struct fc_step_sent *sent)
 	struct v_sums sums = sums_of(sent->sums);
 
 	for (size_t line = 0; line < FC_RUN_LINES; line++) {
-		sum_line(&sums, line_at(sent->made + FC_LINE * line), line);
+		sum_line(&sums, line_at(sent->made + FC_LINE * line));
 		stream_line(sent->to + FC_LINE * line, line_at(sent->lines + FC_LINE * line));
 	}
-	mix_sums(&sums, sent->sums);
+	keep_sums(&sums, sent->sums);
 }
 
-FC_TARGET static void digest(uint64_t *to, const uint8_t *data, size_t runs)
+FC_TARGET static void digest(uint64_t *to, const uint8_t *data, size_t pairs)
 {
-	for (; runs; runs--, data += FC_RUN_BYTES) {
-		struct v_sums sums = sums_of(to);
-		for (size_t line = 0; line < FC_RUN_LINES; line++)
-			sum_line(&sums, line_at(data + FC_LINE * line), line);
-		mix_sums(&sums, to);
-	}
+	struct v_sums sums = sums_of(to);
+
+	for (; pairs; pairs--, data += FC_DIGEST_PAIR)
+		sum_pair(&sums, data);
+	keep_sums(&sums, to);
 }

@@ -9,22 +9,18 @@
 
 #include "fc_step.h"
 
-/* A cache line, which is one stripe of xxh3 and no less than any vector. */
+/* A cache line, which is no less than any vector. */
 #define FC_LINE 64u
 #define FC_LINE_ELEMENTS (FC_LINE / 4u)
-/* Elements taken at once: xxh3 mixes what it has summed after that many lines. What is made of them
- * stays in a core's first cache. */
+/* Elements taken at once: what is made of them stays in a core's first cache. */
 #define FC_RUN_LINES 16u
 #define FC_RUN (FC_RUN_LINES * FC_LINE_ELEMENTS)
 #define FC_RUN_BYTES (FC_RUN_LINES * FC_LINE)
 
-#define FC_DIGEST_SECRET 192u
-#define FC_DIGEST_PRIME32_1 0x9E3779B1u
-
 /* A run of one section that was made: it goes out while the next one is made, so that memory is
  * written and digests are summed while the core computes. */
 struct fc_step_sent {
-	uint64_t *sums; /* of xxh3, 8 */
+	uint64_t *sums; /* a digest's lanes */
 	const uint8_t *made;
 	uint8_t *to;          /* whole cache lines of the new copy */
 	const uint8_t *lines; /* what goes there: `made`, shifted by how the lines lie */
@@ -59,7 +55,7 @@ struct fc_step_twin {
 	void (*take)(const struct fc_step_run *run);
 	/* A run of which nothing else is made meanwhile. */
 	void (*send)(const struct fc_step_sent *sent);
-	void (*digest)(uint64_t *sums, const uint8_t *data, size_t runs);
+	void (*digest)(uint64_t *sums, const uint8_t *data, size_t pairs); /* FC_DIGEST_PAIR */
 	/* `count`: whole lines. */
 	void (*roots)(const float *values, float *to, uint32_t count, uint32_t root);
 	/* `runs` whole runs of Adam or AdamW from `run` on, whose `to` are whole lines of the new copy
@@ -69,12 +65,7 @@ struct fc_step_twin {
 
 extern const struct fc_step_twin fc_step_plain;
 #if defined(__x86_64__)
-extern const struct fc_step_twin fc_step_avx2, fc_step_avx512;
+extern const struct fc_step_twin fc_step_avx2, fc_step_vaes, fc_step_avx512;
 #endif
-
-/* The secret of xxh3 without a seed (XXH3_kSecret of its specification), as one line reads it: the
- * n-th of a run begins at byte 8 n, the mixing after the last one at FC_DIGEST_MIX. */
-extern const uint8_t fc_digest_secret[FC_DIGEST_SECRET];
-#define FC_DIGEST_MIX (FC_DIGEST_SECRET - FC_LINE)
 
 #endif

@@ -14,7 +14,7 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import onepass
 from flowcheck.replica.rules.flatpass import FlatPass
 
-TWINS = ("avx512", "avx2", "plain")
+TWINS = ("avx512", "vaes", "avx2", "plain")
 
 
 def _runs(twin: str) -> bool:

@@ -1,12 +1,15 @@
-"""The pass's square roots and digests against torch, IEEE 754 and xxhash, on every twin."""
+"""The pass's square roots and digests against torch, IEEE 754 and FIPS 197, on every twin."""
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
-import xxhash
+from support import aes
 from support.onestep import HERE, TWINS
 
 from flowcheck._core import ffi, lib
+from flowcheck.replica.kept.digest import block_digest
 from flowcheck.replica.rules import onepass
 
 
@@ -41,11 +44,58 @@ def test_an_exact_square_root_is_ieees(twin):
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
-@pytest.mark.parametrize("size", [241, 242, 255, 256, 1023, 1024, 1025, 1087, 1088, 1089, 5000])
-def test_a_digest_is_that_of_pythons_xxhash(size, twin):
-    data = np.random.default_rng(size).integers(0, 256, 4 * size, dtype=np.uint8)
-    for count in (size, 2 * size, 4 * size):
-        found = np.zeros(16, np.uint8)
-        to = ffi.cast("uint8_t *", found.ctypes.data)
-        lib.fc_step_digest(ffi.cast("uint8_t *", data.ctypes.data), count, to)
-        assert found.tobytes() == xxhash.xxh3_128_digest(data[:count])
+@pytest.mark.parametrize(
+    ("plain", "key", "cipher"),
+    [  # FIPS 197, appendices B and C.1
+        (
+            "3243f6a8885a308d313198a2e0370734",
+            "2b7e151628aed2a6abf7158809cf4f3c",
+            "3925841d02dc09fbdc118597196a0b32",
+        ),
+        (
+            "00112233445566778899aabbccddeeff",
+            "000102030405060708090a0b0c0d0e0f",
+            "69c4e0d86a7b0430d8cdb78070b4c55a",
+        ),
+    ],
+)
+def test_the_round_that_digests_are_held_against_is_that_of_the_standard(plain, key, cipher):
+    assert aes.encrypted(bytes.fromhex(plain), bytes.fromhex(key)).hex() == cipher
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 15, 16, 17, 31, 32, 33, 64, 100, 1023, 1024, 1025, 5001])
+def test_a_digest_is_of_the_standards_rounds(size, twin):
+    data = np.random.default_rng(size).integers(0, 256, size + 3, dtype=np.uint8)
+    for start in (0, 1, 3):
+        block = data[start : start + size].tobytes()
+        assert block_digest(data[start : start + size].data) == aes.digest(block)
+
+
+def changed(data):
+    """Every bit turned, and every piece of 4, 16, 32 and 64 bytes changed for every other."""
+    for bit in range(8 * len(data)):
+        other = data.copy()
+        other[bit // 8] ^= 1 << bit % 8
+        yield other
+    for size in (4, 16, 32, 64):
+        pieces = data[: len(data) // size * size].reshape(-1, size)
+        for a, b in itertools.combinations(range(len(pieces)), 2):
+            if not np.array_equal(pieces[a], pieces[b]):
+                other = data.copy()
+                moved = other[: pieces.size].reshape(-1, size)
+                moved[[a, b]] = moved[[b, a]]
+                yield other
+
+
+@pytest.mark.parametrize("size", [4, 36, 260])
+def test_no_turned_bit_and_no_moved_piece_leaves_a_digest_as_it_was(size, twin):
+    like_weights = np.random.default_rng(size).standard_normal(size // 4).astype(np.float32)
+    signs = np.where(np.arange(size // 4) % 3, 1, -1).astype(np.float32)
+    for data in (np.zeros(size, np.uint8), like_weights.view(np.uint8), signs.view(np.uint8)):
+        own = block_digest(data.data)
+        others = [each.tobytes() for each in changed(data)]
+        found = {block_digest(each) for each in others}
+        assert own not in found
+        assert len(found) == len(set(others))
+        ends = [block_digest(bytes(n) + data.tobytes() + bytes(m)) for n, m in ((0, 4), (4, 0))]
+        assert own not in ends

@@ -31,7 +31,7 @@ from flowcheck.errors import RingError, StateError
 from flowcheck.replica.layout import STORED_AS, Layout
 
 MAGIC = b"FCSTATE\n"
-VERSION = 4
+VERSION = 5
 HEADER_BYTES = 4096
 PAGE_BYTES = 4096
 APART_BYTES = 512  # whole cache lines, which is torch's own alignment of a tensor
@@ -153,7 +153,10 @@ def read_fixed(path: Path, memory: mmap.mmap) -> tuple[Sizes, Description]:
     if magic != MAGIC:
         raise RingError(errno.EINVAL, f"{path}: no replica state (starts with {magic!r})")
     if version != VERSION:
-        sentence = f"{path}: state of layout version {version}, this program speaks {VERSION}"
+        sentence = (
+            f"{path}: state of layout version {version}, this program speaks {VERSION}: go on with "
+            "the release that made it, or begin anew in another run directory"
+        )
         raise RingError(errno.EPROTO, sentence)
     description_bytes, data_offset, copy_bytes, total = numbers
     sizes = Sizes(description_bytes, data_offset, copy_bytes, total, copies)

@@ -18,7 +18,7 @@ from flowcheck.replica.kept.digest import DIGEST_BYTES
 from flowcheck.whole import growing
 
 MAGIC = b"FCTRACE\n"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<8sII")  # magic, version, tensors
 BYTES_MAX = 256 << 20
 """The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
@@ -37,7 +37,10 @@ class Trace:
         found = os.pread(self._descriptor, len(header), 0)
         if found and found != header:
             os.close(self._descriptor)
-            raise StateError(f"{path}: not the trace of a replica of {tensors} tensors")
+            raise StateError(
+                f"{path}: not the trace of a replica of {tensors} tensors, or of another release "
+                f"(this one writes version {VERSION}): remove it, or use another run directory"
+            )
         os.pwrite(self._descriptor, header, 0)
         size_bytes = os.fstat(self._descriptor).st_size
         record = _record_bytes(tensors)

@@ -37,9 +37,6 @@ class FlatPass:
         """Parameters of one block."""
         self._of_alone = first[self._alone]
         self._several = [(int(p), *first[p : p + 2]) for p in np.flatnonzero(np.diff(first) != 1)]
-        self._short = np.flatnonzero(self.elements * ELEMENT_BYTES <= _SHORT_BYTES)
-        ends = ((int(i["first"]), int(i["elements"])) for i in self.items[self._short])
-        self._cuts = [slice(at * ELEMENT_BYTES, (at + n) * ELEMENT_BYTES) for at, n in ends]
         self._parameters = len(layout.parameters)
         self._owners, self._threads = np.empty(0, np.intp), 0
 
@@ -66,7 +63,7 @@ class FlatPass:
             job.to[place] = _at("float *", target[name])
         job.digests = _at("uint8_t *", found)
         job.sections, job.root = len(self.sections), root
-        return Passing(self, job, found, target, (table, gradient, source, wide))
+        return Passing(self, job, found, (table, gradient, source, target, wide))
 
     def of(self, parameters: Sequence[int]) -> np.ndarray:
         """[..] the items of parameters."""
@@ -78,13 +75,10 @@ class FlatPass:
             self._owners, self._threads = owners(self.elements * ELEMENT_BYTES, threads), threads
         return self._owners
 
-    def digests(self, found: np.ndarray, target: Mapping[str, np.ndarray]) -> list[bytes]:
-        """As `Passing.digests`; found: [item][section][16], short ones are summed here."""
+    def digests(self, found: np.ndarray) -> list[bytes]:
+        """As `Passing.digests`; found: [item][section][16]."""
         made: list[bytes] = []
-        for place, name in enumerate(self.sections):
-            raw = target[name].view(np.uint8).data
-            short = b"".join([digest.block_digest(raw[cut]) for cut in self._cuts])
-            found[self._short, place] = np.frombuffer(short, np.uint8).reshape(-1, _BYTES)
+        for place in range(len(self.sections)):
             own = np.empty((self._parameters, _BYTES), np.uint8)
             own[self._alone] = found[self._of_alone, place]
             for parameter, first, last in self._several:
@@ -103,12 +97,10 @@ class Passing:
         flat: FlatPass,
         job: Any,
         found: np.ndarray,
-        target: Mapping[str, np.ndarray],
         alive: tuple[Any, ...],
     ) -> None:
         """alive: memory that C reads."""
-        self._flat, self._job, self._found, self._target = flat, job, found, target
-        self._alive = alive
+        self._flat, self._job, self._found, self._alive = flat, job, found, alive
         self._left = np.ones(len(flat.items), np.bool_)
 
     def take(
@@ -148,7 +140,7 @@ class Passing:
         """Every tensor's, those of the parameters first, as `digest.tensor_digests` gives them;
         all items are done."""
         assert not self._left.any()
-        return self._flat.digests(self._found, self._target)
+        return self._flat.digests(self._found)
 
 
 def _work(jobs: Sequence[tuple[Any, np.ndarray]]) -> None:
@@ -163,10 +155,6 @@ def _mask(items: np.ndarray, count: int) -> np.ndarray:
     mask = np.zeros(count, np.bool_)
     mask[items] = True
     return mask
-
-
-_SHORT_BYTES = int(lib.fc_step_digest_least())
-"""Blocks of no more bytes are left to Python's xxhash."""
 
 
 def _at(kind: str, array: np.ndarray) -> Any:

@@ -29,7 +29,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: int
     digest: str
-    """xxh3 of parameters and optimizer state (replica.digest)."""
+    """Of parameters and optimizer state (replica/kept/digest.py)."""
     seconds: float
     time_ns: int = 0
     """When it was taken, since 1970; 0: a line of before this was written."""

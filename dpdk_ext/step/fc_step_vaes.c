@@ -1,0 +1,11 @@
+#if defined(__x86_64__)
+#define FC_VAES
+#include "fc_lanes_avx2.h"
+#include "fc_send_avx2.h"
+/* The lanes come first. */
+#include "fc_step_kernels.h"
+/* The kernels come first. */
+#include "fc_step_flow.h"
+
+const struct fc_step_twin fc_step_vaes = { "vaes", take, send, digest, roots, flow };
+#endif
