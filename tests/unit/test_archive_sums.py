@@ -12,7 +12,7 @@ from support.steps import given_of, layout_of, made, trained
 from torch.distributed.checkpoint import FileSystemReader
 
 from flowcheck.replica.files.pieces import Piece
-from flowcheck.vault.formats import recorded, write
+from flowcheck.vault.formats import archives, recorded, write
 from flowcheck.vault.formats.parts import Parts, parts_of
 
 
@@ -41,28 +41,31 @@ def test_every_sum_in_torchs_archive_is_right_and_torchs_setting_stays(
     assert all(torch.equal(loaded["model"][name], value) for name, value in step.model.items())
 
 
-def test_every_sum_in_each_of_dcps_archives_is_right(
-    step: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [True, False])
+def test_every_sum_in_each_of_dcps_archives_is_right_and_torch_makes_one_of_each_kind(
+    step: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
-    put, told = recorded.put_sums, list[bool]()
+    make, kinds = archives.archive_of, list[torch.Tensor]()
 
-    def noted(pieces: list[Piece]) -> bool:
-        told.append(put(pieces))
-        return told[-1]
+    def noted(tensor: torch.Tensor) -> archives.Archive | None:
+        kinds.append(tensor)
+        found = make(tensor)
+        assert found is not None
+        return found if known else None
 
-    monkeypatch.setattr(recorded, "put_sums", noted)
-    write(step, tmp_path / "out", "dcp")
-    assert told and all(told)  # nothing is recorded twice
-    items = FileSystemReader(tmp_path / "out").read_metadata().storage_data.values()
-    raws = [
-        (tmp_path / "out" / one.relative_path).read_bytes()[one.offset : one.offset + one.length]
-        for one in items
-    ]
-    archives = [raw for raw in raws if raw[:2] == b"PK"]
-    assert len(archives) > len(step.model)
-    for raw in archives:
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+    monkeypatch.setattr(archives, "archive_of", noted)
+    manifest = write(step, tmp_path / "out", "dcp")
+    assert len({(one.dtype, one.shape) for one in kinds}) == len(kinds) < len(manifest.tensors)
+    assert all(first % 64 == 0 for one in manifest.tensors.values() for _, first, _ in one.at)
+    found = dict[str, torch.Tensor]()
+    for index, one in FileSystemReader(tmp_path / "out").read_metadata().storage_data.items():
+        raw = (tmp_path / "out" / one.relative_path).read_bytes()
+        own = io.BytesIO(raw[one.offset : one.offset + one.length])
+        with zipfile.ZipFile(own) as archive:
             assert archive.testzip() is None
+        own.seek(0)
+        found[index.fqn.removeprefix("model.")] = torch.load(own, weights_only=False)
+    assert all(torch.equal(found[name], value) for name, value in step.model.items())
 
 
 def test_an_archive_that_is_another_than_known_is_not_touched() -> None:
@@ -70,6 +73,6 @@ def test_an_archive_that_is_another_than_known_is_not_touched() -> None:
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a", b"content")
     whole = buffer.getvalue()
-    directory = recorded.Piece(whole[whole.index(recorded.DIRECTORY) :])
+    directory = Piece(whole[whole.index(recorded.DIRECTORY) :])
     assert not recorded.put_sums([directory])
-    assert not recorded.put_sums([recorded.Piece(b"12"), recorded.Piece(b"PK\x07\x08" + 12 * b"1")])
+    assert not recorded.put_sums([Piece(b"12"), Piece(b"PK\x07\x08" + 12 * b"1")])

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -30,8 +31,8 @@ BLOCKS = 4
 class _Block:
     """Some bytes of the file. Filled again when it is written."""
 
-    def __init__(self, room_bytes: int) -> None:
-        self.memory = aligned(room_bytes)
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory = memory
         self.held_bytes = 0
         self.written: Future[None] | None = None
 
@@ -46,14 +47,16 @@ class Pouring:
         given_up: Event,
         disk: Executor,
         ahead: Executor,
+        spare: list[np.ndarray],
         *,
         expected: Expected = NOTHING,
         reads_back: bool = False,
     ) -> None:
-        """disk: its threads write blocks; ahead: see `Ahead`. expected: what some tensors'
-        sums are to be. reads_back: a page of every block is read again when it is written."""
+        """disk: its threads write blocks; ahead: see `Ahead`. spare: whole blocks' memory that
+        other files left, and this one leaves. expected: what some tensors' sums are to be.
+        reads_back: a page of every block is read again when it is written."""
         self._path, self._pieces, self._given_up, self._disk = path, pieces, given_up, disk
-        self._ahead = Ahead(pieces, ahead)
+        self._ahead, self._spare = Ahead(pieces, ahead), spare
         self._expected, self._reads_back = expected, reads_back
         self._size_bytes = sum(piece.nbytes for piece in pieces)
         self._room_bytes = min(BLOCK_BYTES, self._size_bytes)
@@ -71,6 +74,8 @@ class Pouring:
             finally:  # the file stays open as long as it is written to
                 writes = [one.written for one in self._blocks if one.written is not None]
                 wait(writes)
+                if self._room_bytes == BLOCK_BYTES:
+                    self._spare.extend(one.memory for one in self._blocks)
             for write in writes:
                 write.result()
         return told
@@ -106,12 +111,18 @@ class Pouring:
         self._ahead.of(self._done_bytes)
         number = self._done_bytes // self._room_bytes
         if number < BLOCKS:
-            self._blocks.append(_Block(self._room_bytes))
+            self._blocks.append(_Block(self._memory()))
         block = self._blocks[number % BLOCKS]
         if block.written is not None:
             block.written.result()
         block.held_bytes = 0
         return block
+
+    def _memory(self) -> np.ndarray:
+        if self._room_bytes == BLOCK_BYTES:
+            with suppress(IndexError):
+                return self._spare.pop()
+        return aligned(self._room_bytes)
 
     def _hand_on(self, block: _Block, file: OutFile) -> None:
         block.written = self._disk.submit(

@@ -15,6 +15,9 @@ from flowcheck._core import ffi, lib
 
 TOGETHER = bool(lib.fc_sha256_here())
 DIGEST_BYTES = 32
+BLOCK_BYTES = 64
+"""Summed at once (FIPS 180-4, 1): of bytes that begin a block in both of two sums the work that
+is the same is done once."""
 READ_BYTES = 1 << 18
 """Of a file at once: two of them stay in a core's cache until they are summed."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import torch
 
 from flowcheck.plane.handle import Closing
@@ -46,6 +47,7 @@ class Sums(Closing):
         self._disk = ThreadPoolExecutor(DISK_THREADS, "disk")
         self._ahead = ThreadPoolExecutor(AHEAD_FILES, "ahead")
         self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
+        self._spare: list[np.ndarray] = []
         self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
         self._files: dict[str, Future[_Told]] = {}
         self._given_up = Event()
@@ -83,6 +85,7 @@ class Sums(Closing):
             self._given_up,
             self._disk,
             self._ahead,
+            self._spare,
             expected=self._expected,
             reads_back=self._reads_back,
         )

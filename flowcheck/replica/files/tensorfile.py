@@ -2,7 +2,8 @@
 
 Format (safetensors' README, "Format"): the header's length as 8 bytes, little-endian; the header,
 JSON of {name: {dtype, shape, data_offsets}} and "__metadata__", padded by spaces; the tensors back
-to back in index order. As its own writer does, larger elements come first: all are aligned then.
+to back in index order. As its own writer does, larger elements come first: all are aligned then. Of
+them those come first that fill whole blocks of a sum: the file's begin where the tensors' do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 
 from flowcheck.errors import StateError
 from flowcheck.replica.files.pieces import Piece
+from flowcheck.replica.files.sha256 import BLOCK_BYTES
 from flowcheck.replica.files.sums import Sums, bytes_of
 
 DTYPES = {
@@ -35,8 +37,9 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-ALIGN = 8
-"""Of the header's end."""
+ALIGN = BLOCK_BYTES
+"""Of the header's end; the format has it at 8 at least."""
+LENGTH_BYTES = 8
 FOR_TORCH = {"format": "pt"}
 """What transformers asks a file's metadata for (modeling_utils.py, load_state_dict)."""
 
@@ -55,7 +58,10 @@ def write_tensors(
 
     Raises StateError for a dtype that the format lacks, OSError where there is no room.
     """
-    ordered = sorted(tensors.items(), key=lambda one: -one[1].element_size())
+    ordered = sorted(
+        tensors.items(),
+        key=lambda one: (-one[1].element_size(), one[1].nbytes % BLOCK_BYTES != 0),
+    )
     pieces = [Piece(_header(path, ordered, metadata))]
     pieces += [Piece(bytes_of(tensor), part + own) for own, tensor in ordered if tensor.numel()]
     sums.put(name or path.name, path, pieces, {part + own: value for own, value in ordered})
@@ -102,5 +108,5 @@ def _header(
         }
         at = end
     text = json.dumps(told, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGN)
-    return len(text).to_bytes(8, "little") + text
+    text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGN)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -7,10 +7,7 @@ The keys are those of {"model": get_model_state_dict(), "optimizer": get_optimiz
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,15 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError, naming
+from flowcheck.replica.files.pieces import Piece
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.dcp_read import read_tree
+from flowcheck.vault.formats.dcp_write import writer_of
 from flowcheck.vault.formats.parts import Options, Parts, tree_of
-from flowcheck.vault.formats.recorded import Recorder, recorded, without_sums
+from flowcheck.vault.formats.recorded import uncollected
 from flowcheck.vault.formats.storages import alone, by_address, labelled
 from flowcheck.vault.formats.told import DCP_METADATA
 
-DATA_SUFFIX = ".distcp"
-"""torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
-FILES = 2
-"""Summed at once."""
 STEPPED = ("adam", "adamw")
 """Count steps, and begin with zeros."""
 
@@ -38,7 +33,6 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     import torch.distributed as dist
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     if dist.is_available() and dist.is_initialized():
         raise StateError(f"{folder}: a rank of a process group cannot write it alone")
@@ -46,29 +40,21 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     tree = alone(_contiguous(tree_of(whole, options.keys, named=True)))
     held = dict(labelled(tree))
     at = by_address(held)
-    made: dict[str, Recorder] = {}
+    rest = dict(held)
 
-    def save() -> None:
-        made.clear()
-        writer = FileSystemWriter(
-            folder, single_file_per_rank=True, sync_files=False, thread_count=FILES
-        )
-        writer.fs = _recording(made, at)
+    def done(name: str, pieces: list[Piece]) -> None:
+        own = {piece.label: rest.pop(piece.label) for piece in pieces if piece.label}
+        sums.put(name, folder / name, pieces, own)
+
+    with warnings.catch_warnings(), naming(folder), uncollected():
+        warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
         try:
-            state_dict_saver.save(tree, storage_writer=writer)
+            state_dict_saver.save(tree, storage_writer=writer_of(folder, at, done))
         except CheckpointException as error:  # of all ranks, which is this one
             for failure, _ in error.failures.values():
-                if isinstance(failure, OSError):
+                if isinstance(failure, OSError | StateError):
                     raise failure from None
             raise
-
-    with warnings.catch_warnings(), naming(folder):
-        warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
-        recorded(save, lambda: iter(made.values()))
-    rest = dict(held)
-    for name, recorder in made.items():
-        own = {p.label: rest.pop(p.label) for p in recorder.pieces if p.label}
-        sums.put(name, folder / name, recorder.pieces, own)
     for label, tensor in rest.items():
         if not tensor.numel():
             sums.empty(label, tensor)
@@ -122,24 +108,3 @@ def _contiguous(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _contiguous(value) for key, value in node.items()}
     return node
-
-
-def _recording(made: dict[str, Recorder], at: Mapping[tuple[int, int], str]) -> Any:
-    """DCP's own way to write files, of which the data are recorded."""
-    from torch.distributed.checkpoint.filesystem import FileSystem
-
-    met = set[str]()
-
-    class Recording(FileSystem):
-        @contextmanager
-        def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
-            name = Path(path).name
-            if mode == "wb" and name.endswith(DATA_SUFFIX):
-                made[name] = Recorder(at, met)
-                with without_sums():  # in DCP's own threads
-                    yield made[name]
-                return
-            with super().create_stream(path, mode) as stream:
-                yield stream
-
-    return Recording()

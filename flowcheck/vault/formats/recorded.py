@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 import io
 import struct
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,15 +21,15 @@ import torch
 
 from flowcheck._core import ffi, lib
 from flowcheck.replica.files.pieces import Piece
-from flowcheck.replica.files.sha256 import Crc
+from flowcheck.replica.files.sha256 import BLOCK_BYTES, Crc
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
-HEADER, HEADER_BYTES = b"PK\x03\x04", 30
 DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
 """Bytes of one to its fields: signature, crc-32, compressed and uncompressed size."""
 ENTRY = struct.Struct("<4s6H3I3H")
 """Of the directory up to the lengths of name, extra field and comment."""
 ENTRY_BYTES, ENTRY_CRC = 46, 16
+DESCRIPTOR_CRC = 4
 LARGE_BYTES = 1 << 16
 """What is smaller is summed, and put together with its neighbours, before it is written."""
 
@@ -51,6 +50,18 @@ class Recorder(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
+    def aligned(self) -> int:
+        """Where a whole block of the file begins: an archive there has its tensor's blocks there
+        as well (torch aligns within an archive), and the sums of both have the same to do."""
+        if self._at % BLOCK_BYTES:
+            self.take(Piece(bytes(-self._at % BLOCK_BYTES)))
+        return self._at
+
+    def take(self, piece: Piece) -> None:
+        """Some bytes as they are to be written."""
+        self.pieces.append(piece)
+        self._at += piece.nbytes
+
     def write(self, part: Any, /) -> int:
         view = memoryview(part).cast("B")
         size_bytes, piece, label = view.nbytes, None, None
@@ -63,23 +74,23 @@ class Recorder(io.RawIOBase):
             self._met.add(label)
             piece = Piece(view, label)
         assert piece is not None
-        self.pieces.append(piece)
-        self._at += size_bytes
+        self.take(piece)
         return size_bytes
 
 
-def recorded(save: Callable[[], None], of: Callable[[], Iterator[Recorder]]) -> None:
-    """Runs `save`, which writes archives of torch's to recorders; `of` gives these behind it. If
-    torch writes other archives than is known here, it makes their sums itself."""
-    with _uncollected():
+def recorded(save: Callable[[], Recorder]) -> list[Piece]:
+    """What `save` has torch.save write to a recorder. If that are other archives than are known
+    here, torch makes their sums itself."""
+    with uncollected():
         with without_sums() as without:
-            save()
-        if without and not all(put_sums(recorder.pieces) for recorder in of()):
-            save()
+            pieces = save().pieces
+        if without and not put_sums(pieces):
+            pieces = save().pieces
+        return pieces
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without a search of all objects there are for such as are out of use: what is made per tensor
     here sets off several, and each takes as long as 100 MB take on their way to a disk."""
     was = gc.isenabled()
@@ -107,7 +118,7 @@ def put_sums(pieces: list[Piece]) -> bool:
             if sizes != [before.nbytes, before.nbytes]:
                 return False
             at_once = bool(told) or before.nbytes < LARGE_BYTES
-            entries.append(Crc((told or _crc32(before)) if at_once else 0))
+            entries.append(Crc((told or crc_of(before)) if at_once else 0))
             if not at_once:
                 late = True
                 pieces[number - 1] = replace(before, crc=entries[-1])
@@ -115,19 +126,17 @@ def put_sums(pieces: list[Piece]) -> bool:
                 pieces[number] = Piece(piece.raw, late=put)
             else:
                 pieces[number] = Piece(_descriptor(form, sizes, entries[-1]))
-        elif raw == HEADER and piece.nbytes > HEADER_BYTES:
-            pieces[number] = Piece(_whole(bytes(piece.raw)))
         elif raw == DIRECTORY:
             if _filled(piece, [0] * len(entries)) is None:
                 return False
             put_all = partial(_directory, piece, entries)
             pieces[number] = Piece(piece.raw, late=put_all) if late else Piece(put_all())
             entries, late = [], False
-    pieces[:] = _joined(pieces)
+    pieces[:] = joined(pieces)
     return not entries
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """The same bytes in fewer pieces."""
     small: list[Piece] = []
     for piece in pieces:
@@ -154,35 +163,30 @@ def _directory(piece: Piece, entries: list[Crc]) -> bytes:
 
 def _filled(directory: Piece, entries: list[int]) -> bytes | None:
     """The directory with the sums of its entries; None where there are not as many."""
-    raw, at, taken = bytearray(directory.raw), 0, 0
-    while at + ENTRY_BYTES <= len(raw) and taken < len(entries):
-        fields = ENTRY.unpack_from(raw, at)
+    raw = bytearray(directory.raw)
+    places = crcs_in(raw)
+    if places is None or len(places) != len(entries):
+        return None
+    for place, crc in zip(places, entries, strict=True):
+        struct.pack_into("<I", raw, place, crc)
+    return bytes(raw)
+
+
+def crcs_in(directory: bytes | bytearray) -> list[int] | None:
+    """Where the sum of each entry lies; None where it is no directory of bare archives."""
+    places: list[int] = []
+    at = 0
+    while at + ENTRY_BYTES <= len(directory):
+        fields = ENTRY.unpack_from(directory, at)
         if fields[0] != DIRECTORY or fields[7]:
             return None
-        struct.pack_into("<I", raw, at + ENTRY_CRC, entries[taken])
+        places.append(at + ENTRY_CRC)
         at += ENTRY_BYTES + sum(fields[10:13])
-        taken += 1
-    return bytes(raw) if at == len(raw) and taken == len(entries) else None
+    return places if at == len(directory) else None
 
 
-def _whole(raw: bytes) -> bytes:
-    """A small archive that came at once, with its sums: DCP has plain values in such."""
-    filled = bytearray(raw)
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        at = archive.start_dir
-        for one in archive.infolist():
-            lengths = struct.unpack_from("<2H", raw, one.header_offset + HEADER_BYTES - 4)
-            begin = one.header_offset + HEADER_BYTES + sum(lengths)
-            end = begin + one.file_size
-            crc = _crc32(Piece(raw[begin:end]))
-            if filled[end : end + 4] == DESCRIPTOR:
-                struct.pack_into("<I", filled, end + 4, crc)
-            struct.pack_into("<I", filled, at + ENTRY_CRC, crc)
-            at += ENTRY_BYTES + sum(struct.unpack_from("<3H", raw, at + 28))
-    return bytes(filled)
-
-
-def _crc32(piece: Piece) -> int:
+def crc_of(piece: Piece) -> int:
+    """crc-32 of its bytes."""
     own = ffi.from_buffer("uint8_t[]", piece.raw)
     return int(lib.fc_crc32(0, own, len(own)))
 

@@ -31,11 +31,10 @@ def write_tree(tree: Any, path: Path, name: str, sums: Sums, *, part: str = "") 
     manifest; part: before each tensor's there."""
     held = {part + label: tensor for label, tensor in labelled(tree)}
     at = by_address(held)
-    made: list[Recorder] = []
 
-    def save() -> None:
-        made[:] = [Recorder(at, set())]
-        torch.save(tree, made[0])  # type: ignore[arg-type]
+    def save() -> Recorder:
+        recorder = Recorder(at, set())
+        torch.save(tree, recorder)  # type: ignore[arg-type]
+        return recorder
 
-    recorded(save, lambda: iter(made))
-    sums.put(name, path, made[0].pieces, held)
+    sums.put(name, path, recorded(save), held)
