@@ -26,6 +26,13 @@ def restore(
             "one of each."
         ),
     ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Checkpoints of this job of other steps, where no model is stated: buffers that "
+            "are the same in them stay."
+        ),
+    ] = None,
     form: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +106,7 @@ def restore(
     asked = restoring.Asked(
         out=out,
         templates=tuple(template or ()),
+        also=tuple(also or ()),
         form=form,
         options=Options(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero),
         run=run,

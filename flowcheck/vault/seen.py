@@ -20,7 +20,7 @@ STAYS = (
 )
 UNKNOWN = (
     "that steps never change {}: of the template, of step {}, and nothing told more (no model is "
-    "stated; flowcheck audit of a file of another step tells)"
+    "stated; flowcheck audit of a file of another step tells, or restore --also FILE)"
 )
 
 

@@ -60,11 +60,11 @@ def settings_of(template: Template, config: OptimizerConfig, layout: Layout) -> 
     ]
     if foreign:
         return StepSettings(tuple(foreign))
-    moving = moving_keys(template, config, settings)
+    unset = _unset(template, config, settings, groups)
     tries = [
         [
-            {k: v for k, v in mine.items() if k not in _unset(group, mine, template, keys)}
-            for group, mine, keys in zip(groups, settings.at(at), moving, strict=True)
+            {k: v for k, v in mine.items() if k not in keys}
+            for mine, keys in zip(settings.at(at), unset, strict=True)
         ]
         for at in _times(template, config)
     ]
@@ -86,11 +86,20 @@ def _times(template: Template, config: OptimizerConfig) -> list[int]:
 
 
 def _unset(
-    group: Mapping[str, Any], mine: Group, template: Template, moving: frozenset[str]
-) -> frozenset[str]:
-    """Keys that no schedule had set yet in the file, which was written before one was made."""
-    bare = template.step == 0 and INITIAL in mine and INITIAL not in group
-    return moving | {RATE} if bare else frozenset()
+    template: Template,
+    config: OptimizerConfig,
+    settings: Settings,
+    groups: Sequence[Mapping[str, Any]],
+) -> list[frozenset[str]]:
+    """[group] keys that no schedule had set yet in the file, which was written before one was
+    made."""
+    if template.step:
+        return [frozenset()] * len(groups)
+    moving, own = moving_keys(template, config, settings), settings.at(0)
+    return [
+        keys | {RATE} if INITIAL in mine and INITIAL not in group else frozenset()
+        for group, mine, keys in zip(groups, own, moving, strict=True)
+    ]
 
 
 def _differing(

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.ops.giving.also import with_also
 from flowcheck.ops.giving.restore import give_back, say_lacks
 from flowcheck.ops.giving.steps import Found
 from flowcheck.replica.given import given
@@ -220,6 +221,8 @@ def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path
     filled = give_back(known, tmp_path / "early.pt", tmp_path / "out.pt")
     assert (filled.not_full, filled.untold, filled.older) == ("", (), {})
     assert "3 tensors that take none (mask, position_ids, inv_freq)" in filled.assumed[0]
+    torch.save(files[3], tmp_path / "later.pt")
+    assert with_also(found, [tmp_path / "later.pt"]).seen == known.seen
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     assert own.keys() == files[STEPS]["model"].keys()
     assert all(torch.equal(own[n], value) for n, value in files[STEPS]["model"].items())

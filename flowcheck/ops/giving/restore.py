@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.giving import steps
+from flowcheck.ops.giving.also import with_also
 from flowcheck.ops.running.chain import last_audit
 from flowcheck.ops.say import say
 from flowcheck.replica.rules.settings import Settings, numbering
@@ -31,6 +32,8 @@ class Which:
     """What the checkpoint's folder is called to the user."""
     spared: tuple[Spared, ...] = ()
     """What it, or what it is filled into, lies in."""
+    also: tuple[Path, ...] = ()
+    """More checkpoints of the trainer's, of other steps."""
 
 
 def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
@@ -44,6 +47,7 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
         found = steps.from_checkpoint(checkpoint, which.step, which.where)
     else:
         found = steps.newest(RunDir(root), settle=True, step=which.step)
+    found = with_also(found, which.also)
     filled = give_back(found, template, out, force=force, spared=which.spared)
     audit = last_audit(RunDir(root)) if checkpoint is None else None
     audited = audit.step if audit is not None and audit.passed else None

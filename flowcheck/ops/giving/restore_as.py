@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.giving import steps
+from flowcheck.ops.giving.also import with_also
 from flowcheck.ops.giving.bar import growing_bar
 from flowcheck.ops.running.chain import last_audit
 from flowcheck.ops.say import say
@@ -64,6 +65,8 @@ class Source:
     """A folder, instead of the run."""
     where: str | None = None
     """What the folder is called to the user."""
+    also: tuple[Path, ...] = ()
+    """More checkpoints of the trainer's, of other steps."""
 
 
 def run(source: Source, asked: Asked, *, as_json: bool) -> int:
@@ -71,7 +74,7 @@ def run(source: Source, asked: Asked, *, as_json: bool) -> int:
     fit."""
     check_asked(asked)
     with step_of(source, asked.step) as found:
-        written = restore_from(found, asked)
+        written = restore_from(with_also(found, source.also), asked)
         audit = last_audit(RunDir(source.run)) if source.checkpoint is None else None
     audited = audit.step if audit is not None and audit.passed else None
     manifest = written.manifest

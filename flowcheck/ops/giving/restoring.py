@@ -37,6 +37,8 @@ class Asked:
     templates: tuple[Path, ...]
     form: str | None
     options: Options
+    also: tuple[Path, ...] = ()
+    """More checkpoints of the trainer's, of other steps."""
     run: Path
     job: str | None
     """Of several: its number, or its name."""
@@ -73,7 +75,8 @@ def _written(asked: Asked) -> int:
     _check_options(asked)
     if not asked.spared:  # of the path that was given, before it is led elsewhere
         like = [] if asked.options.like is None else [asked.options.like]
-        own = spared_of(asked.run, asked.checkpoint, asked.source, [*asked.templates, *like])
+        files = [*asked.templates, *like, *asked.also]
+        own = spared_of(asked.run, asked.checkpoint, asked.source, files)
         asked = replace(asked, spared=own)
     if asked.source is not None:
         return _fetched(asked, asked.source)
@@ -99,6 +102,9 @@ def _check_options(asked: Asked) -> None:
     if asked.options.like is not None and asked.form is None:
         right = "is of --format: a --template tells all of it itself"
         raise ConfigError("--like", str(asked.options.like), right)
+    if asked.also and not (asked.templates or asked.options.like):
+        right = "tells of buffers that a --template or a --like has: give one of them"
+        raise ConfigError("--also", str(asked.also[0]), right)
 
 
 def _fetched(asked: Asked, source: str) -> int:
@@ -124,13 +130,14 @@ def _of_one(asked: Asked) -> int:
             raise ConfigError("--format", asked.form, right)
         words = (asked.form, asked.out, asked.options, asked.step, asked.force, asked.spared)
         one = restore_as.Asked(*words)
-        source = restore_as.Source(asked.run, asked.checkpoint, asked.where)
+        source = restore_as.Source(asked.run, asked.checkpoint, asked.where, asked.also)
         return restore_as.run(source, one, as_json=asked.as_json)
     if not asked.templates:
         raise StateError(FORM)
     if len(asked.templates) > 1:
         raise ConfigError("--template", len(asked.templates), "one goes with --job")
-    which = restore.Which(asked.checkpoint, asked.step, asked.where, asked.spared)
+    where = (asked.checkpoint, asked.step, asked.where)
+    which = restore.Which(*where, asked.spared, asked.also)
     return restore.run(
         asked.run,
         asked.templates[0],
@@ -150,6 +157,9 @@ def _of_all(asked: Asked) -> int:
         raise ConfigError("--format", asked.form, right)
     if not asked.templates:
         raise StateError(f"{FORM}; of several jobs a --template each, or --job {held}")
+    if asked.also:
+        right = f"is of one job: --job {held} says of which"
+        raise ConfigError("--also", str(asked.also[0]), right)
     if asked.step is not None:
         raise ConfigError("--step", asked.step, f"is of one job: --job {held} says of which")
     own = (asked.run, asked.templates, asked.out)

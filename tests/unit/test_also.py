@@ -1,0 +1,43 @@
+"""`restore --also`: buffers that are the same in files of the trainer's are taken to stay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support.formatted import run
+from support.steps import given_of, layout_of, made, trained
+
+from flowcheck.errors import ConfigError
+from flowcheck.replica import checkpoint
+
+
+@pytest.mark.parametrize("form", [None, "dcp"])
+def test_a_checkpoint_is_given_back_with_more_files_of_the_trainers(
+    form: str | None, tmp_path: Path
+) -> None:
+    """From the command line, without a run: what each of them rests on."""
+    net, optimizer = made()
+    net.register_buffer("mask", torch.ones(3))
+    files = {}
+    for step in range(4):
+        files[step] = tmp_path / f"{step}.pt"
+        tree = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(tree, files[step])
+        trained(net, optimizer, step + 1, step + 1)
+    checkpoint.save_given(given_of(net, optimizer, 4), tmp_path / "kept", layout_of(net))
+    words = ["restore", "--checkpoint", tmp_path / "kept", "--out", tmp_path / "out", "--json"]
+    words += ["--template", files[1]] if form is None else ["--format", form, "--like", files[1]]
+    if form is None:
+        code, said = run(*words)
+        told = json.loads(said)
+        assert (code, told["not_full"], told["untold"]) == (0, "", ["mask"])
+    code, said = run(*words, "--force", "--also", files[0], "--also", files[3])
+    told = json.loads(said)
+    assert (code, told["not_full"]) == (0, "") and not told["older"]
+    steps = "(mask): the same in the trainer's files of steps 0 and 1 and 3 "
+    assert any(steps in sentence for sentence in told["assumed"])
+    with pytest.raises(ConfigError, match=r"--also = .*tells of buffers that a --template"):
+        run(*words[:6], "--format", "dcp", "--also", files[0], "--force")
