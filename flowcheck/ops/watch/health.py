@@ -71,7 +71,9 @@ def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
     if job.lost_step is not None:
         return _stale(_lost(job))
     if job.audit_passed is False:
-        return Health(word=Word.TAINTED, reason=f"the audit of step {job.audited_step} failed")
+        differs = f": {job.audit_differs} differs" if job.audit_differs else ""
+        reason = f"the audit of step {job.audited_step} failed{differs}"
+        return Health(word=Word.TAINTED, reason=reason)
     if job.tainted:
         more = f" and {len(job.tainted) - 1} more" if job.tainted[1:] else ""
         return Health(word=Word.TAINTED, reason=f"not of the step: {job.tainted[0]}{more}")
