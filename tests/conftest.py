@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -14,6 +15,15 @@ from support.real_captures import captures_folder
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch's that wait for each other leave the processor, of which tests run one each."""
+
+gc.set_threshold(20_000, 10, 10)
+"""Looking for garbage took a tenth of the processor time of tests, most of it for what never is."""
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no collection looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
