@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.huge import huge_memory
 from bench.measure import Figure, Scale, by_turns, memory, wall_seconds
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
+from flowcheck.plane.memory import available_bytes, choose, shm_is_huge
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.workers import Workers
@@ -24,8 +28,9 @@ LATEST = 0.83
 BUCKET_ELEMENTS = 25 * 1024 * 1024 // 4
 """torch's DistributedDataParallel, bucket_cap_mb."""
 LARGE_ELEMENTS = 300_000_000
-LARGE_FREE_BYTES = 48 * LARGE_ELEMENTS
-"""Two copies of three arrays, torch's own three and a gradient, with room."""
+ARRAYS = 13
+"""Two copies of three, torch's own three and a gradient, and three to spare: with fewer there is
+room for, a large state is not tried."""
 AGAINST = "fused, flat"
 
 
@@ -41,27 +46,46 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
             yield from _figures(scale, name, layout(scale), threads)
     if not scale.quick:
         yield from _loops(scale, layout(scale))
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if free >= LARGE_FREE_BYTES:
-            count = LARGE_ELEMENTS // (4096 * 4096 + 4096)
-            large = Layout.of_shapes([(4096, 4096), (4096,)] * count)
+        count = -(-LARGE_ELEMENTS // (4096 * 4096 + 4096))
+        large = Layout.of_shapes([(4096, 4096), (4096,)] * count)
+        if available_bytes() >= ARRAYS * large.size_bytes:
             yield from _figures(scale, "adamw", large, every)
 
 
 def _figures(scale: Scale, name: str, shape: Layout, threads: int) -> Iterator[Figure]:
-    """torch's fused step, and ours, on as many threads, taken by turns."""
+    """torch's fused step, and ours, on as many threads, taken by turns, each behind one of its own
+    kind: what a step leaves in the last-level cache is the next one's to write. With the pages that
+    a run gets here, and with 2 MiB where those are others and can be had."""
+    need_bytes = shape.size_bytes * 8
+    with memory(need_bytes) as folder:
+        yield from _by_turns(scale, name, shape, threads, folder, "")
+    gc.collect()  # a replica's memory goes with the last view of it
+    if (
+        choose(need_bytes).huge_pages
+        or shm_is_huge()
+        or available_bytes() < ARRAYS * shape.size_bytes
+    ):
+        return
+    with huge_memory(need_bytes) as found:
+        if found is not None:
+            yield from _by_turns(scale, name, shape, threads, found, ", 2 MiB pages")
+
+
+def _by_turns(
+    scale: Scale, name: str, shape: Layout, threads: int, folder: Path, pages: str
+) -> Iterator[Figure]:
     rate = shape.elements / 1e6
-    stage = f"update {name}, {rate:.0f} M, {threads} thread{'s' * (threads > 1)}"
+    stage = f"update {name}, {rate:.0f} M, {threads} thread{'s' * (threads > 1)}{pages}"
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     gradient = torch.randn(shape.elements)
     fused = _torch(name, [torch.randn(shape.elements)], gradient, "fused")
     try:
-        with _replica(name, shape, threads) as replica:
+        with _replica(name, shape, threads, folder) as replica:
             values = gradient.numpy()
             last = _LastBucket(replica, values)
             works = [fused, lambda: replica.apply(replica.step + 1, values), last.arrives]
-            seconds = by_turns(scale.repeats, works, before=[int, int, last.others])
+            seconds = by_turns(scale.repeats, works, before=[*works[:2], last.others])
     finally:
         torch.set_num_threads(before)
     theirs, ours, late = (statistics.median(each) for each in seconds)
@@ -128,15 +152,14 @@ def _torch(
 
 
 @contextmanager
-def _replica(rule: str, shape: Layout, threads: int) -> Iterator[Replica]:
+def _replica(rule: str, shape: Layout, threads: int, folder: Path) -> Iterator[Replica]:
     values = torch.randn(shape.elements).numpy()
     config = OptimizerConfig(name=rule, learning_rate=1e-4)
-    with memory(shape.size_bytes * 8) as folder:
-        workers = Workers(threads)
-        replica = Replica.create(folder / "replica", shape, config, values, workers=workers)
-        del values
-        yield replica
-        replica.close()
+    workers = Workers(threads)
+    replica = Replica.create(folder / "replica", shape, config, values, workers=workers)
+    del values
+    yield replica
+    replica.close()
 
 
 def _ms(seconds: float) -> str:
