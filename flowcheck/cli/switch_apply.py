@@ -32,6 +32,12 @@ Save = Annotated[
     bool,
     typer.Option("--save", help="Of SONiC: save over a reboot, others' pending changes too."),
 ]
+Oversubscribe = Annotated[
+    bool,
+    typer.Option(
+        "--oversubscribe", help="Also where the sources' line rates exceed the monitor port's."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell the difference, do nothing.")]
 
 
@@ -48,6 +54,7 @@ def apply(
     save: Save = False,
     form: Form = None,
     journal: JournalFolder = None,
+    oversubscribe: Oversubscribe = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -69,6 +76,7 @@ def apply(
         save=save,
         form=form,
         journal=journal,
+        oversubscribe=oversubscribe,
     )
     platform = target.told(os, where)
     request = asked.asked(

@@ -98,6 +98,8 @@ def test_what_would_harm_is_refused_before_the_switch_is_asked(switch: Switch) -
     refused("cannot mirror tx", "--source", "Ethernet0:tx", *monitor)
     refused("member of Vlan7", "--source", "Ethernet0", "--monitor", "Ethernet100")
     refused("routed port", "--source", "Ethernet0", "--monitor", "Ethernet104")
+    two = ("--source", "Ethernet0", "--source", "Ethernet4")
+    refused("at 100 + 100 = 200 Gb/s", *two, "--monitor", "Ethernet8")
     refused("no port in the switch", "--source", "Ethernet3", *monitor)
     refused("one direction word", "--source", "Ethernet0", "--source", "Ethernet4:tx", *monitor)
     refused("not made from this machine", *ASKED, "--session", "somebodys")

@@ -23,6 +23,8 @@ WHERE = os.environ["PATH"] + ":/usr/sbin"
 MISSING = [program for program in PROGRAMS if shutil.which(program, path=WHERE) is None]
 COMMANDS = Path(__file__).with_name("sonic_commands.py")
 SOMEBODYS = {"type": "SPAN", "dst_port": "Ethernet64", "src_port": "Ethernet40", "direction": "RX"}
+FAST = 124
+"""Number of the port of 400 Gb/s; others have 100."""
 
 
 class Switch:
@@ -126,7 +128,8 @@ def running(folder: Path) -> Iterator[Switch]:
         waited(folder / "redis.sock", redis)
         made = Switch(folder, folder / "ssh_config")
         for number in range(0, 128, 4):
-            made.row(4, f"PORT|Ethernet{number}", {"speed": "100000", "mtu": "9100"})
+            speed = "400000" if number == FAST else "100000"
+            made.row(4, f"PORT|Ethernet{number}", {"speed": speed, "mtu": "9100"})
         made.row(4, "MIRROR_SESSION|somebodys", SOMEBODYS)
         made.row(6, "MIRROR_SESSION_TABLE|somebodys", {"status": "active"})
         made.row(6, "SWITCH_CAPABILITY|switch", {"PORT_EGRESS_MIRROR_CAPABLE": "false"})

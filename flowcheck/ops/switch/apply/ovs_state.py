@@ -16,12 +16,15 @@ COLUMNS = {
     "Open_vSwitch": ("external_ids", "other_config"),
     "Bridge": ("_uuid", "name", "ports", "mirrors", "controller"),
     "Port": ("_uuid", "name", "interfaces", "tag", "vlan_mode"),
-    "Interface": ("_uuid", "name", "type", "ofport", "error"),
+    "Interface": ("_uuid", "name", "type", "ofport", "error", "link_speed", "status"),
     "Mirror": (
         *("_uuid", "name", "external_ids", "output_port", "output_vlan", "snaplen", "statistics"),
         *("select_all", "select_src_port", "select_dst_port", "select_vlan"),
     ),
 }
+
+PRETEND = frozenset({"bridge", "dummy", "openvswitch", "tun", "veth", "virtio_net"})
+"""Drivers (status:driver_name) whose speed is made up."""
 
 
 class Bridge(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,8 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
     """Of the interfaces the daemon has opened."""
     errors: tuple[str, ...]
+    gbps: float | None = None
+    """Line rate, where hardware is behind it (vswitch.ovsschema, link_speed: bits a second)."""
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +160,16 @@ def _port(row: dict[str, Any], interfaces: list[dict[str, Any]]) -> Port:
         kinds=tuple(one["type"] for one in interfaces),
         numbers=tuple(number for number in numbers if number is not None and number > 0),
         errors=tuple(error for error in errors if error),
+        gbps=_gbps(interfaces),
     )
+
+
+def _gbps(interfaces: list[dict[str, Any]]) -> float | None:
+    drivers = {dict(one["status"]).get("driver_name", "") for one in interfaces}
+    speeds = [_one(one["link_speed"]) for one in interfaces]
+    if len(speeds) != 1 or not speeds[0] or drivers & PRETEND:
+        return None
+    return float(speeds[0]) / 1e9
 
 
 def _mirror(row: dict[str, Any]) -> Mirror:

@@ -51,6 +51,12 @@ def read(shell: Shell) -> State:
         raise StateError(f"{shell.host}: sonic-db-dump printed no JSON of ours: {error}") from error
 
 
+def gbps(state: State, port: str) -> float | None:
+    """Line rate by PORT|..:speed, which is in Mb/s (sonic-buildimage, sonic-port.yang)."""
+    speed = state.ports.get(port, {}).get("speed", "")
+    return int(speed) / 1000 if speed.isascii() and speed.isdigit() and int(speed) else None
+
+
 def ports_of(entry: Entry) -> frozenset[str]:
     """The watched ports of a session."""
     return frozenset(port.strip() for port in entry.get("src_port", "").split(",") if port.strip())

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch.apply import ovs_asked, sonic_asked, tc_asked, tc_state
+from flowcheck.ops.switch.apply import ovs_asked, sonic_asked, sonic_state, tc_asked, tc_state
 from flowcheck.ops.switch.apply.bring import Result, Step, Target, bring
+from flowcheck.ops.switch.apply.fast import check_fast, of_device
 from flowcheck.ops.switch.apply.journal import Journal, default_folder, held
 from flowcheck.ops.switch.apply.made import Made
 from flowcheck.ops.switch.apply.ovs import OpenVSwitch
@@ -46,6 +47,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     keep_hooks: bool = False
     """Of tc: the emptied qdisc clsact stays."""
     journal: Path | None = None
+    oversubscribe: bool = False
+    """The monitor port may be slower than its sources together."""
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +57,8 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     target: Target[Any, Any]
     asked: Callable[[Session, Any, Warn], Any]
     nothing: Callable[[Any], Any]
+    gbps: Callable[[Any, str], float | None]
+    """Line rate of a port by name, of a state."""
 
 
 def apply(
@@ -62,12 +67,14 @@ def apply(
     """Makes the switch hold `session`. Raises FlowCheckError where nothing was touched."""
     (session,) = planned(told(os, where), session)
     with _reached(os, session.name, where, dry_run=dry_run) as one:
-        return bring(
-            one.target,
-            lambda state: one.asked(session, state, warn),
-            dry_run=dry_run,
-            tell=tell,
-        )
+
+        def wanted(state: Any) -> Any:
+            goal = one.asked(session, state, warn)
+            if not where.oversubscribe:
+                check_fast(session, lambda port: one.gbps(state, port))
+            return goal
+
+        return bring(one.target, wanted, dry_run=dry_run, tell=tell)
 
 
 def remove(os: str, name: str, where: Where, *, dry_run: bool, tell: Tell) -> Result:
@@ -113,6 +120,7 @@ def _reached(os: str, name: str, where: Where, *, dry_run: bool) -> Iterator[Rea
             target=ovs,
             asked=lambda session, state, warn: ovs_asked.goal(ovs, session, state, warn),
             nothing=lambda _: None,
+            gbps=lambda state, name: port.gbps if (port := state.port(name)) else None,
         )
         return
     reached = _sonic(name, where, folder) if os == "sonic" else _tc(name, where, folder)
@@ -130,6 +138,7 @@ def _tc(name: str, where: Where, folder: Path) -> Reached:
         target=tc,
         asked=lambda session, state, warn: tc_asked.goal(tc, session, state, warn),
         nothing=lambda _: frozenset(),
+        gbps=lambda _, name: of_device(name),
     )
 
 
@@ -151,4 +160,5 @@ def _sonic(name: str, where: Where, folder: Path) -> Reached:
         target=sonic,
         asked=lambda session, state, warn: sonic_asked.goal(sonic, session, state, warn),
         nothing=nothing,
+        gbps=sonic_state.gbps,
     )

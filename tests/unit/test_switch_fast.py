@@ -1,0 +1,102 @@
+"""Monitor ports that are slower than their sources together are refused before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch import asked, platforms
+from flowcheck.ops.switch.apply import fast, ovs_state, sonic_state
+from flowcheck.ops.switch.apply.fast import check_fast, of_device
+
+SPEEDS = {"eth1": 100.0, "eth2": 100.0, "eth3": 25.0, "eth9": 200.0, "veth1": None, "tap": None}
+
+
+def judged(monitor: str, *sources: str) -> None:
+    session = asked.asked(platforms.named("tc"), list(sources), monitor=monitor)
+    check_fast(session, SPEEDS.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "sources", "told"),
+    [
+        ("eth9", ("eth1", "eth2"), ""),
+        ("eth9", ("eth1:both",), ""),
+        ("eth9", ("eth1:both", "eth2"), r"runs at 200 Gb/s, its sources at 2 \* 100 \+ 100 = 300"),
+        ("eth1", ("eth2", "eth3"), r"100 \+ 25 = 125 Gb/s"),
+        ("eth3", ("eth1", "veth1"), r"at 25 Gb/s, its sources at 100 = 100 Gb/s"),
+        ("tap", ("eth1:both", "eth2:both"), ""),
+        ("eth3", ("veth1:both",), ""),
+    ],
+)
+def test_line_rates_decide_where_they_are_known(
+    monitor: str, sources: tuple[str, ...], told: str
+) -> None:
+    if not told:
+        judged(monitor, *sources)
+        return
+    with pytest.raises(ConfigError, match=told):
+        judged(monitor, *sources)
+
+
+def test_a_device_has_a_line_rate_where_hardware_is_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, "SYSFS", tmp_path)
+    for name, speed, real in (("a", "100000", True), ("v", "10000", False), ("down", "-1", True)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "speed").write_text(f"{speed}\n")
+        if real:
+            (tmp_path / name / "device").mkdir()
+    assert [of_device(name) for name in ("a", "v", "down", "none")] == [100.0, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("status", "speed", "gbps"),
+    [
+        ([["driver_name", "mlx5_core"]], 100_000_000_000, 100.0),
+        ([["driver_name", "veth"]], 10_000_000_000, None),
+        ([["driver_name", "mlx5_core"]], ["set", []], None),
+        ([], 25_000_000_000, 25.0),
+    ],
+)
+def test_open_vswitch_tells_it_as_its_database_writes_it(
+    monkeypatch: pytest.MonkeyPatch, status: list[object], speed: object, gbps: float | None
+) -> None:
+    """Rows in the words of RFC 7047, 5.1, as ovsdb-client 3.1.0 printed them."""
+    nothing = ["set", []]
+    rows = {
+        "Open_vSwitch": {"external_ids": ["map", []], "other_config": ["map", []]},
+        "Bridge": {
+            **{"_uuid": ["uuid", "b"], "name": "br0", "ports": ["uuid", "p"]},
+            **{"mirrors": nothing, "controller": nothing},
+        },
+        "Port": {
+            **{"_uuid": ["uuid", "p"], "name": "eth1", "interfaces": ["uuid", "i"]},
+            **{"tag": nothing, "vlan_mode": nothing},
+        },
+        "Interface": {
+            **{"_uuid": ["uuid", "i"], "name": "eth1", "type": "", "ofport": 1, "error": nothing},
+            **{"link_speed": speed, "status": ["map", status]},
+        },
+    }
+    answer = [{"rows": [rows[table]] if table in rows else []} for table in ovs_state.COLUMNS]
+    monkeypatch.setattr(ovs_state, "run_json", lambda _: answer)
+    port = ovs_state.read(None).port("eth1")
+    assert port is not None and port.gbps == gbps
+
+
+def test_sonic_tells_it_in_its_configuration() -> None:
+    state = sonic_state.State(
+        sessions={},
+        ports={"Ethernet0": {"speed": "400000"}, "Ethernet4": {}},
+        bundles=frozenset(),
+        members={},
+        routed=frozenset(),
+        status={},
+        incapable=frozenset(),
+    )
+    found = [sonic_state.gbps(state, port) for port in ("Ethernet0", "Ethernet4", "PortChannel1")]
+    assert found == [400.0, None, None]
