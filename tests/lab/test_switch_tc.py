@@ -4,51 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.mirrored import Switch, dying
-
-from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.mirror import stop_copies
+from support.mirrored import Switch
+from support.tc_switch import ASKED, bridged, held, somebodys
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
 ]
-ASKED = ("--source", "p0:both", "--source", "p1", "--monitor", "mon0")
 FRAMES = 60
-NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture
 def switch(tmp_path: Path) -> Iterator[Switch]:
-    """A Linux bridge with ports p0 and p1 and no mirror; another device `other`."""
-    cluster = lab.Cluster(name=f"s{os.getpid()}", mirrors=lab.parse_mirrors(["p0:rx"]))
-    try:
-        lab.up(cluster)
-        stop_copies(cluster)
-        made = Switch(cluster, tmp_path / "journal", ["--os", "tc"])
-        made.says("ip link add other mtu 9000 type veth peer name beyond mtu 9000")
-        for device in ("other", "beyond"):
-            made.run("ip", "link", "set", device, "up")
+    with bridged(tmp_path) as made:
         yield made
-    finally:
-        lab.down(cluster.name)
-
-
-def held(switch: Switch) -> str:
-    """Every qdisc, chain and filter, as tc's own JSON."""
-    shown = [switch.run("tc", "-j", "qdisc", "show")]
-    hooked = {one["dev"] for one in json.loads(shown[0]) if one["kind"] in ("clsact", "ingress")}
-    for device in sorted(hooked):
-        for what in ("chain", "filter"):
-            for way in ("ingress", "egress"):
-                shown.append(switch.run("tc", "-j", what, "show", "dev", device, way))
-    return "\n".join(shown)
 
 
 def seen_by(switch: Switch, pref: int) -> int:
@@ -61,14 +35,6 @@ def seen_by(switch: Switch, pref: int) -> int:
         for action in shown_one.get("options", {}).get("actions", [])
     )
     return int(one["stats"]["packets"])
-
-
-def somebodys(switch: Switch, pref: int, control: str, way: str = "ingress") -> None:
-    """A filter that is not ours, with a copy to somebody's own device."""
-    switch.run(
-        *f"tc filter add dev p0 {way} protocol all pref {pref} u32 match u32 0 0".split(),
-        *f"action mirred egress mirror dev other {control} cookie aa".split(),
-    )
 
 
 def test_twice_is_once_and_no_trace_is_left(switch: Switch) -> None:
@@ -131,68 +97,6 @@ def test_filters_of_others_before_and_behind_ours_go_on_counting(switch: Switch)
     assert held(switch) == before
     switch.copied([(0, sent)], 0)
     assert (seen_by(switch, 1), seen_by(switch, 49152)) == (2 * FRAMES, 2 * FRAMES)
-
-
-@pytest.mark.parametrize(
-    "call", [pytest.param(n, marks=NIGHTLY) if n != 4 else n for n in range(1, 6)]
-)
-def test_killed_in_the_middle_the_next_apply_and_remove_mend_it(
-    switch: Switch, tmp_path: Path, call: int
-) -> None:
-    before = held(switch)
-    path = dying(tmp_path, "tc", " add ", call, "kill -9 $PPID; exit 1")
-    code, _ = switch.apart("apply", *ASKED, path=path)
-    assert code == -9
-    if call % 2:
-        assert switch.verb("apply", *ASKED)[1]["outcome"] == "changed"
-        assert switch.verb("apply", *ASKED)[1]["outcome"] == "unchanged"
-    assert switch.verb("remove")[0] == 0
-    assert held(switch) == before
-
-
-@pytest.mark.parametrize(
-    "call", [pytest.param(n, marks=NIGHTLY) if n != 4 else n for n in range(1, 7)]
-)
-def test_killed_while_removing_the_next_remove_ends_it(
-    switch: Switch, tmp_path: Path, call: int
-) -> None:
-    switch.run("tc", "qdisc", "add", "dev", "p0", "clsact")
-    somebodys(switch, 7, "pipe", "egress")
-    before = held(switch)
-    assert switch.verb("apply", *ASKED)[::2] == (0, "")
-    path = dying(tmp_path, "tc", " del ", call, "kill -9 $PPID; exit 1")
-    assert switch.apart("remove", path=path)[0] == -9
-    assert switch.verb("remove")[0] == 0
-    assert held(switch) == before
-
-
-@pytest.mark.parametrize("call", [3, *(pytest.param(n, marks=NIGHTLY) for n in (1, 5))])
-def test_what_fails_in_the_middle_is_undone(switch: Switch, tmp_path: Path, call: int) -> None:
-    before = held(switch)
-    path = dying(tmp_path, "tc", " add ", call, "echo Error: no room >&2; exit 2")
-    code, told = switch.apart("apply", *ASKED, path=path)
-    assert code == 1
-    assert "no room" in told
-    assert held(switch) == before
-
-
-@pytest.mark.nightly
-def test_what_cannot_be_undone_is_said_with_the_commands(switch: Switch, tmp_path: Path) -> None:
-    before = held(switch)
-    first = dying(tmp_path, "tc", " add ", 4, "echo Error: no room >&2; exit 2")
-    text = (first / "tc").read_text().replace("esac", '*" del "*) exit 2;;\nesac')
-    (first / "tc").write_text(text)
-    code, told = switch.apart("apply", *ASKED, path=first)
-    assert code == 2
-    commands = [
-        line for line in told.splitlines() if line.startswith("    tc ") and " del " in line
-    ]
-    assert commands
-    for command in commands:
-        subprocess.run(
-            ["ip", "netns", "exec", switch.cluster.switch_namespace, *command.split()], check=False
-        )
-    assert held(switch) == before
 
 
 @pytest.mark.nightly

@@ -23,7 +23,8 @@ class Tc:
     """The mirrors of one session name in this network namespace."""
 
     def __init__(self, name: str, form: str, made: Made, *, keep_hooks: bool = False) -> None:
-        self._cookie, self._form, self._made = name.encode().hex(), form, made
+        self._cookie, self._made = name.encode().hex(), made
+        self.form = form
         self._keep_hooks = keep_hooks
 
     def observe(self) -> State:
@@ -43,17 +44,18 @@ class Tc:
 
     def steps(self, state: State, goal: Goal) -> list[Step]:
         """Away with what is ours and not asked; then the hooks and filters that are missing."""
-        kept: dict[Copy, Filter] = {}
+        asked = {copy.place: copy for copy in goal}
+        kept: set[Copy] = set()
         away = []
         for one in self.filters(state):
-            copy = copy_of(one) if one.copies_to else None
-            if copy in goal and copy not in kept and self._sound(state, one):
-                kept[copy] = one
+            copy = asked.get(copy_of(one).place) if one.copies_to else None
+            if copy and copy not in kept and self._sound(state, one, copy.form):
+                kept.add(copy)
             else:
                 away.append(one)
         steps = [tc_steps.less(one, self._noted(state, one)) for one in away]
         steps += self._tables(state, away)
-        more = sorted(goal - set(kept))
+        more = sorted(goal - kept)
         for device in sorted({copy.device for copy in more}):
             if device not in state.hooks:
                 steps.append(self._hook(state, device))
@@ -95,7 +97,7 @@ class Tc:
     def _ours(self, one: Filter) -> bool:
         return self._cookie in one.cookies
 
-    def _sound(self, state: State, one: Filter) -> bool:
+    def _sound(self, state: State, one: Filter, form: str) -> bool:
         """As we would make it, and frames reach it: nobody's filter before it decides on them."""
         alone = one.cookies == (self._cookie,) and len(one.controls) == len(one.copies_to) == 1
         hooks = {
@@ -108,19 +110,14 @@ class Tc:
             for other in state.on(one.device, one.way)
             if other.chain == 0
         )
-        formed = not self._form or self._formed(one)
         return (
             alone
             and one.passes_on()
             and one.matches_all
             and not hidden
-            and formed
+            and form in ("", copy_of(one).form)
             and (one.kind != "u32" or len(hooks) == 1)
         )
-
-    def _formed(self, one: Filter) -> bool:
-        kind = "u32" if self._form == "u32" else "matchall"
-        return one.kind == kind and one.in_hardware_only == (self._form == "hardware")
 
     def _tables(self, state: State, away: list[Filter]) -> list[Step]:
         """Of the filters that go, and of those a killed run took away."""
@@ -140,7 +137,7 @@ class Tc:
         if pref is None:
             raise StateError(f"{copy.device} {copy.way}: no pref is left for ours")
         taken.add((copy.device, pref))
-        form = self._form or ("matchall" if tc_state.has_classifier("matchall") else "u32")
+        form = copy.form or ("matchall" if tc_state.has_classifier("matchall") else "u32")
         return tc_steps.more(copy, pref, form, self._cookie)
 
     def _hook(self, state: State, device: str) -> Step:

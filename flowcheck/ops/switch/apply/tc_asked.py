@@ -36,7 +36,7 @@ def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) ->
             warn(f"{link.name} is down: nothing to copy until it is up")
         for way in source.direction.ways():
             _hook(state, source, way)
-            copy = Copy(device=link.name, way=WAY[way], monitor=monitor.name)
+            copy = Copy(device=link.name, way=WAY[way], monitor=monitor.name, form=tc.form)
             _others(tc, state, copy)
             wanted.append(copy)
     return frozenset(wanted)

@@ -27,6 +27,13 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, order=True):
     device: str
     way: str
     monitor: str
+    form: str = ""
+    """By which classifier (MATCHES); empty: by any, a new one by what the kernel has."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """All of it but its form."""
+        return self.device, self.way, self.monitor
 
     def __str__(self) -> str:
         return f"{self.device} {self.way} -> {self.monitor}"
@@ -34,7 +41,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 def copy_of(one: Filter) -> Copy:
     """What a filter of ours does."""
-    return Copy(device=one.device, way=one.way, monitor=one.copies_to[0])
+    form = "hardware" if one.in_hardware_only else one.kind
+    return Copy(device=one.device, way=one.way, monitor=one.copies_to[0], form=form)
 
 
 def less(one: Filter, still: Callable[[], bool]) -> Step:
