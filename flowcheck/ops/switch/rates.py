@@ -58,7 +58,8 @@ def speed(
         added = 14 + IP_BYTES + platform.tunnel_bytes
         growth, grown = (inner + added) / inner, f" * ({inner}+{added})/{inner} (tunnel)"
     total = count * speeds.source_gbps * growth
-    formula = f"{count} directions * {speeds.source_gbps:g}{grown} = {total:.4g} Gb/s"
+    each = "direction" if count == 1 else "directions"
+    formula = f"{count} {each} * {speeds.source_gbps:g}{grown} = {total:.4g} Gb/s"
     found = [_verdict("speed", formula, total, speeds, count * growth, figures)]
     if any(source.direction is Direction.BOTH for source in session.sources):
         formula = f"rx and tx of one port: 2 * {speeds.source_gbps:g}{grown}"
