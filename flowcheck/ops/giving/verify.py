@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.ops.giving.left import killed_before
 from flowcheck.ops.say import say
 from flowcheck.replica.files.check import Fault, check, strangers
 from flowcheck.replica.files.latest import latest, missing
@@ -20,6 +21,8 @@ def run(path: Path, *, as_json: bool) -> int:
     """Prints what is not as it was written; 0 if nothing is. Raises StateError where nothing tells
     what was written there."""
     output = output_at(path)
+    if not path_of(output).is_file() and (told := killed_before(output)):
+        raise StateError(told)
     manifest = load_manifest(output)
     faults = check(output if output.is_dir() else output.parent, manifest)
     more = strangers(output, manifest)
@@ -49,6 +52,8 @@ def output_at(path: Path) -> Path:
     if newest is None and path.is_dir() and path.name.startswith("step-"):
         lacks = f"{MANIFEST} is missing, so it is no whole step, or none of ours"
         raise StateError(f"{path}: no manifest of ours tells of it: {lacks}")
+    if newest is None and (told := killed_before(path)):
+        raise StateError(told)
     if newest is None:
         there = "nothing is there" if not path.exists() else "no manifest of ours tells of it"
         raise StateError(

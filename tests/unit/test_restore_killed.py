@@ -1,0 +1,87 @@
+"""SIGKILL in front of each rename that gives an output its name: verify says what to do, and that
+does it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from support.formatted import BEFORE, run, step_before
+
+from flowcheck.errors import StateError
+from flowcheck.vault.formats import write
+from flowcheck.vault.formats.parts import Parts
+from flowcheck.whole import growing_apart
+
+
+@pytest.fixture(scope="module")
+def step() -> Parts:
+    return step_before()
+
+
+def killed(step: Parts, out: Path, form: str, before: str) -> None:
+    """Writes in a process that ends right before something gets the name `before`."""
+    child = os.fork()
+    if not child:
+        give = Path.replace
+
+        def replace(self: Path, target: str | os.PathLike[str]) -> Path:
+            if Path(target).name == before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return give(self, target)
+
+        Path.replace = replace  # type: ignore[method-assign]
+        try:
+            write(step, out, form, force=True)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("form", "before", "there"),
+    [
+        ("torch", "out.manifest.json", False),
+        ("torch", "out", True),
+        ("dcp", "out", True),
+    ],
+)
+def test_verify_tells_what_is_whole_and_how_it_gets_its_name(
+    step: Parts, tmp_path: Path, form: str, before: str, there: bool
+) -> None:
+    out = tmp_path / "out"
+    if there:
+        write(step, out, form)
+    killed(step, out, form, before)
+    with pytest.raises(
+        StateError, match=f"killed before it gave .* its name; step {BEFORE}"
+    ) as told:
+        run("verify", out)
+    ((words),) = re.findall(r"mv [^;]+", str(told.value))[:1]
+    subprocess.run(shlex.split(words), check=True)
+    assert run("verify", out)[0] == 0
+    if form == "torch":
+        assert torch.load(out)["step"] == BEFORE
+
+
+def test_what_speaks_of_another_file_or_is_being_written_is_not_named_as_whole(
+    step: Parts, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    killed(step, out, "torch", "out.manifest.json")
+    with out.open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(StateError, match=r"no whole checkpoint: out\.manifest\.json"):
+        run("verify", out)
+    with (
+        growing_apart(tmp_path / "new", folder=True),
+        pytest.raises(StateError, match="is writing it just now"),
+    ):
+        run("verify", tmp_path / "new")
