@@ -88,7 +88,8 @@ def render(
     )
     lines = made.render(os, request, wanted, form)
     if as_json:
-        told = {"os": os, "notes": show.heading(platform, request), "absent": platform.absent}
+        absent = platform.go_on_if(tunnel=request.tunnel is not None)
+        told = {"os": os, "notes": show.heading(platform, request), "absent": absent}
         print(json.dumps(told | {"lines": msgspec.to_builtins(lines)}, indent=2))
         return
     show.printed(platform, request, lines, wanted, bare=bare)

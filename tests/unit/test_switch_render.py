@@ -123,15 +123,16 @@ ROUTED = {
     ],
     "rgos": [" monitor session 1 erspan-source", "  origin ip address 10.0.0.1"],
     "openvswitch": [
-        "ovs-vsctl --timeout=10 add-port br0 es5 -- set interface es5 type=erspan options:key=5 "
+        "  -- add-port br0 fc-es5 external_ids:flowcheck=flowcheck \\",
+        "  -- set interface fc-es5 type=erspan options:key=5 "
         "options:remote_ip=10.0.0.2 options:local_ip=10.0.0.1 options:erspan_ver=1 "
         "options:erspan_idx=5",
-        "  -- --id=@m get port es5 \\",
+        "  -- --id=@m get port fc-es5 \\",
     ],
     "tc": [
-        "ip link add dev es5 type erspan seq key 5 local 10.0.0.1 remote 10.0.0.2 "
+        "ip link add dev fc-es5 type erspan seq key 5 local 10.0.0.1 remote 10.0.0.2 "
         "erspan_ver 1 erspan 5",
-        "ip link set dev es5 up",
+        "ip link set dev fc-es5 up",
     ],
 }
 
@@ -241,7 +242,7 @@ def test_the_two_hooks_of_a_device_share_the_tables_of_u32() -> None:
         *("--source", "eth1:both", "--source", "eth2:tx", "--part", "remove"),
     )
     assert code == 0
-    assert out.splitlines() == [
+    assert [line.partition(" && ")[2] for line in out.splitlines()] == [
         "tc filter del dev eth1 ingress protocol all pref 1 handle 800::1 u32",
         "tc filter del dev eth1 egress protocol all pref 1 handle 801::1 u32",
         "tc filter del dev eth2 egress protocol all pref 1 handle 800::1 u32",

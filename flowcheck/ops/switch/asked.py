@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.switch.platforms import Platform
@@ -11,7 +11,7 @@ from flowcheck.ops.switch.session import Direction, Session, Source, Tunnel
 
 NAME = r"[A-Za-z][A-Za-z0-9_-]{0,15}"
 """16 bytes: as long as a tc action's cookie can be (linux/pkt_cls.h, TC_COOKIE_MAX_SIZE)."""
-MOST = {"id": 1023, "ttl": 255, "dscp": 63}
+LIMITS = {"id": (1, 1023), "ttl": (1, 255), "dscp": (0, 63)}
 
 
 def asked(
@@ -61,21 +61,26 @@ def parse_tunnel(word: str) -> Tunnel:
     parts: dict[str, str] = {}
     for part in word.split(","):
         key, _, value = part.partition("=")
-        if key not in ("src", "dst", *MOST) or not value or key in parts:
+        if key not in ("src", "dst", *LIMITS) or not value or key in parts:
             raise ConfigError("--erspan", word, right)
         parts[key] = value
     if not {"src", "dst"} <= set(parts):
         raise ConfigError("--erspan", word, right)
     numbers: dict[str, int] = {}
-    for key, most in MOST.items():
+    for key, (least, most) in LIMITS.items():
         value = parts.get(key, "1" if key == "id" else "64" if key == "ttl" else "0")
-        if not re.fullmatch(r"[0-9]{1,4}", value) or int(value) > most:
-            raise ConfigError("--erspan", word, f"{key} is a number from 0 to {most}")
+        if not re.fullmatch(r"[0-9]{1,4}", value) or not least <= int(value) <= most:
+            raise ConfigError("--erspan", word, f"{key} is a number from {least} to {most}")
         numbers[key] = int(value)
     try:
         source, destination = IPv4Address(parts["src"]), IPv4Address(parts["dst"])
     except AddressValueError as error:
         raise ConfigError("--erspan", word, f"{error}; {right}") from error
+    for key, address in (("src", source), ("dst", destination)):
+        if kind := _no_host(address):
+            raise ConfigError(
+                "--erspan", word, f"{key} is {kind}: state the address of one machine"
+            )
     if source == destination:
         raise ConfigError("--erspan", word, "src is the switch's own address, dst the capture's")
     return Tunnel(
@@ -85,6 +90,21 @@ def parse_tunnel(word: str) -> Tunnel:
         ttl=numbers["ttl"],
         dscp=numbers["dscp"],
     )
+
+
+def _no_host(address: IPv4Address) -> str | None:
+    """What an address is that no single machine is reached by (RFC 6890, 2.2.2; RFC 5771)."""
+    if address in IPv4Network("0.0.0.0/8"):
+        return 'of "this network", 0.0.0.0/8'
+    if address.is_loopback:
+        return "a loopback address"
+    if address.is_multicast:
+        return "a multicast address"
+    if int(address) == 0xFFFFFFFF:
+        return "the broadcast address"
+    if address.is_reserved:
+        return "in the reserved 240.0.0.0/4"
+    return None
 
 
 def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]:

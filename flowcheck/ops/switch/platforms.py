@@ -69,6 +69,8 @@ class Platform(Section, frozen=True):
     """A pattern of port channels, which can be watched but are no monitor."""
     numbers: tuple[int, int] | None = None
     """Smallest and largest session number, where they are known."""
+    numbers_from: str = ""
+    """Where that was learned."""
     one_way: Literal["split", "refuse"] | None = None
     """Where a session has one direction: another session is taken, or it cannot be said."""
     both_sessions: int | None = None
@@ -79,6 +81,10 @@ class Platform(Section, frozen=True):
     erspan: Evidence | None = None
     erspan_port: bool = False
     """Its tunnel names the port it leaves by."""
+    erspan_absent: str | None = None
+    """What the look must find before a tunnel's set-up, where that is more than `absent`."""
+    erspan_unsaid: tuple[Literal["src", "id", "ttl", "dscp"], ...] = ()
+    """Words of a tunnel its commands have no place for."""
     tunnel_bytes: int = 16
     """Between outer IP header and mirrored frame: GRE with sequence 8 and ERSPAN II 8
     (draft-foschiano-erspan-03, 4.1 and 4.2), plain GRE 4 (RFC 2784, 2.1)."""
@@ -89,6 +95,10 @@ class Platform(Section, frozen=True):
     """Of a monitor port only."""
     erspan_notes: tuple[str, ...] = ()
     """Of a tunnel only."""
+
+    def go_on_if(self, *, tunnel: bool) -> str:
+        """What the look before a set-up must find."""
+        return self.erspan_absent if tunnel and self.erspan_absent else self.absent
 
     def spelled(self, port: str, *, monitor: bool = False) -> str:
         """`port` as this platform's commands write it.

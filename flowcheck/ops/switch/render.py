@@ -41,7 +41,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render(os: str, session: Session, parts: Iterable[Part], form: str | None = None) -> list[Line]:
-    """The commands of these parts for `session`, in their order; `setup` begins with its look.
+    """The commands of these parts for `session`, `in_order`.
 
     Raises ConfigError where the platform cannot hold the session or has no such form.
     """
@@ -56,16 +56,27 @@ def render(os: str, session: Session, parts: Iterable[Part], form: str | None = 
             "ways": {way: platform.words(way) for way in Direction},
         }
     )
-    wanted = set(parts)
-    if Part.SETUP in wanted:
-        wanted.add(Part.LOOK)
     return [
         _line(os, part, text)
-        for part in Part
-        if part in wanted
+        for part in in_order(parts)
         for text in "".join(template.blocks[part](context)).splitlines()
         if text
     ]
+
+
+def in_order(parts: Iterable[Part]) -> list[Part]:
+    """As they are pasted: `setup` begins with its look, and `save` is behind each part that
+    changes something, so it comes twice where both set-up and removal are asked."""
+    wanted = set(parts)
+    found: list[Part] = []
+    for part in (Part.LOOK, Part.SETUP, Part.CHECK):
+        if part in wanted or (part is Part.LOOK and Part.SETUP in wanted):
+            found.append(part)
+    if Part.SAVE in wanted and (Part.SETUP in wanted or Part.REMOVE not in wanted):
+        found.append(Part.SAVE)
+    if Part.REMOVE in wanted:
+        found += [Part.REMOVE, Part.SAVE] if Part.SAVE in wanted else [Part.REMOVE]
+    return found
 
 
 def _form(platform: Platform, form: str | None) -> str:

@@ -11,6 +11,9 @@ from flowcheck.errors import ConfigError
 from flowcheck.ops.switch.platforms import Evidence, Platform
 from flowcheck.ops.switch.session import Direction, Session
 
+SANE = 64
+"""A session's number where no limit is known: no switch read of has so many."""
+
 
 class Verdict(StrEnum):
     """What a rule says."""
@@ -107,6 +110,9 @@ def _numbers(platform: Platform, session: Session) -> Finding:
     last = session.number + (1 if platform.one_way == "split" and len(ways) > 1 else 0)
     taken = f"{session.number}" if last == session.number else f"{session.number} and {last}"
     if platform.numbers is None:
+        if not 1 <= session.number <= last <= SANE:
+            why = f"takes {taken}; the platform's limits are unknown, 1 to {SANE} is taken here"
+            return finding("session", Verdict.REFUSE, why)
         return finding("session", Verdict.WARN, f"takes {taken}; the platform's limits are unknown")
     least, most = platform.numbers
     if not least <= session.number <= last <= most:

@@ -9,9 +9,9 @@ from typing import Any
 
 from flowcheck.ops.switch import check, rates
 from flowcheck.ops.switch.platforms import EVIDENCE, Platform, all_platforms
-from flowcheck.ops.switch.render import Line, Part
+from flowcheck.ops.switch.render import Line, Part, in_order
 from flowcheck.ops.switch.rules import Finding
-from flowcheck.ops.switch.session import Session
+from flowcheck.ops.switch.session import Session, Tunnel
 
 UNTRIED = "None was ever tried on a switch by us."
 EVERY = (
@@ -55,7 +55,25 @@ def heading(platform: Platform, session: Session) -> list[str]:
         f"Every hop of the tunnel's route must carry IP packets of {needed} bytes, {formula}, for "
         "a path MTU of RoCE of 4096: larger ones than it carries are lost or come in pieces."
     )
-    return [*what, path, cut, *platform.notes, *platform.erspan_notes]
+    return [*what, path, *_unsaid(platform, session), cut, *platform.notes, *platform.erspan_notes]
+
+
+def _unsaid(platform: Platform, session: Session) -> list[str]:
+    """Words of the tunnel the platform's commands have no place for, where they were chosen."""
+    one = session.tunnel
+    if one is None:
+        return []
+    default = Tunnel(source=one.source, destination=one.destination)
+    given = {
+        "src": str(one.source),
+        "id": None if one.number == default.number else str(one.number),
+        "ttl": None if one.ttl == default.ttl else str(one.ttl),
+        "dscp": None if one.dscp == default.dscp else str(one.dscp),
+    }
+    words = [f"{key}={given[key]}" for key in platform.erspan_unsaid if given[key]]
+    if not words:
+        return []
+    return [f"Not said to the switch, no word for it is known here: {', '.join(words)}."]
 
 
 def printed(
@@ -74,11 +92,10 @@ def printed(
         for note in heading(platform, session):
             console.print(f"* {note}", style="dim")
     groups = {part: list(some) for part, some in groupby(lines, lambda line: line.part)}
-    for part in Part:
-        if part not in groups and part not in parts:
-            continue
+    absent = platform.go_on_if(tunnel=session.tunnel is not None)
+    for part in in_order(parts):
         if not bare:
-            console.print(f"\n{HEADINGS[part].format(absent=platform.absent)}", style="bold")
+            console.print(f"\n{HEADINGS[part].format(absent=absent)}", style="bold")
             if part not in groups:
                 console.print(NOTHING)
         for line in groups.get(part, []):
