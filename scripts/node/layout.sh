@@ -2,7 +2,11 @@
 # Sourced by install-node: which files a node has, and how they go again.
 set -eu
 
-layout() {
+layout() { # the program that ExecStart names, which systemd wants as a whole path
+	if [ ! -x "$1" ] || [ "${1#/}" = "$1" ]; then
+		echo "$0: no program at $1, nothing was written: scripts/demo sets FlowCheck up in .venv;" >&2
+		echo "--prefix DIR names another virtual environment, from / on, that has bin/flowcheck" >&2 && exit 2
+	fi
 	units=$root/etc/systemd/system
 	sed "s#@FLOWCHECK@#$1#" "$here/flowcheck@.service" | place "$units/flowcheck@.service"
 	place "$root/etc/flowcheck/examples/cores.conf" <"$here/cores.conf"

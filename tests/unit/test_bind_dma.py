@@ -66,3 +66,9 @@ def test_a_channel_of_ioat_goes_to_vfio_unless_the_kernel_copies_with_it(
     put(tmp_path, f"{PCI}/devices/{CHANNEL}/dma/dma0chan0/in_use", "0")
     assert dma(kernel, "reserve", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "vfio-pci"
     assert dma(kernel, "undo", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "ioatdma"
+
+
+def test_a_machine_without_engines_is_told_what_was_looked_at(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    assert dma(kernel, "show") == 0
+    assert kernel.said[-1].strip().startswith("no copy engine: no accelerator in /sys/bus/dsa")

@@ -17,7 +17,13 @@ IOAT, IDXD = "ioatdma", "idxd"
 
 
 def show_nics(sysfs: Sysfs) -> None:
-    for device in pmd.pci_devices(sysfs.path("sys")):
+    devices = pmd.pci_devices(sysfs.path("sys"))
+    if not any(device.is_network for device in devices):
+        sysfs.say(
+            f"    no network device among {len(devices)} PCI devices (/sys/bus/pci/devices): "
+            "interface = ... in the job file captures from the kernel's own"
+        )
+    for device in devices:
         if not device.is_network:
             continue
         names = ", ".join(nic.interfaces_of(sysfs.root, device.address)) or "no interface"
@@ -47,12 +53,19 @@ def bind_nics(sysfs: Sysfs, addresses: Sequence[str], *, no_iommu: bool) -> None
 
 
 def show_engines(sysfs: Sysfs) -> None:
-    for name in queues.instances(sysfs):
+    instances = queues.instances(sysfs)
+    for name in instances:
         for line in queues.told(sysfs, name):
             sysfs.say(f"    {line}")
-    for device in pmd.pci_devices(sysfs.path("sys")):
-        if device.bound_to in (IOAT, IDXD) or device.class_code >> 8 == 0x0880:
-            sysfs.say(f"    {device.address}  {device.bound_to or 'no driver'}")
+    devices = pmd.pci_devices(sysfs.path("sys"))
+    engines = [d for d in devices if d.bound_to in (IOAT, IDXD) or d.class_code >> 8 == 0x0880]
+    for device in engines:
+        sysfs.say(f"    {device.address}  {device.bound_to or 'no driver'}")
+    if not instances and not engines:
+        sysfs.say(
+            f"    no copy engine: no accelerator in /{queues.DEVICES}, none among {len(devices)} "
+            "PCI devices; leave `engines` out of the job file, the processor copies then"
+        )
 
 
 def reserve_engine(sysfs: Sysfs, device: str, count: int, *, no_iommu: bool) -> None:
