@@ -40,8 +40,8 @@ class Display:
         self._live.stop()
 
     def say(self, sentence: str) -> None:
-        """A line that stays."""
-        self._console.print(f"==> {sentence}", style="bold")
+        """A line that stays, unbroken: it may hold a command to paste."""
+        self._console.print(f"==> {sentence}", style="bold", soft_wrap=True)
 
     def show(self, what: str, trained: dict[str, Any], chain: State | None) -> None:
         """trained: the trainer's last line; chain: what `flowcheck status` says."""

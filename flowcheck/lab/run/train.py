@@ -86,10 +86,11 @@ class Run:
 
     def _whole(self, outcome: Outcome) -> None:
         """Everything that needs the cluster."""
-        plan = self._plan
+        plan, began_s = self._plan, time.monotonic()
         replica = self._train(outcome)
         told = trainer_digests(plan.digests)
         if plan.control:
+            self._say_controls(outcome, time.monotonic() - began_s)
             told |= self._controls(outcome, told)
         # The step in flight at the kill was the last the wire carried: no digest of the
         # trainer's own tells it, the control's does.
@@ -131,6 +132,15 @@ class Run:
         self._services = None
         return replica
 
+    def _say_controls(self, outcome: Outcome, took_s: float) -> None:
+        """What is still to come: each control trains as many steps as the drill did."""
+        runs = (outcome.restored_step is not None) + (self._plan.cluster.hosts == 2)
+        if runs:
+            self._display.say(
+                f"the job took {took_s:.0f} s; what its end is compared with takes about as long "
+                f"{('once', 'twice')[runs - 1]} more (--no-control leaves it out)"
+            )
+
     def _controls(self, outcome: Outcome, told: dict[int, Digests]) -> dict[int, Digests]:
         """The same job without FlowCheck: stopped at the same step by its own save and resumed,
         and, where two ranks make sums that do not depend on buckets, never stopped. Returns the
@@ -170,6 +180,7 @@ class Run:
         services = Services(job, plan.run, plan.services_folder / "up.log", enter=enter)
         services.wait_listening()
         self._display.say("services are up on the checkpoint node; they see the mirror port alone")
+        self._display.say(f"to watch them from another terminal: flowcheck top --run {plan.run}")
         return services
 
     def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
