@@ -1,0 +1,66 @@
+"""A drill of the lab says how it is watched, and what is still to come."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flowcheck.lab import cluster
+from flowcheck.lab.run import train
+from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.plan import Plan
+
+
+class Ready:
+    """Services that are up at once, in a run directory that is told."""
+
+    def __init__(self, job: Path, run: Path, log: Path, *, enter: Any) -> None:
+        run.mkdir()
+
+    def wait_listening(self) -> None:
+        pass
+
+
+def drill(folder: Path, hosts: int) -> tuple[train.Run, io.StringIO]:
+    """A run of which nothing was started, and what it says."""
+    made = cluster.Cluster(
+        name="watched", hosts=hosts, switch="bridge", mirrors=cluster.parse_mirrors(["p0:both"])
+    )
+    plan = Plan(cluster=made, folder=folder, steps=4, kill_at=2, arguments=())
+    plan.services_folder.mkdir(parents=True)
+    display, said = Display(plan.steps, quiet=False), io.StringIO()
+    display._console = Console(file=said, width=40)
+    return train.Run(plan, display), said
+
+
+def test_the_command_that_watches_it_is_said_whole_and_finds_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "Services", Ready)
+    run, said = drill(tmp_path, 2)
+    run._start_services()
+    (line,) = [line for line in said.getvalue().splitlines() if "flowcheck top" in line]
+    words = line.partition("flowcheck ")[2].split()
+    assert words == ["top", "--run", str(tmp_path / "services" / "run")]
+    assert Path(words[2]).is_dir()
+
+
+@pytest.mark.parametrize(("hosts", "said_times"), [(2, "twice"), (3, "once")])
+def test_what_its_controls_take_is_told_by_what_the_job_took(
+    tmp_path: Path, hosts: int, said_times: str
+) -> None:
+    run, said = drill(tmp_path, hosts)
+    run._say_controls(train.Outcome(4, restored_step=3), 300.0)
+    assert f"took 300 s; what its end is compared with takes about as long {said_times}" in (
+        said.getvalue()
+    )
+
+
+def test_without_a_control_nothing_is_said_of_any(tmp_path: Path) -> None:
+    run, said = drill(tmp_path, 3)
+    run._say_controls(train.Outcome(4), 300.0)
+    assert said.getvalue() == ""
