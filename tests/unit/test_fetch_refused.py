@@ -1,0 +1,73 @@
+"""What a fetch refuses: names outside its folder, and more than the disk has room for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+
+import pytest
+from support.fetching import Cutting, served, sums
+from support.persisting import kept_at, stepped
+
+from flowcheck.errors import StateError
+from flowcheck.replica.replica import Replica
+from flowcheck.vault.serve.client import fetched
+
+
+@pytest.fixture
+def replica(shm: Path) -> Iterator[Replica]:
+    with stepped(shm / "state") as made:
+        yield made
+
+
+@pytest.fixture
+def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
+    return kept_at(tmp_path / "kept", shm / "state", replica.step)
+
+
+OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [(json.dumps(OUTSIDE), r"names '\.\./x', which is no file"), ("[" * 200_000, "answers 200")],
+)
+def test_nothing_is_written_outside_the_folder_whatever_a_server_says(
+    body: str, sentence: str, tmp_path: Path
+) -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body.encode())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            one, _ = listening.accept()
+            one.recv(4096)
+            one.sendall(said)
+            Event().wait(0.2)
+            one.close()
+
+        thread = Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(StateError, match=sentence):
+            fetched(url, 1, tmp_path / "got")
+        thread.join()
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_disk_without_room_is_told_before_anything_comes(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(total=1 << 30, free=100_000)
+    with served(kept) as url:
+        cutting = Cutting(url, 1 << 40)
+        with monkeypatch.context() as full, pytest.raises(StateError, match="100,000 are free"):
+            full.setattr(shutil, "disk_usage", lambda _: disk)
+            fetched(cutting.url, 2, tmp_path / "got")
+        assert cutting.passed < 20_000
+        assert sums(fetched(cutting.url, 2, tmp_path / "got")) == sums(kept / "step-2")
+        cutting.close()
