@@ -18,6 +18,8 @@ from flowcheck.ops import ports
 from flowcheck.ops.ports.chosen import Asked, chosen_by
 from flowcheck.ops.ports.drawing import svg_of
 from flowcheck.ops.ports.table import printed
+from tests.unit.test_ports_dumps import LAYOUT, TOPOLOGY
+from tests.unit.test_ports_dumps import choose as choose_by_dump
 
 
 def test_names_that_are_hostile_stay_names(tmp_path: Path) -> None:
@@ -29,7 +31,7 @@ def test_names_that_are_hostile_stay_names(tmp_path: Path) -> None:
     root = ElementTree.fromstring(svg_of(found))
     assert not [one for one in root.iter() if one.tag.endswith("script")]
     assert "\x1b" not in svg_of(found)
-    with pytest.raises(ConfigError, match="--source"):
+    with pytest.raises(ConfigError, match=r"cable\.ports"):
         bad = copy.deepcopy(tree)
         bad["cable"][0]["ports"] = [f"Ethernet{n}; reload" for n in range(4)]
         choose(tmp_path, bad, os="eos")
@@ -94,3 +96,13 @@ def test_the_page_shows_the_example_and_what_is_printed_of_it(
     printed(chosen_by(Asked(file=SIXTEEN)))
     told = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
     assert table in told
+
+
+def test_a_file_that_nccls_topology_dump_contradicts_is_told_so(tmp_path: Path) -> None:
+    """The dump has GPU 0 beside NIC 1."""
+    for gpu, said in ((0, True), (1, False)):
+        layout = LAYOUT.replace("nic = 0,", f"nic = 0, gpus = [{gpu}],")
+        assert layout != LAYOUT
+        found = choose_by_dump(tmp_path, "tp = 2\n" + layout, graph=TOPOLOGY)
+        sentence = "GPU 0 goes by NIC 0, as the file states, though"
+        assert any(sentence in told for told in found.assumed) == said

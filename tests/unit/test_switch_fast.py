@@ -41,6 +41,13 @@ def test_line_rates_decide_where_they_are_known(
         judged(monitor, *sources)
 
 
+def test_what_another_session_copies_there_already_is_in_the_sum() -> None:
+    session = asked.asked(platforms.named("tc"), ["eth1"], monitor="eth9")
+    check_fast(session, SPEEDS.__getitem__, ["eth2"])
+    with pytest.raises(ConfigError, match=r"already, of eth2, eth3, at 100 \+ 100 \+ 25 = 225"):
+        check_fast(session, SPEEDS.__getitem__, ["eth2", "eth3"])
+
+
 def test_a_device_has_a_line_rate_where_hardware_is_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

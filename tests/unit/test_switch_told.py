@@ -1,9 +1,11 @@
 """What is said beside the commands, and what they leave behind."""
 
+from pathlib import Path
+
 import pytest
 
 from flowcheck.ops.switch import platforms
-from tests.unit.test_cli import flowcheck
+from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, bare, port, words
 
 
@@ -15,6 +17,21 @@ def test_a_tunnel_is_told_of_its_route_and_not_of_a_monitor_port() -> None:
     assert f"of {20 + 4 + 18 + 64 + 4096} bytes" in told and "maximum-packet-length" in told
     code, _, err = flowcheck("switch", "render", "--source", port("junos", 1), *words("junos"))
     assert code == 0 and "monitor port's `unit 0" in " ".join(err.split())
+
+
+def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -> None:
+    given = ("switch", "render", "--os", "aoscx", "--source", "1/1/1", "--session", "1")
+    assert "src=10.0.0.1,dst=10.0.0.2'" in refused(*given, "--erspan", "src=10.0.0.1,dst=10.0.0.2")
+    given = ("switch", "render", "--os", "nxos", "--source", port("nxos", 1))
+    assert "--session = '33': takes 33" in refused(
+        *given, "--monitor", port("nxos", 32), "--session", "33"
+    )
+    (tmp_path / "l.toml").write_text(
+        'nodes = 2\ngpus = 1\n[[cable]]\nnic = 0\nswitch = "a"\ngbps = 100\n'
+        'ports = ["Ethernet1", "Ethernet2"]\n'
+        '[[monitor]]\nswitch = "a"\ngbps = 400\nport = "Ethernet9"\nsession = 1\n'
+    )
+    assert "monitor[0].session = '1'" in refused("ports", tmp_path / "l.toml", "--os", "eos")
 
 
 def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:

@@ -36,6 +36,7 @@ ANY_ORDER = (
     "Of each ring, ports of one direction, or both directions of one node, are watched: that shows "
     "every chunk in whatever order a ring passes through the nodes."
 )
+INDIFFERENT = " (here it decides nothing: these ports show every chunk in any order)"
 CABLES = (
     "A NIC of several cables shares its traffic by a hash: all of its ports are watched together."
 )
@@ -118,7 +119,9 @@ def chosen_by(asked: Asked) -> Chosen:
         order_assumed=any(told.startswith("order") for told in found.assumed),
     )
     if any_order(chosen):
-        return msgspec.structs.replace(chosen, notes=(*chosen.notes, ANY_ORDER))
+        assumed = (one + INDIFFERENT * one.startswith("order") for one in chosen.assumed)
+        notes = [*chosen.notes, ANY_ORDER]
+        return msgspec.structs.replace(chosen, notes=tuple(notes), assumed=tuple(assumed))
     return chosen
 
 

@@ -20,6 +20,8 @@ from flowcheck.ops.switch.session import Direction, Session, Source
 
 Load = Mapping[int, tuple[Pair, ...]]
 """[monitor] the pairs whose copies go there."""
+KEYS = {"--monitor": "port", "--erspan": "erspan", "--session": "session"}
+"""Of a `[[monitor]]`, by the option of `flowcheck switch` that refuses it."""
 TUNNEL_BYTES = 16
 """GRE with a sequence number, and ERSPAN II (ops/switch/platforms.py, Platform.tunnel_bytes)."""
 
@@ -139,8 +141,15 @@ def _check_ports(plugs: Plugs, spot: Spot, platform: Platform) -> None:
     for each in plugs.of.values():
         for plug in each:
             if plug.switch == spot.monitor.switch:
-                platform.spelled(plug.port)
-    session_of(spot, platform, ())
+                try:
+                    platform.spelled(plug.port)
+                except ConfigError as error:
+                    raise ConfigError("cable.ports", error.value, error.right) from error
+    try:
+        session_of(spot, platform, ())
+    except ConfigError as error:
+        key = KEYS.get(error.key, error.key)
+        raise ConfigError(f"monitor[{spot.number}].{key}", error.value, error.right) from error
 
 
 def session_of(spot: Spot, platform: Platform, pairs: Sequence[Pair]) -> Session:

@@ -16,6 +16,11 @@ BY_NUMBER = (
     "with NCCL's topology dump"
 )
 
+AGAINST = (
+    "gpus: GPU {} goes by NIC {}, as the file states, though in NCCL's topology dump NIC {} is "
+    "the nearest: see that the file is right, or leave its gpus out"
+)
+
 
 class Plug(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A port of a switch, and the node behind it."""
@@ -87,6 +92,11 @@ def _by_gpu(
 ) -> tuple[dict[tuple[int, int], int], tuple[str, ...]]:
     nics: dict[tuple[int, int], int] = {}
     assumed: dict[str, None] = {}
+    for gpu in sorted({gpu for _, gpu in stated} if near else ()):
+        other = (near or {}).get(gpu)
+        told = sorted({nic for (_, own), nic in stated.items() if own == gpu} - {other})
+        if told and other is not None:
+            assumed[AGAINST.format(gpu, told[0], other)] = None
     for node in range(topology.nodes):
         own = sorted(nic for at, nic in found if at == node)
         if not own:

@@ -31,7 +31,9 @@ def asked(
     tunnel = parse_tunnel(erspan) if erspan is not None else None
     _target(platform, monitor, tunnel)
     if platform.bridge and bridge is None:
-        raise ConfigError("--bridge", bridge, "must be stated: the bridge its ports are on, br0")
+        raise ConfigError(
+            "--bridge", "not given", "must be stated: the bridge its ports are on, br0"
+        )
     if bridge is not None and not (platform.bridge and re.fullmatch(platform.port, bridge)):
         right = "a bridge's name, br0" if platform.bridge else f"{platform.title} has none"
         raise ConfigError("--bridge", bridge, right)
@@ -117,7 +119,7 @@ def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]
     known = f", {platform.numbers[0]} to {platform.numbers[1]}" if platform.numbers else ""
     right = f"{platform.title} numbers its sessions: state a number{known}, that is not in use"
     if session is None:
-        raise ConfigError("--session", session, f"{right} (one that exists would be changed)")
+        raise ConfigError("--session", "not given", f"{right} (one that exists would be changed)")
     if not re.fullmatch(r"[0-9]{1,4}", session, re.ASCII):
         raise ConfigError("--session", session, right)
     return "flowcheck", int(session)
@@ -126,14 +128,16 @@ def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]
 def _target(platform: Platform, monitor: str | None, tunnel: Tunnel | None) -> None:
     if tunnel is not None and platform.erspan is None:
         right = f"no way to say it is known for {platform.title}: use --monitor"
-        raise ConfigError("--erspan", str(tunnel.destination), right)
+        raise ConfigError("--erspan", str(tunnel), right)
     if tunnel is None and monitor is None:
         other = ", or --erspan" if platform.erspan else ""
-        raise ConfigError("--monitor", None, f"must be stated: the port copies leave by{other}")
+        raise ConfigError(
+            "--monitor", "not given", f"must be stated: the port copies leave by{other}"
+        )
     if tunnel is not None and monitor is not None and not platform.erspan_port:
         raise ConfigError(
             "--monitor", monitor, "not beside --erspan: copies go where its route goes"
         )
     if tunnel is not None and monitor is None and platform.erspan_port:
         right = f"{platform.title} names the port its tunnel leaves by: state it too"
-        raise ConfigError("--monitor", None, right)
+        raise ConfigError("--monitor", "not given", right)

@@ -54,7 +54,10 @@ def planned(platform: Platform, session: Session) -> list[Session]:
     """
     for found in by_ports(platform, session):
         if found.verdict is Verdict.REFUSE:
-            raise ConfigError(found.rule, ", ".join(map(str, session.sources)), found.why)
+            key, value = "--source", ", ".join(map(str, session.sources))
+            if found.rule == "session":
+                key, value = "--session", str(session.number)
+            raise ConfigError(key, value, found.why)
     if platform.one_way != "split":
         return [session]
     split: list[Session] = []

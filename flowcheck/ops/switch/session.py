@@ -43,6 +43,9 @@ class Tunnel(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int = 64
     dscp: int = 0
 
+    def __str__(self) -> str:
+        return f"src={self.source},dst={self.destination}"
+
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One mirror session. Copies go to `monitor` or through `tunnel`; both are there only where

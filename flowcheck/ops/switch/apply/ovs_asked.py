@@ -21,7 +21,7 @@ def goal(ovs: OpenVSwitch, session: Session, state: State, warn: Callable[[str],
     """
     if session.tunnel is not None or session.monitor is None or session.bridge is None:
         right = "a tunnel of Open vSwitch's is not made by apply: use `render` and paste"
-        raise ConfigError("--erspan", "given", right)
+        raise ConfigError("--erspan", str(session.tunnel), right)
     bridge = state.bridges.get(session.bridge)
     if bridge is None:
         known = ", ".join(sorted(state.bridges)) or "no bridge"

@@ -59,6 +59,8 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     nothing: Callable[[Any], Any]
     gbps: Callable[[Any, str], float | None]
     """Line rate of a port by name, of a state."""
+    beside: Callable[[Any, str | None], list[str]] = lambda _, __: []
+    """Ports others copy to a monitor port; empty where a monitor port is of one session."""
 
 
 def apply(
@@ -71,7 +73,8 @@ def apply(
         def wanted(state: Any) -> Any:
             goal = one.asked(session, state, warn)
             if not where.oversubscribe:
-                check_fast(session, lambda port: one.gbps(state, port))
+                beside = one.beside(state, session.monitor)
+                check_fast(session, lambda port: one.gbps(state, port), beside)
             return goal
 
         return bring(one.target, wanted, dry_run=dry_run, tell=tell)
@@ -139,6 +142,11 @@ def _tc(name: str, where: Where, folder: Path) -> Reached:
         asked=lambda session, state, warn: tc_asked.goal(tc, session, state, warn),
         nothing=lambda _: frozenset(),
         gbps=lambda _, name: of_device(name),
+        beside=lambda state, monitor: [
+            other.device
+            for other in state.filters
+            if monitor in other.copies_to and other not in tc.filters(state)
+        ],
     )
 
 

@@ -24,7 +24,7 @@ def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) ->
     """
     if session.tunnel is not None or session.monitor is None:
         right = "a tunnel of tc's is not made by apply: use `render --os tc` and paste"
-        raise ConfigError("--erspan", "given", right)
+        raise ConfigError("--erspan", str(session.tunnel), right)
     monitor = _present(state, "--monitor", session.monitor)
     _monitor(state, monitor, warn)
     _loops(tc, state, session)
