@@ -18,7 +18,7 @@ struct fc_capture_counters {
 	uint64_t nic_missed_frames;       /* rte_eth_stats.imissed */
 	uint64_t nic_no_mbuf_frames;      /* rte_eth_stats.rx_nombuf */
 	uint64_t nic_error_frames;        /* rte_eth_stats.ierrors */
-	uint64_t interface_missed_frames; /* the kernel saw them, we did not (af_packet) */
+	uint64_t interface_missed_frames; /* the kernel dropped them: no room (af_packet) */
 	uint64_t engine_copied_frames;    /* copied by a DMA engine */
 	uint64_t engine_refused_frames;   /* engine full: copied by the CPU */
 };

@@ -160,7 +160,7 @@ class Capture:
         dpdk()[1].fc_capture_stop(self.handle)
 
     def note_missed(self, frames: int, *, settle: bool = False) -> None:
-        """Frames the interface saw and we did not; settle: commit now, the loop has ended."""
+        """Frames the kernel had no room for; settle: commit now, the loop has ended."""
         _, lib = dpdk()
         lib.fc_capture_note_missed(self.handle, frames)
         if settle:

@@ -1,19 +1,27 @@
-"""What a kernel interface counted, against what we captured: af_packet hides what it drops."""
+"""What a kernel interface says: whether it takes in all, and what found no room in its sockets.
+
+DPDK's af_packet of 22.11 does not tell what the kernel dropped before it.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowcheck.errors import CaptureError
 from flowcheck.plane.ring import Ring
 
 SYSFS = Path("/sys/class/net")
-
-
 IFF_PROMISC = 0x100
 """net/if.h"""
+SOL_PACKET, PACKET_STATISTICS = 263, 6
+"""linux/socket.h, linux/if_packet.h"""
+TPACKET_STATS = struct.Struct("=II")
+"""struct tpacket_stats of linux/if_packet.h: tp_packets, tp_drops."""
 
 
 def is_promiscuous(interface: str, sysfs: Path = SYSFS) -> bool:
@@ -24,44 +32,59 @@ def is_promiscuous(interface: str, sysfs: Path = SYSFS) -> bool:
         return False
 
 
-def frames_of(interface: str, sysfs: Path = SYSFS) -> int:
-    """Frames `interface` received and sent: a packet socket is shown both."""
-    folder = sysfs / interface / "statistics"
-    try:
-        return sum(int((folder / name).read_text()) for name in ("rx_packets", "tx_packets"))
-    except OSError as error:
-        raise CaptureError(
-            error.errno or errno.ENODEV, f"interface {interface} has no counters in {folder}"
-        ) from error
-
-
 class Missed:
-    """Frames an interface saw since this began that are in no ring's counters."""
+    """Frames that the kernel had no room for in the rings of this process's packet sockets.
 
-    def __init__(self, interface: str, rings: Sequence[Ring], sysfs: Path = SYSFS) -> None:
-        """rings: all rings the interface feeds, one per queue."""
-        self._interface, self._rings, self._sysfs = interface, rings, sysfs
-        first = rings[0].capture_commit()
-        self._before = int(first.counters.interface_missed_frames)
-        self._ours = self._received()
-        self._start = self._last = self.sample()
+    The kernel counts them as it drops them (packet(7), PACKET_STATISTICS, tp_drops), and forgets
+    them as they are read. A difference of the interface's counters and ours is no such count:
+    frames that wait in the kernel's ring, for seconds where the machine is busy, are in the one
+    and not in the other yet.
+    """
 
-    def _received(self) -> int:
-        total = 0
-        for ring in self._rings:
-            commit = ring.capture_commit()
-            total += int(commit.counters.rx_frames)
-        return total
+    def __init__(self, interface: str, rings: Sequence[Ring]) -> None:
+        """rings: all rings the interface feeds, one per queue; its port is open. Raises
+        CaptureError where this process has no packet socket at the interface."""
+        self._sockets = packet_sockets(interface)
+        if not self._sockets:
+            why = f"no packet socket of this process is at {interface}: its drops are not known"
+            raise CaptureError(errno.ENODEV, why)
+        self._frames = int(rings[0].capture_commit().counters.interface_missed_frames)
 
-    def sample(self) -> int:
-        """Frames the interface has counted so far."""
-        return frames_of(self._interface, self._sysfs)
+    def frames(self) -> int:
+        """All so far, with those of earlier runs of this capture."""
+        self._frames += sum(_dropped(descriptor) for descriptor in self._sockets)
+        return self._frames
 
-    def between(self, sample: int) -> int:
-        """All frames missed up to `sample`, with those of earlier runs of this capture."""
-        return self._before + max(0, sample - self._start - (self._received() - self._ours))
 
-    def at_least(self) -> int:
-        """As `between`, up to the call before: frames still under way are not missed."""
-        earlier, self._last = self._last, self.sample()
-        return self.between(earlier)
+def packet_sockets(interface: str) -> list[int]:
+    """Descriptors of this process's packet sockets that are bound to an interface."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(link.readlink()).startswith("socket:") and _is_at(int(link.name), interface):
+                found.append(int(link.name))
+    return sorted(found)
+
+
+def _is_at(descriptor: int, interface: str) -> bool:
+    with _borrowed(descriptor) as one:
+        return one.family == socket.AF_PACKET and one.getsockname()[0] == interface
+
+
+def _dropped(descriptor: int) -> int:
+    """Frames since the call before."""
+    with _borrowed(descriptor) as one:
+        _, drops = TPACKET_STATS.unpack(
+            one.getsockopt(SOL_PACKET, PACKET_STATISTICS, TPACKET_STATS.size)
+        )
+    return int(drops)
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A socket that somebody else closes."""
+    one = socket.socket(fileno=descriptor)
+    try:
+        yield one
+    finally:
+        one.detach()

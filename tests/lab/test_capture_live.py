@@ -152,6 +152,29 @@ def test_frames_the_kernel_dropped_before_us_are_counted(
     assert "nic_missed_frames" not in counters, "DPDK learned to count them: take its word"
 
 
+def test_frames_that_wait_in_the_kernel_for_seconds_are_at_no_time_counted_as_dropped(
+    cable: Veth, tmp_path: Path, shm: Path
+) -> None:
+    frames = roce_like(500, (1102,))
+    path = to_file(tmp_path / "x.pcap", frames)
+    with Ring.create(shm / "ring", slots=4096, live_source=True) as ring:
+        # Pauses of 5 s: as on a machine that does much else.
+        setup = Setup(f"net_af_packet0,iface={cable.tap}", [str(ring.path)], idle_us=5_000_000)
+        running = Running(setup, cable.namespace)
+        assert wait_until(lambda: running.rests() > 4)
+        cable.send(path, pause_every=0)
+        told: set[int] = set()
+
+        def has_all() -> bool:
+            told.add(counted(ring).get("interface_missed_frames", 0))
+            return ring.head == len(frames)
+
+        assert wait_until(has_all)
+        running.finish()
+        told.add(counted(ring).get("interface_missed_frames", 0))
+        assert frames_in(ring) == frames and told == {0}
+
+
 def test_frames_cut_by_too_small_a_kernel_ring_are_counted_as_snapped(
     cable: Veth, tmp_path: Path, shm: Path
 ) -> None:

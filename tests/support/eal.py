@@ -160,11 +160,13 @@ def _main(setup: Setup) -> None:
     threading.Thread(target=_stop_on_line, args=(captures,), daemon=True).start()
     if setup.feed:
         _feed(port.handle.id, setup.feed)
-    for thread in threads:
-        thread.join()
+    while any(thread.is_alive() for thread in threads):
+        threads[0].join(0.2)
+        if missed is not None:  # as the stage does
+            captures[0].note_missed(missed.frames())
     seconds = time.perf_counter() - began_s
     if missed is not None:
-        captures[0].note_missed(missed.between(missed.sample()), settle=True)
+        captures[0].note_missed(missed.frames(), settle=True)
     found = {
         "driver": port.driver, "promiscuous": port.promiscuous, "failures": failures,
         "overtaken": [one.overtaken for one in opened if one], "seconds": seconds,

@@ -62,7 +62,7 @@ def test_every_counter_of_capture_is_either_a_loss_or_known_to_be_none() -> None
     assert lost_frames(each | dict.fromkeys(NO_LOSSES, 5)) == sum(each.values())
 
 
-def test_status_shows_what_the_interface_saw_and_we_did_not(
+def test_status_shows_what_the_kernel_dropped_before_us(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count(run, 0, rx_frames=9000, interface_missed_frames=1234)

@@ -15,7 +15,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
 from flowcheck.messages import AuditLine, Hello, Message, StepApplied, StepLost
-from flowcheck.plane.counters import lost_frames
+from flowcheck.plane.counters import LOSSES
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
@@ -49,7 +49,8 @@ class Recorder:
         self._ending = False
         self._files = ExitStack()
         self._losses: Losses | None = None
-        self._frames = 0
+        self._frames: Counter[str] = Counter()
+        """That found no slot, by counter."""
         self._read: dict[str, int] = {}
         self._life = 1
 
@@ -102,12 +103,15 @@ class Recorder:
         self._beat()
 
     def _look_at_frames(self, rings: Sequence[Ring]) -> None:
-        lost = sum(lost_frames(ring.counters()["capture"]) for ring in rings)
-        if lost > self._frames:
-            why = "frames reached this machine and found no slot: flowcheck status tells why"
-            count = lost - self._frames
-            self._write(Event(kind=Kind.LOSS, what=FRAMES, count=count, why=why))
-        self._frames = lost
+        """Each frame is told once: the counters only grow."""
+        captured = [ring.counters()["capture"] for ring in rings]
+        lost = Counter({name: sum(one[name] for one in captured) for name in LOSSES})
+        new = lost - self._frames
+        self._frames |= lost
+        if new:
+            each = ", ".join(f"{name.removesuffix('_frames')} {n:,}" for name, n in new.items())
+            why = f"frames reached this machine and found no slot: {each}"
+            self._write(Event(kind=Kind.LOSS, what=FRAMES, count=new.total(), why=why))
 
     def _look_at_packets(self, rings: int) -> None:
         """What stays missing from one look to the next; what came in between was only late."""

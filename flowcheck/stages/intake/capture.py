@@ -29,7 +29,7 @@ QUIET_IDLE_US = 1000
 """Longest pause at a kernel interface where nothing comes. The kernel's ring has room for 16,384
 frames (plane/dpdk.py, FRAMES): 5.8 ms of 25 Gb/s in frames of 1,102 bytes. A NIC's has less."""
 MISSED_EVERY_S = 1.0
-"""How often the interface's counters are compared with ours."""
+"""How often the kernel is asked what it dropped."""
 
 
 def capture_service(run: RunDir, config: JobConfig, number: int) -> Service:
@@ -92,7 +92,7 @@ class DpdkCapture:
             )
         if device.interface is not None:
             self._missed = Missed(device.interface, self._rings)
-        self._compare_at_s = time.monotonic() + MISSED_EVERY_S
+        self._ask_at_s = time.monotonic() + MISSED_EVERY_S
         for capture in self._captures:
             thread = threading.Thread(target=self._receive, args=(capture,), daemon=True)
             self._threads.append(thread)
@@ -114,9 +114,9 @@ class DpdkCapture:
                 done += head - self._heads[index]
                 self._heads[index] = head
                 self._links.send(f"parse-{number}", FramesReady(ring=number, head=head))
-        if self._missed is not None and time.monotonic() >= self._compare_at_s:
-            self._compare_at_s = time.monotonic() + MISSED_EVERY_S
-            self._captures[0].note_missed(self._missed.at_least())
+        if self._missed is not None and time.monotonic() >= self._ask_at_s:
+            self._ask_at_s = time.monotonic() + MISSED_EVERY_S
+            self._captures[0].note_missed(self._missed.frames())
         self._look_for_end()
         return done
 
@@ -139,14 +139,14 @@ class DpdkCapture:
         return len(self._ended) == len(self._numbers)
 
     def _halt(self) -> None:
-        """Ends the loops, with nothing under way, and settles what the interface saw."""
-        seen = self._missed.sample() if self._missed is not None else 0
+        """Ends the loops, with nothing under way, and settles what the kernel dropped."""
+        dropped = self._missed.frames() if self._missed is not None else 0
         for capture in self._captures:
             capture.stop()
         for thread in self._threads:
             thread.join()
         if self._missed is not None and self._captures:
-            self._captures[0].note_missed(self._missed.between(seen), settle=True)
+            self._captures[0].note_missed(dropped, settle=True)
             self._missed = None
 
     def stop(self) -> None:

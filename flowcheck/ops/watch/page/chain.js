@@ -6,7 +6,7 @@ const LOSSES = {
   nic_missed_frames: "the NIC had no room (missed)",
   nic_no_mbuf_frames: "no buffer was free",
   nic_error_frames: "damaged on the way (NIC errors)",
-  interface_missed_frames: "the kernel's interface missed them",
+  interface_missed_frames: "the kernel had no room (dropped at the interface)",
 };
 const HIGH = 0.5,
   FULL = 0.9;
