@@ -24,6 +24,7 @@ from flowcheck.ops.watch.ports import read_ring
 from flowcheck.ops.watch.processes import Processes, is_shared
 from flowcheck.ops.watch.state import EVENTS, Health, Job, Ring, Stage, State, Word
 from flowcheck.stages.chain.beat import Beat, read_beat
+from flowcheck.stages.chain.events import Kind
 from flowcheck.stages.jobs import every, names
 from flowcheck.stages.rundir import RunDir
 
@@ -68,12 +69,25 @@ class Reader:
             return self._absent(beat, self._problems[-1])
         if not (run.holds_memory and run.memory.exists()):
             how = "was killed, and its memory is gone" if run.holds_memory else "has ended"
-            return self._absent(beat, f"the chain that ran in {run.root} {how}")
+            return self._over(config, beat, f"the chain that ran in {run.root} {how}")
         return self._living(config, beat)
 
     def _absent(self, beat: Beat | None, why: str) -> State:
         self._processes = Processes()
         return self._made(Health(word=Word.STALE, reason=why), beat, (), (), ())
+
+    def _over(self, config: JobConfig, beat: Beat | None, why: str) -> State:
+        """What the files of its run directory tell of a chain whose memory is gone."""
+        self._processes = Processes()
+        jobs = [job for job in map(self._job, self._readers()) if job is not None]
+        events = [event for one in self._jobs.values() for event in one.history.recent]
+        stops = [event.time_ns for event in events if event.kind is Kind.STOP]
+        if stops:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(stops) // 10**9))
+            why = f"{why}; its stages left at {at} UTC"
+        health = Health(word=Word.STALE, reason=why)
+        told = tuple(msgspec.structs.replace(job, health=health) for job in jobs)
+        return self._made(health, beat, (), (), told)
 
     def _living(self, config: JobConfig, beat: Beat | None) -> State:
         read = [

@@ -181,12 +181,14 @@ function lossesOf(state) {
 }
 
 function lossCard(view) {
+  const { rings, jobs } = view.state;
   const losses = lossesOf(view.state),
     any = losses.some((one) => one.count > 0);
+  const none = rings.length || !jobs.length ? "none" : "the rings are gone: see the events";
   return h(
     "section",
     { class: "card", "aria-label": "Loss by kind" },
-    h("h2", {}, "Loss by kind ", h("small", {}, any ? "" : "none")),
+    h("h2", {}, "Loss by kind ", h("small", {}, any ? "" : none)),
     h(
       "table",
       { class: "losses" },

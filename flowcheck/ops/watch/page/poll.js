@@ -1,7 +1,7 @@
 // Asks for the state each second, and keeps the newest.
 
 const EACH_MS = 1000,
-  LIMIT_MS = 4000,
+  LIMIT_MS = 10000,
   MOST_MS = 10000;
 // Without the name and word that may stand in the address of the page: fetch refuses those.
 const STATE = new URL("state.json", location.origin + location.pathname);
@@ -43,7 +43,7 @@ async function refusal(answer) {
 }
 
 function reasonOf(error) {
-  if (error.name === "AbortError") return `The watcher does not answer within ${LIMIT_MS / 1000} s`;
+  if (error.name === "AbortError") return `No answer for ${LIMIT_MS / 1000} s: the watcher, the way to it or this browser is slow`;
   if (error instanceof TypeError) return "The watcher cannot be reached";
   return error instanceof SyntaxError
     ? "The watcher answers with something else than a state"
