@@ -224,7 +224,7 @@ def test_a_terminal_that_went_away_does_not_end_what_speaks_to_it(
 
 
 def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
-    tmp_path: Path, shm: Path, job: Path
+    tmp_path: Path, shm: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = killed(RunDir.create(tmp_path / "run", shm))
     run.config.write_bytes(encode_config(load_job(job)))
@@ -234,6 +234,12 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
     run.remove(keep_records=True)
     with pytest.raises(ConfigError, match="has ended"):
         status.run(run.root, as_json=False)
+    run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
+    capsys.readouterr()
+    with pytest.raises(ConfigError, match="has ended"):
+        status.run(run.root, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert "has ended" in told["error"] and told["jobs"][0]["step"] == 5
 
 
 def test_status_tells_where_a_trainers_file_took_a_steps_place(

@@ -28,7 +28,8 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
         _refuse_ended(where)
     except ConfigError as error:
         if as_json:
-            print(json.dumps({"run": str(root), "error": error.right}))
+            was: dict[str, Any] = msgspec.to_builtins(read(where))
+            print(json.dumps(was | {"run": str(root), "error": error.right}))
         raise
     if svg is not None:
         _draw(where, svg)
