@@ -21,7 +21,7 @@ from support.watched import MONITORING, Prometheus, expressions, paced, promethe
 from flowcheck.stages.rundir import RunDir
 
 LOST_STEP = 10
-MOVING = {"time_ns", "beat_age_s", "lag_ms", "rate", "bytes_s", "step_rate"}
+MOVING = {"time_ns", "beat_age_s", "lag_ms", "rate", "bytes_s", "step_rate", "frame_age_s", "age_s"}
 
 
 WORD = "a-word-of-sixteen-and-more"

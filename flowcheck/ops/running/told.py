@@ -61,7 +61,8 @@ def _stages(state: State) -> Table:
 
 
 def _rings(state: State) -> Table:
-    table = Table("ring", "frames", "parse lag", "extract lag", "dropped", "missing", "memory")
+    names = ("ring", "frames", "parse lag", "extract lag", "dropped", "missing", "last frame")
+    table = Table(*names, "memory")
     for ring in state.rings:
         dropped = sum(ring.lost.values())
         table.add_row(
@@ -71,6 +72,7 @@ def _rings(state: State) -> Table:
             f"{ring.parsed - ring.tail:,}",
             f"[red]{dropped:,}[/]" if dropped else "0",
             f"[red]{ring.missing_packets:,}[/]" if ring.missing_packets else "0",
+            "none" if ring.frame_age_s is None else f"{ring.frame_age_s:,.0f} s ago",
             "2 MiB pages" if ring.huge_pages else "/dev/shm",
         )
     return table

@@ -9,6 +9,25 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all parts of a state."""
 
 
+class Arrival(Part, frozen=True, kw_only=True):
+    """When something of a job last came, as its supervisor counts it every half second."""
+
+    age_s: float
+    """Since the last packet of it."""
+    limit_s: float
+    """For longer nothing may come: ten of its median steps, 30 s at least."""
+    step_s: float | None
+    """Its median step; None: fewer than two were whole."""
+    newest_step: int | None
+    """That a packet came of, told while packets of a step that is not taken are missing."""
+    unplaced_s: float
+    """For how long packets came that no plan has, since the last one that a plan does."""
+
+    @property
+    def silent(self) -> bool:
+        return self.age_s > self.limit_s
+
+
 class Anchor(Part, frozen=True, kw_only=True):
     """A file of the trainer's that took the place of a step of the replica's."""
 

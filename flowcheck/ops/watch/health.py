@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.ops.watch.arriving import judged
 from flowcheck.ops.watch.awaited import awaited
 from flowcheck.ops.watch.processes import is_shared
 from flowcheck.ops.watch.state import Health, Job, Stage, Word
@@ -50,6 +51,10 @@ def of_chain(stages: Sequence[Stage], beat_age_s: float | None, *, ending: bool)
 
 def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
     """Of one job of a chain whose supervisor is well."""
+    return judged(_but_for_arrival(job, stages, sources_ended=sources_ended), job)
+
+
+def _but_for_arrival(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
     later = [one.name for one in stages if not one.started and one.name not in BESIDE]
     if later:
         return _behind(f"stage {', '.join(later)} is to be started once the others are up")

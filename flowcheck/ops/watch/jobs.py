@@ -89,6 +89,7 @@ class JobReader:
             arrived_step=self.history.arrived,
             lag_steps=lag,
             lag_ms=self._lag_ms(step or 0, timeline, waits=lag > 0),
+            arrival=None,
             step_rate=self.history.step_rate(time.time_ns()),
             update_seconds=line.seconds if line is not None else None,
             gradient_bytes=shard["gradient_bytes"],

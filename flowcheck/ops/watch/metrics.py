@@ -49,6 +49,7 @@ METRICS: dict[str, Told] = {
     ),
     "flowcheck_captured_frames_total": Told(COUNTER, "Frames put into a ring.", ("ring",)),
     "flowcheck_captured_bytes_total": Told(COUNTER, "Bytes off the wire.", ("ring",)),
+    "flowcheck_frame_age_seconds": Told(GAUGE, "Since a ring's last frame came.", ("ring",)),
     "flowcheck_parsed_frames_total": Told(COUNTER, "Frames the parser has marked.", ("ring",)),
     "flowcheck_extracted_frames_total": Told(
         COUNTER, "Frames the first job's extractor has taken.", ("ring",)
@@ -72,6 +73,13 @@ METRICS: dict[str, Told] = {
     "flowcheck_life": Told(GAUGE, "Life of the job: 2 once it came back.", (JOB,)),
     "flowcheck_step": Told(GAUGE, "The last step the replica took.", (JOB,)),
     "flowcheck_step_time_seconds": Told(GAUGE, "When it was taken, since 1970.", (JOB,)),
+    "flowcheck_step_age_seconds": Told(GAUGE, "Since it was taken.", (JOB,)),
+    "flowcheck_silence_seconds": Told(
+        GAUGE, "Since anything of the job came; none once the sources have ended.", (JOB,)
+    ),
+    "flowcheck_silence_limit_seconds": Told(
+        GAUGE, "What of that its steps explain: ten median ones, 30 s at least.", (JOB,)
+    ),
     "flowcheck_arrived_step": Told(GAUGE, "The last step that is whole.", (JOB,)),
     "flowcheck_lag_steps": Told(GAUGE, "Whole steps the replica has not taken yet.", (JOB,)),
     "flowcheck_lag_seconds": Told(
@@ -159,6 +167,8 @@ def samples(state: State) -> Iterator[Sample]:
         yield from _of_ring(ring)
     for job in state.jobs:
         yield from _of_job(job)
+        if job.step_ns is not None:
+            yield "flowcheck_step_age_seconds", (job.name,), (state.time_ns - job.step_ns) / 1e9
 
 
 def _of_stage(stage: Stage, job: str) -> Iterator[Sample]:
@@ -173,6 +183,7 @@ def _of_ring(ring: Ring) -> Iterator[Sample]:
     yield "flowcheck_ring_filled_slots", own, ring.filled_slots
     yield "flowcheck_captured_frames_total", own, ring.head
     yield "flowcheck_captured_bytes_total", own, ring.captured_bytes
+    yield from _known("flowcheck_frame_age_seconds", own, ring.frame_age_s)
     yield "flowcheck_parsed_frames_total", own, ring.parsed
     yield "flowcheck_extracted_frames_total", own, ring.tail
     yield "flowcheck_missing_packets", own, ring.missing_packets
@@ -210,6 +221,9 @@ def _of_job(job: Job) -> Iterator[Sample]:
         ("flowcheck_audit_passed", passed),
     ):
         yield from _known(metric, own, value)
+    if job.arrival is not None:
+        yield "flowcheck_silence_seconds", own, job.arrival.age_s
+        yield "flowcheck_silence_limit_seconds", own, job.arrival.limit_s
     if (durable := job.durable) is not None:
         yield from _known("flowcheck_durable_step", own, durable.step)
         yield from _known("flowcheck_durable_time_seconds", own, _seconds(durable.time_ns))

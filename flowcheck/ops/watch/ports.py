@@ -38,6 +38,7 @@ def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[
             parsed=parsed,
             tail=tail,
             captured_bytes=capture[CAPTURE_BYTES],
+            frame_age_s=None,
             lost={name: capture[name] for name in LOSSES},
             verdicts={name: frames for name, frames in verdicts.items() if frames},
             parse=parse,

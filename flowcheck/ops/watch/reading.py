@@ -18,6 +18,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError
+from flowcheck.ops.watch.arriving import aged, told
 from flowcheck.ops.watch.health import of_chain, of_job, worst
 from flowcheck.ops.watch.jobs import JobReader
 from flowcheck.ops.watch.ports import read_ring
@@ -94,7 +95,7 @@ class Reader:
             self._try(f"ring {n}", partial(read_ring, self._run, config, n))
             for n in range(len(config.rings))
         ]
-        rings = [ring for found in read if found is not None for ring in found[:1]]
+        rings = aged([ring for found in read if found is not None for ring in found[:1]], beat)
         captured = [found[1] if found is not None else {} for found in read]
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
@@ -168,7 +169,8 @@ class Reader:
             config = reader.run.settings()
             each = config.optimizer.synced_backwards if config.optimizer is not None else 1
             beat = read_beat(reader.run.beat)
-            return reader.read(config, each, beat.steps_lost if beat is not None else 0)
+            job = reader.read(config, each, beat.steps_lost if beat is not None else 0)
+            return told(job, beat)
 
         return self._try(reader.name, read)
 

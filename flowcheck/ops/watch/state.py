@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from flowcheck.ops.watch.drawn import Anchor, Diagram, Part
+from flowcheck.ops.watch.drawn import Anchor, Arrival, Diagram, Part
 from flowcheck.stages.chain.events import Event
 
 VERSION = 1
@@ -29,13 +29,12 @@ class Word(StrEnum):
     TAINTED = "tainted"
     """What it holds is not all of its step, or an audit says that it is not the trainers'."""
     STALE = "stale"
-    """It does not get on, or nobody knows: the chain is gone, a stage is, a step was lost."""
+    """It does not get on, or nobody knows: no chain, no stage, a step was lost, nothing arrives."""
 
 
 class Health(Part, frozen=True, kw_only=True):
     word: Word
     reason: str
-    """One sentence; never empty."""
 
 
 class Stage(Part, frozen=True, kw_only=True):
@@ -71,13 +70,14 @@ class Ring(Part, frozen=True, kw_only=True):
     filled_slots: int
     """Captured and not yet given back by the slowest reader."""
     fill: float
-    """Their part of all, 0 to 1."""
     huge_pages: bool
     head: int
     parsed: int
     tail: int
     captured_bytes: int
     """Off the wire."""
+    frame_age_s: float | None
+    """Since the last frame, to half a second; None: none came."""
     lost: dict[str, int]
     """Frames that reached this machine and no slot, by counter (LOSSES, plane/counters.py)."""
     verdicts: dict[str, int]
@@ -165,6 +165,8 @@ class Job(Part, frozen=True, kw_only=True):
     """Whole steps that the replica has not taken yet, those that are logged among them."""
     lag_ms: float
     """Since the first of those was whole; of none: from whole to taken, of the last step."""
+    arrival: Arrival | None
+    """None: no job is learned, or the sources have ended."""
     step_rate: float | None
     """Steps a second that the replica took, over the last ones; 0 once none has come for long;
     None: fewer than two."""

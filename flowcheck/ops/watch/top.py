@@ -127,12 +127,13 @@ def _stages(state: State) -> Table:
 
 
 def _rings(state: State) -> Table:
-    table = _table("ring", "source", "fill", "dropped here", "missing", "verdicts")
+    table = _table("ring", "source", "fill", "last frame", "dropped here", "missing", "verdicts")
     for ring in state.rings:
         table.add_row(
             str(ring.number),
             Text(plain(ring.source)),
             f"{_bar(ring.fill)} {ring.fill:4.0%}",
+            "none" if ring.frame_age_s is None else f"{_span(ring.frame_age_s)} ago",
             _dropped(ring),
             _counted(ring.missing_packets, "packet"),
             ", ".join(f"{name} {count:,}" for name, count in ring.verdicts.items()),

@@ -31,6 +31,19 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     steps_lost: int = 0
     packets_came_late: int = 0
     """Missing at a look, and there at a later one."""
+    frame_ns: tuple[int, ...] = ()
+    """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
+    came_ns: int | None = None
+    """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
+    or the sources have ended)."""
+    silence_limit_s: float = 0.0
+    """Nothing of the job for longer is no pause between its steps (silence.py)."""
+    step_s: float = 0.0
+    """Median of its steps; 0: not known."""
+    newest_step: int | None = None
+    """That a packet came of, of those that are not whole; told while packets are missing."""
+    unplaced_s: float = 0.0
+    """For how long packets came that no plan has, since the last one that a plan does."""
 
     @property
     def age_s(self) -> float:

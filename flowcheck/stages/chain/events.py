@@ -51,6 +51,10 @@ class Kind(StrEnum):
     """`count` frames, packets or bytes never came (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"
     """`count` packets came after all, or the replica goes on behind a step that was lost."""
+    SILENT = "silent"
+    """Nothing of the job arrived for `seconds`, which its steps do not explain."""
+    ARRIVES = "arrives"
+    """Something does again, after `seconds`."""
     SAVE = "save"
     """A step is durable."""
     SAVE_FAILED = "save_failed"
@@ -68,6 +72,10 @@ FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
 """What an event of loss or heal counts: frames that reached this machine and no slot; packets that
 a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a
 whole step."""
+
+
+WHOLE = "the step is taken, and no byte of it lacks: they carried none that was not there"
+"""Why packets that no mirror brought, or that came doubtful, are told as healed."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

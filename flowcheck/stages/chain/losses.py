@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.staging import Staging
+from flowcheck.stages.jobs import every
+from flowcheck.stages.rundir import RunDir
 
 PIECES_MAX = 32
 """Iterations that one hole is told by; what is left of a longer one is of none that is known."""
@@ -77,6 +80,18 @@ class Losses:
                 if self._told_here(ring, flow):
                     self._look_at(ring, flow, records[flow : flow + 1], change)
         return change
+
+    def newest(self) -> int | None:
+        """The newest iteration that a packet came of by the plan of its flow; None: not known."""
+        seen = [
+            of
+            for ring, table in enumerate(self._tables)
+            for flow, record in enumerate(table.flows())
+            if _planned(self._own[ring], flow)
+            and record["next_psn"]
+            and (of := self._iteration(ring, flow, int(record["next_psn"]) - 1))
+        ]
+        return max(seen, default=None)
 
     def _told_here(self, ring: int, flow: int) -> bool:
         if _planned(self._own[ring], flow):
@@ -169,6 +184,21 @@ class Losses:
 
     def _iteration(self, ring: int, flow: int, psn: int) -> int | None:
         return self._own[ring].iteration_at(self._tables[ring], flow, psn)
+
+
+def opened(run: RunDir, rings: int, files: ExitStack) -> Losses:
+    """Of a job, and by the first one of all that is of no job; files: closes what is opened.
+    Raises RingError where one is not there yet."""
+    first = not run.reader
+    others = [one for one in every(run.port) if one.root != run.root] if first else []
+    with ExitStack() as whole:
+        own = [
+            [whole.enter_context(Staging.open(one.staging(n))) for n in range(rings)]
+            for one in (run, *others)
+        ]
+        tables = [whole.enter_context(FlowTable.open(run.flows(n))) for n in range(rings)]
+        files.push(whole.pop_all())
+    return Losses(tables, own[0], own[1:], first=first)
 
 
 def _planned(staging: Staging, flow: int) -> bool:

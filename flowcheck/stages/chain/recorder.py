@@ -14,16 +14,31 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
-from flowcheck.messages import AuditLine, Hello, Message, StepApplied, StepLost
+from flowcheck.messages import (
+    AuditLine,
+    Hello,
+    Message,
+    StepApplied,
+    StepArrived,
+    StepLost,
+    StepShort,
+)
 from flowcheck.plane.counters import LOSSES
-from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.staging import Staging
 from flowcheck.stages.bounded import EVENTS_BYTES, append_line
 from flowcheck.stages.chain.beat import Beat, write_beat
-from flowcheck.stages.chain.events import FRAMES, PACKETS, STEP, Event, Kind, event_of, line_of
-from flowcheck.stages.chain.losses import Losses
-from flowcheck.stages.jobs import every
+from flowcheck.stages.chain.events import (
+    FRAMES,
+    PACKETS,
+    STEP,
+    WHOLE,
+    Event,
+    Kind,
+    event_of,
+    line_of,
+)
+from flowcheck.stages.chain.losses import Losses, opened
+from flowcheck.stages.chain.silence import ARRIVES, SILENT, Silence, Turn
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.anchors import AnchorLine
@@ -45,10 +60,16 @@ class Recorder:
         self._restarts: Counter[str] = Counter()
         self._lost: int | None = None
         """A step that the replica waits before."""
-        self._steps_lost = self._late = 0
+        self._steps_lost = self._late = self._taken = 0
+        self._missing: Counter[int] = Counter()
+        """{step: packets} that were told missing, and did not come."""
+        self._newest: int | None = None
+        self._short: int | None = None
+        """The last step that is taken without all of its bytes."""
         self._ending = False
         self._files = ExitStack()
         self._losses: Losses | None = None
+        self._silence, self._asked = Silence(), False
         self._frames: Counter[str] = Counter()
         """That found no slot, by counter."""
         self._read: dict[str, int] = {}
@@ -80,10 +101,22 @@ class Recorder:
         if isinstance(message, StepLost):
             self._steps_lost += not self._ending
             self._lost = message.step
-        elif isinstance(message, StepApplied) and message.step >= (self._lost or sys.maxsize):
+        elif isinstance(message, StepArrived):
+            self._silence.whole(message.time_ns)
+        elif isinstance(message, StepShort):
+            self._short = message.step
+        elif isinstance(message, StepApplied):
+            self._took(message.step)
+
+    def _took(self, step: int) -> None:
+        if step >= (self._lost or sys.maxsize):
             why = f"the replica goes on behind step {self._lost}, which was lost"
-            self._write(Event(kind=Kind.HEAL, step=message.step, what=STEP, why=why))
+            self._write(Event(kind=Kind.HEAL, step=step, what=STEP, why=why))
             self._lost = None
+        self._taken = step
+        if (count := self._missing[step]) and step != self._short:
+            self._write(Event(kind=Kind.HEAL, step=step, what=PACKETS, count=count, why=WHOLE))
+        self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
 
     def restarted(self, stage: str, why: str, code: int | None = None) -> None:
         self._restarts[stage] += 1
@@ -98,8 +131,9 @@ class Recorder:
         self._looked_s = now_s
         if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
+        self._look_at_files()  # first: a later life counts its steps anew
         self._look_at_packets(len(rings))
-        self._look_at_files()
+        self._look_for_silence(rings)
         self._beat()
 
     def _look_at_frames(self, rings: Sequence[Ring]) -> None:
@@ -113,11 +147,20 @@ class Recorder:
             why = f"frames reached this machine and found no slot: {each}"
             self._write(Event(kind=Kind.LOSS, what=FRAMES, count=new.total(), why=why))
 
+    def _look_for_silence(self, rings: Sequence[Ring]) -> None:
+        self._asked = self._run.learned_job.exists()
+        self._asked &= any(ring.source_end is None for ring in rings)
+        turn, own = self._silence.look(rings, counts=self._asked), self._silence
+        if turn is Turn.BEGAN:
+            self._write(Event(kind=Kind.SILENT, seconds=own.lasted_s, why=SILENT))
+        elif turn is Turn.ENDED and self._asked:
+            self._write(Event(kind=Kind.ARRIVES, seconds=own.lasted_s, why=ARRIVES))
+
     def _look_at_packets(self, rings: int) -> None:
         """What stays missing from one look to the next; what came in between was only late."""
         try:
             if self._losses is None:
-                self._losses = self._opened(rings)
+                self._losses = opened(self._run, rings, self._files)
             change = self._losses.look()
         except (RingError, OSError):  # not there yet
             return
@@ -127,27 +170,26 @@ class Recorder:
         for iteration, count in change.healed.items():
             self._late += count
             self._packets(Kind.HEAL, iteration, count, "they came after all")
-
-    def _opened(self, rings: int) -> Losses:
-        """Of this job, and by the first one of all that is of no job."""
-        run = self._run
-        others = [one for one in every(run.port) if one.root != run.root] if self._job == 1 else []
-        with ExitStack() as files:
-            own = [
-                [files.enter_context(Staging.open(one.staging(n))) for n in range(rings)]
-                for one in (run, *others)
-            ]
-            tables = [files.enter_context(FlowTable.open(run.flows(n))) for n in range(rings)]
-            self._files = files.pop_all()
-        return Losses(tables, own[0], own[1:], first=self._job == 1)
+        newest = self._losses.newest() if self._missing else None
+        self._newest = None if newest is None else self._step_of(newest)
 
     def _packets(self, kind: Kind, iteration: int | None, count: int, why: str) -> None:
+        """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
         if not count:
             return
-        step = None
-        if iteration is not None:
-            step = incarnation_of(self._run).step_within(iteration, self._each)
-        self._write(Event(kind=kind, step=step, what=PACKETS, count=count, why=why))
+        step = None if iteration is None else self._step_of(iteration)
+        told = Event(kind=kind, step=step, what=PACKETS, count=count, why=why)
+        self._write(told)
+        if step is None:
+            return
+        if step > self._taken:
+            self._missing[step] += count if kind is Kind.LOSS else -count
+            self._missing = +self._missing
+        elif kind is Kind.LOSS and step != self._short:
+            self._write(msgspec.structs.replace(told, kind=Kind.HEAL, why=WHOLE))
+
+    def _step_of(self, iteration: int) -> int:
+        return incarnation_of(self._run).step_within(iteration, self._each)
 
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the
@@ -166,6 +208,7 @@ class Recorder:
             if life.number > self._life:
                 why = f"life {life.number} of the job"
                 self._write(Event(kind=Kind.HANDOVER, step=life.step, why=why))
+                self._taken, self._missing = life.step or 0, Counter()
             self._life = life.number
 
     def _new_lines(self, name: str) -> list[bytes]:
@@ -193,5 +236,11 @@ class Recorder:
             restarts=dict(self._restarts),
             steps_lost=self._steps_lost,
             packets_came_late=self._late,
+            frame_ns=tuple(self._silence.frame_ns),
+            came_ns=self._silence.came_ns if self._asked else None,
+            silence_limit_s=self._silence.limit_s,
+            step_s=self._silence.step_s,
+            newest_step=self._newest,
+            unplaced_s=self._silence.unplaced_s,
         )
         write_beat(self._run.beat, beat)

@@ -1,0 +1,89 @@
+"""When something last came, off a supervisor's heartbeat, and what is said of a silent job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.ops.watch.drawn import Arrival
+from flowcheck.ops.watch.state import Health, Job, Ring, Word
+from flowcheck.stages.chain.beat import Beat
+
+LEARNS_S = 3.0
+"""Packets of no plan for so long, and none of one: more than a pause of the job's beside others."""
+
+
+def arrival(beat: Beat | None) -> Arrival | None:
+    """Of the job whose supervisor it is."""
+    age_s = None if beat is None or beat.came_ns is None else _age_s(beat.came_ns)
+    if beat is None or age_s is None:
+        return None
+    return Arrival(
+        age_s=age_s,
+        limit_s=round(beat.silence_limit_s, 3),
+        newest_step=beat.newest_step,
+        step_s=round(beat.step_s, 3) or None,
+        unplaced_s=round(beat.unplaced_s, 3),
+    )
+
+
+def told(job: Job, beat: Beat | None) -> Job:
+    """With what its supervisor counts: steps behind one that lacks packets wait as well."""
+    own = arrival(beat)
+    lag = job.lag_steps
+    if own is not None and own.newest_step is not None and not job.awaits_base:
+        lag = max(lag, own.newest_step - 1 - (job.step or 0))  # that one is under way
+    return msgspec.structs.replace(job, arrival=own, lag_steps=lag)
+
+
+def aged(rings: Sequence[Ring], beat: Beat | None) -> list[Ring]:
+    """The rings with when each was last given a frame; beat: of the ports' supervisor."""
+    since = beat.frame_ns if beat is not None else ()
+    return [
+        msgspec.structs.replace(ring, frame_age_s=_age_s(since[ring.number]))
+        if ring.number < len(since) and since[ring.number]
+        else ring
+        for ring in rings
+    ]
+
+
+def _age_s(then_ns: int) -> float | None:
+    """None where this machine was started anew since."""
+    age_ns = time.monotonic_ns() - then_ns
+    return round(age_ns / 1e9, 3) if age_ns >= 0 else None
+
+
+def judged(health: Health, job: Job) -> Health:
+    """health: of all but what arrives. A job that is stale anyway stays so for its own reason."""
+    own = job.arrival
+    if own is None or health.word is Word.STALE:
+        return health
+    if own.silent:
+        step = f", and its steps took {own.step_s:,.1f} s" if own.step_s else ""
+        reason = (
+            f"nothing of the job arrived for {own.age_s:.0f} s{step}: it ended or stands still, or "
+            f"the mirror does not bring it any more; frames cannot tell which. As far as they "
+            f"came, it is {health.word}: {health.reason}"
+        )
+        return Health(word=Word.STALE, reason=reason)
+    missing = {
+        one.step: one.missing - one.healed
+        for one in job.timeline
+        if one.step > (job.step or 0) and one.missing > one.healed
+    }
+    if missing and health.word in (Word.EXACT, Word.BEHIND):
+        steps = f"step {min(missing)}" if len(missing) == 1 else f"{len(missing)} steps"
+        reason = (
+            f"{sum(missing.values()):,} packets of {steps} behind step {job.step or 0} are missing "
+            f"so far: the replica waits for them, {job.lag_steps} steps behind the wire"
+        )
+        return Health(word=Word.BEHIND, reason=reason)
+    if own.unplaced_s > LEARNS_S and health.word is Word.EXACT:
+        reason = (
+            "frames arrive that cannot be applied yet: a later life of the job is being learned, "
+            f"or others write there; the replica stays at step {job.step} meanwhile"
+        )
+        return Health(word=Word.BEHIND, reason=reason)
+    return health

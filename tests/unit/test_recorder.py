@@ -1,0 +1,52 @@
+"""What a chain's history says of packets, by frames that were parsed and placed by a real plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.extraction import SIMPLE, bench, packets_of, plan_of
+from test_loss_steps import FIRST, SIZES, iteration_of, sends
+from test_watch_reading import CONFIG
+
+from flowcheck.messages import StepApplied
+from flowcheck.ops.watch.history import History
+from flowcheck.stages.chain.events import PACKETS, Kind
+from flowcheck.stages.chain.losses import Losses
+from flowcheck.stages.chain.recorder import Recorder
+from flowcheck.stages.rundir import RunDir
+
+PACKETS_OF_ALL = packets_of(sends(SIMPLE))
+
+
+def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_once_it_is_taken(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those are that came doubtful, and carried nothing that was not there."""
+    run = RunDir.create(tmp_path / "run", shm)
+    lacking = [n for n, one in enumerate(PACKETS_OF_ALL) if iteration_of(one) == 4][2:4]
+    newest = iteration_of(PACKETS_OF_ALL[60])
+    assert newest > 5
+    with bench(shm) as one:
+        recorder = Recorder(run, CONFIG)
+        monkeypatch.setattr(recorder, "_losses", Losses([one.flows], [one.staging]))
+        one.run(PACKETS_OF_ALL[:8])
+        own = sends(SIMPLE)
+        assert one.extractor.install(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
+        one.run(p for n, p in enumerate(PACKETS_OF_ALL[8:61], 8) if n not in lacking)
+        history = History(run.events)
+        for step in (1, 2, 3):
+            recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
+        for _ in range(2):
+            recorder._look_at_packets(1)
+        history.look()
+        told = {step.step: (step.missing, step.healed) for step in history.timeline}
+        assert told[4] == (2, 0) and recorder._newest == newest
+        recorder.heard(StepApplied(step=4, seconds=0.1, digest="d"))
+        recorder._look_at_packets(1)
+        history.look()
+        told = {step.step: (step.missing, step.healed) for step in history.timeline}
+        assert told[4] == (2, 2) and recorder._newest is None
+        kinds = [event.kind for event in history.recent if event.what == PACKETS]
+        assert kinds == [Kind.LOSS, Kind.HEAL]
+    run.remove()
