@@ -15,6 +15,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.replica.among import Among
 from flowcheck.replica.kept.beside import NOTHING, Beside
 from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.rules.classes import CHOSEN
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
 
@@ -124,7 +125,21 @@ def _optimizer(snapshot: Snapshot, settings: Settings) -> dict[str, Any]:
     groups = settings.at(events)
     for place, group in enumerate(groups):
         group["params"] = [number for number, i in at if built.group_of[i] == place]
+    if snapshot.optimizer.factory is None:
+        parts = snapshot.optimizer.parts
+        made = zip(parts, built.optimizers, strict=True)
+        of_group = [part for part, own in made for _ in own.param_groups]
+        for part, group in zip(of_group, groups, strict=True):
+            group.update(_kernels(part, group))
     return {"state": state, "param_groups": groups}
+
+
+def _kernels(part: OptimizerConfig, group: dict[str, Any]) -> dict[str, bool | None]:
+    """What torch's group says of its kernels where the script says no more than is stated: None is
+    torch's own choice on the device where the file is loaded, which nothing here is to pin."""
+    stated = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+    told = stated.get(part.implementation or "", {})
+    return {key: told.get(key) for key in CHOSEN if key in group}
 
 
 def _over_all(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
+import pytest
 import torch
 
 from flowcheck.config import OptimizerConfig
@@ -46,3 +50,28 @@ def test_torch_goes_on_from_a_given_step_as_if_it_had_never_stopped(tmp_path: Pa
             parameter.grad = gradient.clone()
         optimizer.step()
     assert all(torch.equal(one, other) for one, other in zip(resumed, trained, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("implementation", "own"),
+    [
+        (None, {}),
+        ("loop", {"foreach": False}),
+        ("foreach", {"foreach": True}),
+        ("fused", {"fused": True}),
+    ],
+)
+def test_groups_are_those_of_a_script_that_says_no_more_of_its_kernels_than_is_stated(
+    implementation: Any, own: dict[str, bool], tmp_path: Path
+) -> None:
+    layout = Layout.of_shapes([(4, 3)], names=["a"])
+    config = msgspec.structs.replace(ADAMW, implementation=implementation)
+    flat = np.ones(12, np.float32)
+    replica = Replica.create(tmp_path / "replica", layout, config, flat)
+    replica.apply(1, flat)
+    replica.close()
+    trained = torch.nn.Parameter(torch.ones(4, 3))
+    trainer = torch.optim.AdamW([trained], lr=1e-2, **own)
+    found = given(snapshot.of_state(tmp_path / "replica", config))
+    assert found.optimizer is not None
+    assert found.optimizer["param_groups"] == trainer.state_dict()["param_groups"]
