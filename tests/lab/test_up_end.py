@@ -23,20 +23,23 @@ STEPS = 4
 LIMIT_S = 60.0
 
 UP = """
-import sys, time
+import os, signal, sys, threading
 from pathlib import Path
 from flowcheck import cli
 from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint
+from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.supervisor import Supervisor
 
 marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
-write, work = checkpoint.write, Supervisor.work
+save, work = Lender.save, Supervisor.work
 
-def slowly(*arguments):
+def slowly(self, *arguments):
+    # Who writes is a process of its own, which is halted for a while.
+    os.kill(self.process.pid, signal.SIGSTOP)
+    threading.Timer(1.0, os.kill, (self.process.pid, signal.SIGCONT)).start()
     marker.touch()
-    time.sleep(1.0)
-    return write(*arguments)
+    return save(self, *arguments)
 
 def full(*arguments):
     raise OSError(28, "No space left on device", "here")
@@ -48,7 +51,7 @@ def failing(self):
     return work(self)
 
 if how == "slow":
-    checkpoint.write = slowly
+    Lender.save = slowly
 if how == "full":
     checkpoint.write = full
     Supervisor.work = failing
@@ -112,6 +115,7 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
         wait_until((job.parent / "marker").exists, LIMIT_S, "the writing of the checkpoint")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
+            os.kill(pids["update"], number)
             time.sleep(0.05)
         code, out, err = end(process)
     assert code == 0, err
