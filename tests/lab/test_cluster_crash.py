@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ from support.switches import OVS, SWITCHES
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster import namespaces, processes
+from flowcheck.lab.cluster.sysctls import RECORD, WANTED
 
 pytestmark = [
     pytest.mark.lab,
@@ -24,7 +26,12 @@ NAME = f"c{os.getpid()}"
 
 
 def leftovers(switch: str = "bridge") -> dict[str, object]:
-    return leftovers_of(NAME) | ({"settings": settings()} if switch == "ovs" else {})
+    found = leftovers_of(NAME)
+    if switch == "ovs":
+        users = json.loads(RECORD.read_text())["users"] if RECORD.exists() else []
+        raised = settings() == [f"{value}\n" for value in WANTED.values()]
+        found |= {"named": NAME in users, "raised for nobody": raised and not users}
+    return found
 
 
 DYING = """
