@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,7 +16,7 @@ from threading import Thread
 import pytest
 import torch
 from support.fetching import Cutting, served, sums, verb
-from support.persisting import kept_at, proved, saver_for, stepped
+from support.persisting import proved, saver_for
 from support.s3 import BUCKET, Server, server
 
 import flowcheck
@@ -29,17 +28,6 @@ from flowcheck.vault.serve.client import fetched
 
 WORD = "a word of many letters"
 CHUNK = 64 << 10
-
-
-@pytest.fixture
-def replica(shm: Path) -> Iterator[Replica]:
-    with stepped(shm / "state") as made:
-        yield made
-
-
-@pytest.fixture
-def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
-    return kept_at(tmp_path / "kept", shm / "state", replica.step)
 
 
 def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(

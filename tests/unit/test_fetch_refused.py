@@ -5,30 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
 from support.fetching import Cutting, served, sums
-from support.persisting import kept_at, stepped
 
 from flowcheck.errors import StateError
-from flowcheck.replica.replica import Replica
 from flowcheck.vault.serve.client import fetched
-
-
-@pytest.fixture
-def replica(shm: Path) -> Iterator[Replica]:
-    with stepped(shm / "state") as made:
-        yield made
-
-
-@pytest.fixture
-def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
-    return kept_at(tmp_path / "kept", shm / "state", replica.step)
-
 
 OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from support.persisting import Steps, kept_at, proved, stepped, take
+from support.persisting import Steps, kept_at, proved, take
 
 from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
@@ -33,17 +33,6 @@ class Memory(Steps):
 
     def versions(self) -> tuple[int, ...]:
         return peek_versions(self._state)[1]
-
-
-@pytest.fixture
-def replica(shm: Path) -> Iterator[Replica]:
-    with stepped(shm / "state") as made:
-        yield made
-
-
-@pytest.fixture
-def kept(replica: Replica, shm: Path, tmp_path: Path) -> Path:
-    return kept_at(tmp_path / "kept", shm / "state", replica.step)
 
 
 Serving = Callable[..., Server]

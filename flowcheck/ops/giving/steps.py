@@ -19,6 +19,7 @@ from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.expected import NOTHING, Expected
+from flowcheck.replica.files.latest import STEP
 from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.header import peek_versions
@@ -119,7 +120,7 @@ def _versions(run: RunDir) -> list[int]:
 
 
 def _steps_of(kept: list[Path]) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in kept]
+    return [int(path.name.removeprefix(STEP)) for path in kept]
 
 
 def from_checkpoint(
@@ -155,8 +156,8 @@ def stated_names(layout: Layout) -> tuple[str, ...]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, the newest step last."""
-    found = [p for p in folder.glob("step-*") if p.name.removeprefix("step-").isdigit()]
-    return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+    found = [p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdigit()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix(STEP)))
 
 
 @dataclass(frozen=True, slots=True)

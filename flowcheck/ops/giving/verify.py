@@ -10,7 +10,7 @@ from flowcheck.errors import StateError
 from flowcheck.ops.giving.left import killed_before
 from flowcheck.ops.say import say
 from flowcheck.replica.files.check import Fault, check, strangers
-from flowcheck.replica.files.latest import latest, missing
+from flowcheck.replica.files.latest import STEP, latest, missing
 from flowcheck.replica.files.manifest import BESIDE, MANIFEST, Manifest, load_manifest, path_of
 
 DAMAGED = 1
@@ -49,7 +49,7 @@ def output_at(path: Path) -> Path:
     newest = latest(path)
     if newest is None and (gone := missing(path)):
         raise StateError(gone)
-    if newest is None and path.is_dir() and path.name.startswith("step-"):
+    if newest is None and path.is_dir() and path.name.startswith(STEP):
         lacks = f"{MANIFEST} is missing, so it is no whole step, or none of ours"
         raise StateError(f"{path}: no manifest of ours tells of it: {lacks}")
     if newest is None and (told := killed_before(path)):
