@@ -138,6 +138,24 @@ def test_a_run_directory_of_any_name_is_found(tmp_path: Path, shm: Path) -> None
     assert run_of(shm) is None
 
 
+def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flowcheck-\N{SUPERSCRIPT TWO}-1-1", "flowcheck-1-\N{SUPERSCRIPT ONE}-1"):
+        (shm / name).mkdir()
+    mine = shm / "flowcheck-4194305-1-\x1b]0;mine\x07"
+    mine.mkdir()
+    told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout
+    assert "mine" in told and told.strip("\n").isprintable()
+    monkeypatch.setattr(leftovers.shutil, "rmtree", lambda *_, **__: None)  # of no right to it
+    assert cleared(tmp_path / "other").removed == []
+    monkeypatch.undo()
+    monkeypatch.setattr(leftovers, "SHM", shm)
+    monkeypatch.setattr(leftovers, "huge_mounts", list)
+    down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
+    assert "removed" in down.stdout and all(map(str.isprintable, down.stdout.splitlines()))
+
+
 def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "r", shm)
     (shm / "flowcheck-notes").mkdir()

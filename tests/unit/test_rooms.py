@@ -9,7 +9,7 @@ MAY_IMPORT = {
     "wire": {"wire", "errors"},
     "plane": {"plane", "wire", "errors", "_core", "_dpdk"},
     "replica": {"replica", "plane", "wire", "errors", "whole", "config", "_core"},
-    "vault": {"vault", "replica", "plane", "wire", "errors", "whole", "config", "_core"},
+    "vault": {"vault", "replica", "plane", "wire", "errors", "plain", "whole", "config", "_core"},
     "stages": {
         "stages",
         "vault",
@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "plane",
         "wire",
         "errors",
+        "plain",
         "whole",
         "config",
         "messages",

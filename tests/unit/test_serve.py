@@ -125,6 +125,18 @@ def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
         serving(Catalogue([kept]), token_file=str(tmp_path / "short"))
 
 
+def test_no_terminal_obeys_what_a_client_asks_for(kept: Path, serving: Serving) -> None:
+    server, said = serving(Catalogue([kept])), list[str]()
+    server.say = said.append
+    host, port = server.server_address[:2]
+    with socket.create_connection((str(host), int(port)), timeout=10) as client:
+        client.sendall(b"GET /\x1b]0;mine\x07 \x9b2J HTTP/1.0\r\n\r\n")
+        while client.recv(4096):
+            pass
+    until(lambda: bool(said))
+    assert "mine" in said[0] and all(line.isprintable() for line in said)
+
+
 def test_a_step_in_memory_becomes_files_once_for_all_who_ask_and_stays_while_it_is_read(
     replica: Replica, shm: Path, tmp_path: Path, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

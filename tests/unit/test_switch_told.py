@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from flowcheck.ops.switch import platforms
+from flowcheck.ops.switch.apply import told
+from flowcheck.ops.switch.apply.bring import Outcome, Result, Step
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, bare, port, words
 
@@ -32,6 +34,15 @@ def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -
         '[[monitor]]\nswitch = "a"\ngbps = 400\nport = "Ethernet9"\nsession = 1\n'
     )
     assert "monitor[0].session = '1'" in refused("ports", tmp_path / "l.toml", "--os", "eos")
+
+
+def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]) -> None:
+    step = Step(what="- mirror \x1b[2J of another", command=("tc", "\x9b2J"))
+    told.difference([step])
+    told.warned("session \x1b]0;mine\x07")
+    why = "ssh: \x1b[2J\nno route"
+    told.ended(Result(outcome=Outcome.LEFT, steps=[step], why=why, left=[str(step)]))
+    assert all(line.isprintable() for said in capsys.readouterr() for line in said.splitlines())
 
 
 def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:

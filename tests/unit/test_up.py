@@ -20,7 +20,7 @@ from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.running import remains, status, up
 from flowcheck.ops.running.chain import create
-from flowcheck.ops.running.progress import speak
+from flowcheck.ops.running.progress import ERROR, say, speak
 from flowcheck.plane.shard import Shard
 from flowcheck.replica import checkpoint
 from flowcheck.replica.layout import Layout
@@ -109,6 +109,11 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
         cli_main()
     assert "cannot be read" in json.loads(capsys.readouterr().err)["message"]
     speak(LogConfig())
+
+
+def test_no_terminal_obeys_a_name_in_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    say("\x1b]0;mine\x07 of\ntwo lines", ERROR)
+    assert capsys.readouterr().err == "flowcheck: \\x1b]0;mine\\x07 of\ntwo lines\n"
 
 
 def test_the_last_line_says_that_no_checkpoint_was_asked_for(

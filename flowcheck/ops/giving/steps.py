@@ -156,7 +156,7 @@ def stated_names(layout: Layout) -> tuple[str, ...]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, the newest step last."""
-    found = [p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdigit()]
+    found = [p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdecimal()]
     return sorted(found, key=lambda p: int(p.name.removeprefix(STEP)))
 
 

@@ -137,7 +137,8 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
                 continue  # its stages end after what they have in hand
             shutil.rmtree(leftover.run, ignore_errors=True)
         shutil.rmtree(leftover.memory, ignore_errors=True)
-        done.removed.append(str(leftover.memory))
+        if not leftover.memory.exists():  # another user's stays
+            done.removed.append(str(leftover.memory))
     return done
 
 

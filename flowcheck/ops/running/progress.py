@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import StepLost
+from flowcheck.plain import plain_lines
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.chain.child import BESIDE, stage_arguments
 from flowcheck.stages.chain.heard import Progress as ChainProgress
@@ -138,7 +139,7 @@ def lost_sentence(lost: StepLost) -> str:
 
 def say(sentence: str, level: str = "info") -> None:
     """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
-    line = f"flowcheck: {sentence}"
+    line = f"flowcheck: {plain_lines(sentence)}"
     if _VOICE.format == "json":
         line = json.dumps({"time_ns": time.time_ns(), "level": level, "message": sentence})
     with suppress(OSError):

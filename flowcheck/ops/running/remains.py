@@ -21,6 +21,7 @@ from flowcheck.ops.giving.together import steps_to_keep, write_index
 from flowcheck.ops.running.leftovers import by_chain, clear
 from flowcheck.ops.running.progress import say
 from flowcheck.ops.running.saved import Save, save_checkpoint
+from flowcheck.plain import plain
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
@@ -186,7 +187,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
         print(json.dumps(result))
         return 0
     if rescued is not None:
-        print(rescued)
+        print(plain(rescued))
     stay = f"logs and records stay in {root}" if run.config.exists() else ""
     if pids or there:
         ended = ", ".join(sorted(pids)) or "no process"
@@ -194,7 +195,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     else:
         print("; ".join(filter(None, (f"nothing runs in {root}", stay))))
     for sentence in cleared.sentences:
-        print(sentence)
+        print(plain(sentence))
     return 0
 
 

@@ -29,6 +29,7 @@ from flowcheck.ops.running.progress import Watch
 from flowcheck.ops.running.remains import rescue
 from flowcheck.ops.running.replayed import Replayed, show, whole
 from flowcheck.ops.running.several import with_factories
+from flowcheck.plain import plain
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
 from flowcheck.replica.rules.checked import check_name
@@ -68,9 +69,9 @@ def run(request: Request) -> int:
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     rescued = rescue(RunDir(root))
     if rescued is not None:
-        console.print(rescued, markup=False)
+        console.print(plain(rescued), markup=False)
     for sentence in clear(apart_from=root, replicas=False).sentences:
-        console.print(sentence, markup=False)
+        console.print(plain(sentence), markup=False)
     where, memory = chain.create(config, root)
     console.print(memory, markup=False)
     # To the end: a signal while the checkpoint is being written must not be the end of that.

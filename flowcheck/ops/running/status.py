@@ -16,6 +16,7 @@ from flowcheck.ops.running import leftovers
 from flowcheck.ops.running.told import shown
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.state import State
+from flowcheck.plain import plain
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job_file import decode_job
 
@@ -49,7 +50,7 @@ def list_leftovers(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"leftovers": found}))
     else:
-        print("\n".join(found) or "no killed chain left anything")
+        print("\n".join(map(plain, found)) or "no killed chain left anything")
     return 0
 
 

@@ -24,10 +24,10 @@ def shown(state: State, leftovers: Sequence[str]) -> None:
     console = Console(highlight=False)
 
     def say(sentence: str) -> None:
-        console.print(sentence, soft_wrap=True)
+        console.print(plain(sentence), soft_wrap=True)
 
     word = state.health.word
-    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(plain(state.health.reason))}")
+    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(state.health.reason)}")
     console.print(_stages(state))
     console.print(_rings(state))
     verdicts: Counter[str] = Counter()
@@ -37,17 +37,17 @@ def shown(state: State, leftovers: Sequence[str]) -> None:
     say(f"frames by verdict: {seen or 'none'}")
     for job in state.jobs:
         if state.jobs[1:]:
-            say(f"[bold]Job {escape(plain(job.name))}[/]: {escape(plain(job.health.reason))}")
+            say(f"[bold]Job {escape(job.name)}[/]: {escape(job.health.reason)}")
         for sentence in _of_job(job):
             say(sentence)
     if state.watched:
         say(f"watched at {escape(state.watched)}")
     for problem in state.problems:
-        say(f"[yellow]{escape(plain(problem))}[/]")
+        say(f"[yellow]{escape(problem)}[/]")
     if not any(one.name == "supervisor" and one.pid is not None for one in state.stages):
         say(_killed(state))
     for sentence in leftovers:
-        say(escape(plain(sentence)))
+        say(escape(sentence))
 
 
 def _stages(state: State) -> Table:
@@ -91,7 +91,7 @@ def _of_job(job: Job) -> Iterator[str]:
         if job.follows == Follows.PARAMETERS:
             yield "  of kind: parameters as they are gathered, no optimizer state"
         for one in job.tainted:
-            yield f"  {escape(plain(one))}"
+            yield f"  {escape(one)}"
         yield _audited(job)
     else:
         yield "no step taken yet" if job.learned else "the job is not learned yet"
@@ -100,12 +100,12 @@ def _of_job(job: Job) -> Iterator[str]:
     if job.served:
         yield f"steps are served at {escape(job.served)}"
     for reason in job.why_not:
-        yield f"  {escape(plain(reason))}"
+        yield f"  {escape(reason)}"
 
 
 def _killed(state: State) -> str:
     """What to do about a chain whose supervisor is gone."""
-    run = state.run
+    run = escape(state.run)
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
         return (

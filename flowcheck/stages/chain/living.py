@@ -25,7 +25,7 @@ def stale_memory(mounts: Iterable[Path]) -> list[Path]:
     found = []
     for folder in (folder for mount in mounts for folder in mount.glob(f"{PREFIX}*-*-*")):
         pid, start, *_ = folder.name.removeprefix(PREFIX).split("-")
-        if not (pid.isdigit() and start.isdigit()) or living(f"{pid} {start}") is not None:
+        if not (pid.isdecimal() and start.isdecimal()) or living(f"{pid} {start}") is not None:
             continue
         with suppress(OSError):  # another user's, or gone meanwhile
             os.close(locked(folder))  # held by an owner whose number is another container's
@@ -79,7 +79,7 @@ def living(told: str) -> int | None:
     told: its `identity`, of when it lived.
     """
     pid = told.partition(" ")[0]
-    return int(pid) if pid.isdigit() and pid != "0" and identity(int(pid)) == told else None
+    return int(pid) if pid.isdecimal() and pid != "0" and identity(int(pid)) == told else None
 
 
 def die_with_parent(parent: int) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
+from flowcheck.plain import plain
 from flowcheck.vault.persist.listing import File
 from flowcheck.vault.serve.catalogue import Catalogue, Found, Writing
 from flowcheck.vault.serve.deadline import Deadlined
@@ -238,8 +239,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """One line each, without what a client may have put into it beside its request."""
-        self.server.say(f"{self.client_address[0]} {format % args}")
+        """One line each, in which nothing that a client sent is obeyed."""
+        self.server.say(plain(f"{self.client_address[0]} {format % args}"))
 
     def address_string(self) -> str:
         return str(self.client_address[0])

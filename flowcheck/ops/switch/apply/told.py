@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from flowcheck.ops.switch.apply.bring import Outcome, Result, Step
+from flowcheck.plain import plain, plain_lines
 
 ENDED = {
     Outcome.UNCHANGED: "Nothing to do: it is as asked.",
@@ -18,14 +19,14 @@ ENDED = {
 
 def warned(sentence: str) -> None:
     """On stderr."""
-    print(f"note: {sentence}", file=sys.stderr)
+    print(f"note: {plain(sentence)}", file=sys.stderr)
 
 
 def difference(steps: list[Step]) -> None:
     """What will be done, and the very commands, on stdout."""
     for step in steps:
-        print(step.what)
-        print(f"    {step}")
+        print(plain(step.what))
+        print(plain(f"    {step}"))
     sys.stdout.flush()
 
 
@@ -33,11 +34,11 @@ def ended(result: Result) -> None:
     """On stdout where it is as asked, else on stderr."""
     well = not result.why
     out = sys.stdout if well else sys.stderr
-    print(ENDED[result.outcome], *([result.why] if result.why else []), file=out)
+    print(ENDED[result.outcome], *([plain_lines(result.why)] if result.why else []), file=out)
     if result.left:
         print("What was there before comes back with:", file=out)
         for command in result.left:
-            print(f"    {command}", file=out)
+            print(plain(f"    {command}"), file=out)
 
 
 def as_json(result: Result, notes: list[str]) -> dict[str, Any]:
