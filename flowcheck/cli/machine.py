@@ -8,6 +8,10 @@ from typing import Annotated
 import typer
 
 from flowcheck.cli.options import DEFAULT_RUN, Json, Run
+from flowcheck.errors import ConfigError
+
+MOST_GIB = 1 << 20
+"""A petabyte is a slip of the pen."""
 
 
 def stage(
@@ -46,4 +50,6 @@ def doctor(
     """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
     from flowcheck.ops.node import doctor as verb
 
+    if not 0 <= need_gib < MOST_GIB:
+        raise ConfigError("--need-gib", need_gib, f"is 0 or more, below {MOST_GIB:,}")
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))

@@ -47,8 +47,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
             raise ConfigError("source", found, "name exactly one of pci, vdev, interface, file")
         at_least("source.queues", self.queues, 1)
         at_least("source.idle_us", self.idle_us, 0)
-        if self.speed is not None and self.speed <= 0:
+        if self.speed is not None and not self.speed > 0:
             raise ConfigError("source.speed", self.speed, "must be above 0")
+        if self.frames is not None:
+            at_least("source.frames", self.frames, 0)
 
 
 class MirrorConfig(Section, frozen=True, kw_only=True):

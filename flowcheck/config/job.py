@@ -144,7 +144,7 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
         tree = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
     if sources is not None:
         tree["source"] = [

@@ -123,7 +123,7 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     [
         (("--source", "radio"), "--source = 'radio': is one of auto, dpdk, file"),
         (("--optimizer", "madgrad"), "--optimizer = 'madgrad': torch.optim of torch"),
-        (("--speed", "0"), "source.speed = 0.0: must be above 0"),
+        (("--speed", "nan"), "source.speed = nan: must be above 0"),
     ],
 )
 def test_a_word_that_cannot_be_is_refused_with_those_that_can(
@@ -133,6 +133,15 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
     header = "d4c3b2a1020004000000000000000000000004000100 0000".replace(" ", "")
     capture.write_bytes(bytes.fromhex(header))
     assert sentence in refused("replay", capture, *words)
+
+
+def test_what_is_no_amount_of_memory_is_one_sentence() -> None:
+    assert "--need-gib = nan: is 0 or more" in refused("doctor", "--need-gib", "nan")
+
+
+def test_a_job_file_that_nests_without_end_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text("a = " + "[" * 5000)
+    assert "is not TOML" in refused("plan", tmp_path / "job.toml")
 
 
 def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,16 @@ def test_of_two_nodes_both_links_are_needed(tmp_path: Path) -> None:
     found = choose(tmp_path, layout(nodes=2))
     assert shown(found, "Ethernet1:rx") == {0} and shown(found, "Ethernet2:rx") == {1}
     assert words(found) == ["Ethernet1:rx", "Ethernet2:rx"]
+
+
+def test_a_large_job_takes_no_more_of_the_stack(tmp_path: Path) -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 70)
+    try:
+        chosen = choose(tmp_path, layout(48, (10_000.0,), pp=24))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert chosen.choice.exact and len(chosen.choice.placed) == 48
 
 
 def test_redundancy_counts_monitor_ports(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ STILL = steps._Positions(
 def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., float]:
     """Seconds it takes to settle, where positions are a function of the seconds."""
     limits_s = {"CALM_S": 0.2, "READING_S": 1.5, "UPDATE_S": 1.0, "ARRIVING_S": 0.6}
-    for name, seconds in (*limits_s.items(), ("LOOK_S", 0.01)):
+    for name, seconds in (*limits_s.items(), ("COMING_S", 1.5), ("LOOK_S", 0.01)):
         monkeypatch.setattr(steps, name, seconds)
 
     def settle(positions: Callable[[float], steps._Positions]) -> float:
@@ -52,6 +52,19 @@ def test_a_job_that_goes_on_sending_does_not_settle(settled: Callable[..., float
     """Its restore is of the newest step there is, and does not hang."""
     took_s = settled(lambda s: replace(STILL, heads=9 + int(s * 50), tails=9 + int(s * 50)))
     assert took_s >= 0.6
+
+
+def test_a_job_whose_steps_take_longer_than_a_pause_does_not_settle_either(
+    settled: Callable[..., float],
+) -> None:
+    """A step comes each 0.4 s and is taken 0.25 s behind it, for long: nothing is ever calm."""
+
+    def at(s: float) -> steps._Positions:
+        step, rest = divmod(min(s, 9.0), 0.4)
+        taken, heads = int(step) + (rest > 0.25), 9 * int(step + 1)
+        return replace(STILL, heads=heads, tails=heads, applied=taken, whole=rest <= 0.25)
+
+    assert 1.5 <= settled(at) < 9.0
 
 
 def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> None:

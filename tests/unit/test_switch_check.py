@@ -166,6 +166,8 @@ def test_a_session_that_is_stated_by_halves_is_refused(tmp_path: Path) -> None:
     state.write_text('[[session]]\nsession = "one"\nmonitor = "Ethernet8"\n')
     given = ("switch", "check", *SONIC, *HUNDRED, "--source", "Ethernet0", "--state", str(state))
     assert "sources" in refused(*given)
+    state.write_bytes(b"\xff\xfe")
+    assert "is no TOML" in refused(*given)
     state.write_text('[[session]]\nsession = "one"\nsources = []\nmonitor = "Ethernet12"\n')
     assert checked(*SONIC, *HUNDRED, "--source", "Ethernet0", "--state", state)[0] == 0
 

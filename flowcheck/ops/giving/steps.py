@@ -42,6 +42,8 @@ UPDATE_S = 60.0
 """A whole step the updater has begun may take so long without a sign of life."""
 ARRIVING_S = 5.0
 """Frames that come for so long without a pause: the job runs, and will not settle."""
+COMING_S = 30.0
+"""The same with pauses, as of a job whose steps take seconds."""
 LOOK_S = 0.05
 
 
@@ -185,14 +187,14 @@ class _Positions:
 def _settle(run: RunDir, config: JobConfig) -> None:
     """Raises StateError where whole steps wait and the updater does not take them."""
     last = _positions(run, config)
-    moved_s = arrived_s = since_s = time.monotonic()
+    began_s = moved_s = arrived_s = since_s = time.monotonic()
     while time.monotonic() - moved_s < last.patience_s:
         Event().wait(LOOK_S)
         now, now_s = _positions(run, config), time.monotonic()
         if now.heads != last.heads:
             since_s = now_s if now_s - arrived_s > CALM_S else since_s
             arrived_s = now_s
-            if now_s - since_s > ARRIVING_S:
+            if now_s - since_s > ARRIVING_S or now_s - began_s > COMING_S:
                 return
         if now != last:
             last, moved_s = now, now_s

@@ -75,8 +75,14 @@ class Search:
         root = Partial(chosen=(), placed=(), home={}, banned=frozenset(), seen=nothing)
         least = self.bound.pairs(self._short(root))
         exhausted = True
+        ways = [iter((root,))]  # no recursion: a large job takes more taps than Python's stack has
         try:
-            self._extend(root, least)
+            while ways:
+                at = next(ways[-1], None)
+                if at is None:
+                    ways.pop()
+                else:
+                    ways.append(self._further(at, least))
         except Enough:
             exhausted = False
         if self.best is None:
@@ -89,7 +95,8 @@ class Search:
             exact=exact,
         )
 
-    def _extend(self, at: Partial, least: int) -> None:
+    def _further(self, at: Partial, least: int) -> Iterator[Partial]:
+        """The branches at a partial choice; none where it is whole, or leads to no better one."""
         self.steps += 1
         if self.steps > self.most_steps:
             raise Enough
@@ -109,14 +116,13 @@ class Search:
         group = self.wants[name].group
         if group not in at.home:
             for machine in self.homes[group]:
-                self._extend(self._at_home(at, group, machine), least)
+                yield self._at_home(at, group, machine)
             return
         bit = max(range(len(short[name])), key=lambda n: short[name][n])
         banned = set(at.banned)
         for number in self._order(at, name, bit, short, banned):
             for placed in self._places(at, number, name, bit):
-                further = self._with(at, number, placed, frozenset(banned | {number}))
-                self._extend(further, least)
+                yield self._with(at, number, placed, frozenset(banned | {number}))
             banned.add(number)
 
     def _homeless(self, at: Partial, name: str) -> bool:

@@ -30,10 +30,10 @@ class Holding(Section, frozen=True):
 def read(path: Path) -> tuple[Held, ...]:
     """Sessions stated in `path`. Raises ConfigError for what is not `[[session]]` tables."""
     with naming(path):
-        text = path.read_text()
+        content = path.read_bytes()
     try:
-        return convert(tomllib.loads(text), Holding).session
-    except tomllib.TOMLDecodeError as error:
+        return convert(tomllib.loads(content.decode()), Holding).session
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("--state", str(path), f"is no TOML: {error}") from error
 
 
