@@ -20,7 +20,7 @@ from test_watch_server import recorded
 
 from flowcheck.ops.running.chain import create
 from flowcheck.ops.watch.state import State
-from flowcheck.ops.watch.top import frame
+from flowcheck.ops.watch.top import Fitted, frame
 from flowcheck.stages.chain.beat import write_beat
 
 
@@ -41,12 +41,61 @@ def test_a_frame_says_in_words_what_the_state_says() -> None:
     assert "34 packets" in text and "LOST: every flow went on without it" in text
     for stage in state.stages:
         assert stage.name in text and str(stage.pid) in text
-    assert "EXACT" in shown(recorded()) and "came after all" not in shown(recorded())
+    assert "EXACT" in shown(recorded()) and "LOST" not in shown(recorded())
 
 
-@pytest.mark.parametrize("width", [20, 40, 80])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, shown(recorded("state-lost.json"), width).splitlines())) <= width
+def fitted(state: State, width: int, height: int) -> list[str]:
+    out = StringIO()
+    console = Console(file=out, width=width, height=height, highlight=False)
+    console.print(Fitted(state), height=height)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 24), (80, 24), (100, 30), (200, 50)])
+def test_a_terminal_holds_what_fits_and_counts_the_rest(width: int, height: int) -> None:
+    for state in (recorded(), recorded("state-lost.json"), crowded()):
+        lines = fitted(state, width, height)
+        assert len(lines) <= height and max(map(len, lines)) <= width
+        assert lines[0].startswith(state.health.word.upper())
+        if "when" not in [line.split(" ")[0] for line in lines]:
+            assert len(lines) == height and lines[-1].startswith("... ")
+
+
+def test_of_many_stages_in_a_small_terminal_the_one_that_is_down_is_seen() -> None:
+    lines = fitted(crowded(), 100, 30)
+    named = [line.split() for line in lines if line.startswith(("extract", "update", "parse"))]
+    assert [words[:4] for words in named] == [["extract", "(job", "3)", "gone"]]
+    assert sum("  stale  " in line for line in lines) == 5 and "29 stages are up" in lines
+
+
+def test_rates_name_their_span_and_nothing_done_is_not_the_same_as_not_known() -> None:
+    state = recorded()
+    rates = {"update": 0.0, "extract": None}
+    stages = [
+        msgspec.structs.replace(one, rate=rates.get(one.name, one.rate)) for one in state.stages
+    ]
+    job = msgspec.structs.replace(state.jobs[0], step_rate=None)
+    text = shown(msgspec.structs.replace(state, stages=tuple(stages), jobs=(job,)))
+    cells = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "last 5 s" in cells["stage"] and "of 10 steps" in text
+    assert " 0 steps/s" in cells["update"]
+    assert "frames/s" not in cells["extract"] and cells["extract"].rstrip().endswith("-")
+    assert "158 kB/s" in cells["capture-0"]
+
+
+def crowded() -> State:
+    """Five jobs with long names, a stage that is down among many."""
+    state = recorded("state-lost.json")
+    jobs = tuple(
+        msgspec.structs.replace(state.jobs[0], number=n, name=f"team-{n}-" * 20)
+        for n in range(1, 6)
+    )
+    stages = tuple(
+        msgspec.structs.replace(one, job=n, pid=None if (n, one.name) == (3, "extract") else 1)
+        for n in range(1, 6)
+        for one in state.stages
+    )
+    return msgspec.structs.replace(state, jobs=jobs, stages=stages)
 
 
 def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:

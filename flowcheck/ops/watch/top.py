@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.table import Table
+from rich.segment import Segment
 from rich.text import Text
 
 from flowcheck.ops.say import plain
+from flowcheck.ops.watch.history import RATE_STEPS
 from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import Job, Ring, State, Step, Word, encode_state
+from flowcheck.ops.watch.state import State, encode_state
+from flowcheck.ops.watch.tables import (
+    STYLES,
+    events_table,
+    jobs_table,
+    notes,
+    rings_table,
+    span,
+    stages_table,
+    steps_table,
+)
 from flowcheck.stages.service import Signals
 
 EVERY_S = 1.0
-LAST_STEPS = 8
-LAST_EVENTS = 5
-STYLES = {
-    Word.EXACT: "bold green",
-    Word.BEHIND: "bold yellow",
-    Word.TAINTED: "bold magenta",
-    Word.STALE: "bold red",
-}
-"""Beside the word itself, which says the same to who sees no colours."""
+LAST_STEPS, LAST_EVENTS = 8, 10
+FEW_STEPS, FEW_EVENTS = 3, 3
+FEW_LINES = 12
+"""Fewer than these below the stages and rings: few steps are shown, so that events are too."""
+PIPED_CELLS = 500
+"""For who reads it with another program: lines of tables are not broken."""
 
 
 def run(root: Path, *, as_json: bool) -> int:
@@ -38,185 +48,97 @@ def run(root: Path, *, as_json: bool) -> int:
     if not console.is_terminal:
         reader.state()
         Event().wait(EVERY_S)  # rates are of two looks
-        console.print(frame(reader.state()), soft_wrap=True)
+        print(piped(reader.state()))
         return 0
     with Signals() as signals, Live(console=console, screen=True, auto_refresh=False) as live:
         while not signals.received:
-            live.update(frame(reader.state()), refresh=True)
+            live.update(Fitted(reader.state()), refresh=True)
             Event().wait(EVERY_S)
     return 0
 
 
+def piped(state: State) -> str:
+    """A frame as lines without an end of blanks."""
+    console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
+    with console.capture() as kept:
+        console.print(frame(state))
+    return "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines())
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A frame for as many lines as there are: as many of the newest events as find room, and where
+    there is none for the rest, how many lines are not shown."""
+
+    state: State
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        tall, state = options.height or console.height, self.state
+        free = options.update(height=None)
+
+        def drawn(*parts: RenderableType) -> list[list[Segment]]:
+            return console.render_lines(Group(*parts), free, pad=False)
+
+        lines = drawn(*_standing(state))
+        if len(lines) > tall - FEW_EVENTS:
+            lines = drawn(*_standing(state, few=True))
+        last = LAST_STEPS if tall - len(lines) >= LAST_STEPS + FEW_LINES else FEW_STEPS
+        lines += drawn(*_steps(state, last))
+
+        def told(newest: int) -> list[list[Segment]]:
+            return drawn(*_events(state, newest))
+
+        every = range(len(state.events) + 1)
+        fit = bisect_right(every, tall - len(lines), key=lambda newest: len(told(newest))) - 1
+        if fit >= min(FEW_EVENTS, len(state.events)):
+            lines += told(fit)
+        else:
+            lines += told(LAST_EVENTS)
+            more = f"... {len(lines) - tall + 1} lines more: a taller terminal has room for them"
+            lines[tall - 1 :] = drawn(Text(more, style="dim", no_wrap=True, overflow="crop"))
+        for number, line in enumerate(lines):
+            yield from line
+            if number < len(lines) - 1:
+                yield Segment.line()
+
+
 def frame(state: State) -> RenderableType:
-    """All of it, the most important first: what does not fit into a terminal is cut off below."""
-    return Group(*_parts(state))
+    """All of it, the most important first."""
+    return Group(*_standing(state), *_steps(state, LAST_STEPS), *_events(state, LAST_EVENTS))
 
 
-def _parts(state: State) -> Iterator[RenderableType]:
+def _standing(state: State, *, few: bool = False) -> Iterator[RenderableType]:
+    """few: of the stages those that do not live alone."""
     word = state.health.word
-    head = Text.assemble((word.upper(), STYLES[word]), " ", plain(state.health.reason))
-    yield head
-    since = ""
+    yield Text.assemble((word.upper(), STYLES[word]), " ", plain(state.health.reason))
+    began = ""
     if state.started_ns is not None:
-        since = f", for {_span((state.time_ns - state.started_ns) / 1e9)}"
-    ending = ", ending" if state.ending else ""
-    yield Text(plain(f"{state.run}{since}{ending}"), style="dim")
+        began = f", began {span((state.time_ns - state.started_ns) / 1e9)} ago"
+    ending = ", told to end" if state.ending and state.stages else ""
+    rates = f"; steps/s: of {RATE_STEPS} steps" if state.jobs else ""
+    yield Text(plain(f"{state.run}{began}{ending}{rates}"), style="dim")
     if state.jobs:
-        yield _jobs(state)
-    if state.stages:
-        yield _stages(state)
+        yield jobs_table(state)
+    stages = [one for one in state.stages if one.pid is None or not few]
+    if stages:
+        yield stages_table(stages)
+    if len(stages) < len(state.stages):
+        yield Text(f"{len(state.stages) - len(stages)} stages are up")
     if state.rings:
-        yield _rings(state)
-    for job in state.jobs:
-        if job.timeline:
-            yield _steps(job, state.time_ns)
-        for one in (*job.why_not, *job.tainted):
-            yield Text(plain(f"{job.name}: {one}"))
-    if state.events:
-        yield _events(state)
+        yield rings_table(state)
+    for one in (sentence for job in state.jobs for sentence in notes(job)):
+        yield Text(plain(one))
     for problem in state.problems:
         yield Text(plain(problem), style="yellow")
 
 
-def _jobs(state: State) -> Table:
-    table = _table("job", "health", "step", "steps/s", "lag", "update", "lost", "taint", "durable")
+def _steps(state: State, last: int) -> Iterator[RenderableType]:
+    each = last if len(state.jobs) == 1 else FEW_STEPS
     for job in state.jobs:
-        table.add_row(
-            Text(plain(job.name)),
-            Text(job.health.word, style=STYLES[job.health.word]),
-            _number(job.step),
-            _rate(job.step_rate),
-            f"{_counted(job.lag_steps, 'step')}, {job.lag_ms:,.0f} ms",
-            "-" if job.update_seconds is None else f"{job.update_seconds * 1e3:,.1f} ms",
-            _lost(job),
-            f"{len(job.tainted)}" + (f", {len(job.assumed)} assumed" if job.assumed else ""),
-            Text(plain(_durable(job))),
-        )
-    return table
+        if job.timeline:
+            yield steps_table(job, state.time_ns, each)
 
 
-def _lost(job: Job) -> str:
-    waits = f", waits at {job.lost_step}" if job.lost_step is not None else ""
-    return f"{_counted(job.steps_lost, 'step')}{waits}" if job.steps_lost or waits else "0"
-
-
-def _durable(job: Job) -> str:
-    own = job.durable
-    if own is None:
-        return "none while it runs" if job.kept_at is None else f"at its end, in {job.kept_at}"
-    there = "none yet" if own.step is None else f"step {own.step}, {_span(own.age_s or 0.0)} ago"
-    share = f" {own.done_share:.0%}" if own.done_share is not None else ""
-    phase = f"; {own.phase}{share}" if own.phase else ""
-    return f"{there}{phase}" + (f"; fails ({own.attempts}): {own.error}" if own.attempts else "")
-
-
-def _stages(state: State) -> Table:
-    table = _table("stage", "pid", "restarts", "done", "a second", "bytes/s")
-    for one in state.stages:
-        lives = "not yet" if not one.started else "gone"
-        named = one.name if one.job == 1 else f"{one.name} (job {one.job})"
-        table.add_row(
-            named,
-            Text(str(one.pid)) if one.pid is not None else Text(lives, style="bold red"),
-            _number(one.restarts),
-            f"{_number(one.done)} {one.unit}".rstrip(),
-            _rate(one.rate),
-            _rate(one.bytes_s),
-        )
-    return table
-
-
-def _rings(state: State) -> Table:
-    table = _table("ring", "source", "fill", "last frame", "dropped here", "missing", "verdicts")
-    for ring in state.rings:
-        table.add_row(
-            str(ring.number),
-            Text(plain(ring.source)),
-            f"{_bar(ring.fill)} {ring.fill:4.0%}",
-            "none" if ring.frame_age_s is None else f"{_span(ring.frame_age_s)} ago",
-            _dropped(ring),
-            _counted(ring.missing_packets, "packet"),
-            ", ".join(f"{name} {count:,}" for name, count in ring.verdicts.items()),
-        )
-    return table
-
-
-def _dropped(ring: Ring) -> str:
-    named = [f"{name.removesuffix('_frames')} {n:,}" for name, n in ring.lost.items() if n]
-    return ", ".join(named) or "0"
-
-
-def _bar(fill: float) -> str:
-    full = round(max(0.0, min(1.0, fill)) * 10)
-    return "#" * full + "." * (10 - full)
-
-
-def _steps(job: Job, now_ns: int) -> Table:
-    table = _table("step", "whole", "taken", "durable", "what became of it", title=job.name)
-    for one in reversed(job.timeline[-LAST_STEPS:]):
-        marks = [_ago(at, now_ns) for at in (one.arrived_ns, one.applied_ns, one.durable_ns)]
-        table.add_row(str(one.step), *marks, Text(plain(_became(one))))
-    return table
-
-
-def _became(step: Step) -> str:
-    """In words: the same for who sees no colours."""
-    said = [f"LOST: {step.lost}"] if step.lost else []
-    if step.logged:
-        said.append("logged, waits for a base")
-    if step.missing:
-        came = f", {step.healed} came after all" if step.healed else ""
-        said.append(f"{_counted(step.missing, 'packet')} missing{came}")
-    if step.lost and step.healed:
-        said.append("the replica goes on behind it")
-    if step.tainted:
-        said.append("tainted")
-    if step.audited is not None:
-        said.append("audit passed" if step.audited else "AUDIT FAILED")
-    if step.anchored:
-        said.append("taken from the trainer's file")
-    return "; ".join(said)
-
-
-def _events(state: State) -> Table:
-    table = _table("when", "event", "stage", "step", "why")
-    for one in reversed(state.events[-LAST_EVENTS:]):
-        counted = f"{_counted(one.count, one.what.rstrip('s'))}. " if one.count and one.what else ""
-        table.add_row(
-            _ago(one.time_ns, state.time_ns),
-            one.kind.replace("_", " "),
-            Text(plain(one.stage)),
-            _number(one.step),
-            Text(plain(counted + one.why)),
-        )
-    return table
-
-
-def _table(*columns: str, title: str = "") -> Table:
-    named = Text(plain(title)) if title else None
-    return Table(*columns, title=named, title_justify="left", box=None, pad_edge=False)
-
-
-def _counted(count: int, unit: str) -> str:
-    return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _rate(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
-
-
-def _ago(time_ns: int | None, now_ns: int) -> str:
-    return "-" if not time_ns else f"{_span(max(0, now_ns - time_ns) / 1e9)} ago"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+def _events(state: State, newest: int) -> Iterator[RenderableType]:
+    if state.events and newest:
+        yield events_table(state.events[-newest:], state.time_ns)
