@@ -143,6 +143,9 @@ def record(
     tree_below: TreeBelow = None,
     channels: Channels = 1,
     nccl: Nccl = "2.29",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier recording of that name.")
+    ] = False,
     name: Name = "record",
     as_json: Json = False,
 ) -> None:
@@ -159,6 +162,8 @@ def record(
     from flowcheck.lab.run.trainers import Script
 
     made = cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan)
+    verb.check_outputs(out, own=script is None, force=force)
+    end_on_sigterm()
     with TemporaryDirectory(prefix="flowcheck-record-") as folder:
         plan = Plan(
             cluster=made,
@@ -175,7 +180,7 @@ def record(
         if script is None:
             check_arguments("record", context.args)
         own = Script(script.resolve(), tuple(context.args)) if script else None
-        found = verb.record(plan, out, script=own, digests=digests)
+        found = verb.record(plan, out, script=own, digests=digests, force=force)
     if as_json:
         print(json.dumps(asdict(found), default=str))
         return

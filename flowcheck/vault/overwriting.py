@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -135,9 +135,21 @@ def taking_place(
         raise
     for _, away in aside:
         shutil.rmtree(away) if away.is_dir() else away.unlink()
-    for left in out.parent.glob(f".{glob.escape(out.name)}.*{ASIDE}"):  # of a killed process
-        if _ASIDE.search(left.name) and left.is_dir() and not any(foreign_in(left, listed)):
-            shutil.rmtree(left, ignore_errors=True)
+    _sweep(out, listed)
+
+
+def _sweep(out: Path, listed: Listed) -> None:
+    """Takes away what a killed process had set aside of an output of ours."""
+    for name in (out.name, manifest_beside(out).name):
+        for left in out.parent.glob(f".{glob.escape(name)}.*{ASIDE}"):
+            if not _ASIDE.search(left.name) or left.is_symlink():
+                continue
+            if not left.is_dir():
+                with suppress(StateError, OSError):
+                    decode_manifest(text_at(left, out), str(left))
+                    left.unlink()
+            elif not any(foreign_in(left, listed)):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:

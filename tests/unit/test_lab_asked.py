@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(cluster, "up", made)
     monkeypatch.setattr(cluster, "down", made)
+    monkeypatch.setattr(cluster, "held", lambda name: nullcontext())
     return tmp_path / "out"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(cluster, "up", made)
     monkeypatch.setattr(cluster, "down", made)
+    monkeypatch.setattr(cluster, "held", lambda name: nullcontext())
     monkeypatch.chdir(tmp_path)
     return tmp_path / "out"
 
@@ -93,3 +95,22 @@ def test_nothing_goes_beside_a_run_and_nothing_of_one_that_goes_on(out: Path) ->
     fresh(out, parts(out), force=True)
     assert sorted(path.name for path in out.iterdir()) == ["mine.txt", "services", "trainers"]
     assert not (out / "trainers" / "step-4.pt").exists()
+
+
+def test_a_recording_goes_only_where_that_is_asked_for_and_never_another_s_job_file(
+    out: Path,
+) -> None:
+    capture, job = out.with_name("v2.1.pcapng"), out.with_name("v2.1.toml")
+    named = out.with_name("v2.1")
+    job.write_text("a user's")
+    assert not refusal("record", "--script", out, "--out", named), "its job file is the user's"
+    assert f"{job} is there already: name another, or --force" in refusal("record", "--out", named)
+    job.unlink()
+    capture.write_text("an earlier one")
+    for way in (named, capture):
+        assert f"{capture} is there already" in refusal("record", "--out", way)
+    assert not refusal("record", "--out", named, "--force")
+    assert capture.read_text() == "an earlier one", "it goes when there is another"
+    capture.unlink()
+    capture.symlink_to(job)
+    assert "is there already: name another" in refusal("record", "--out", named, "--force")

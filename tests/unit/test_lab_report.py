@@ -7,8 +7,8 @@ import re
 import pytest
 
 from flowcheck.lab.run.compare import Comparison
+from flowcheck.lab.run.outcome import Outcome
 from flowcheck.lab.run.report import statements
-from flowcheck.lab.run.train import Outcome
 
 
 @pytest.mark.parametrize(

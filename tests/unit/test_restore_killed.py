@@ -71,6 +71,21 @@ def test_verify_tells_what_is_whole_and_how_it_gets_its_name(
         assert torch.load(out)["step"] == BEFORE
 
 
+def test_what_a_killed_restore_had_set_aside_goes_with_the_next_and_nothing_else(
+    step: Parts, tmp_path: Path
+) -> None:
+    out, own = tmp_path / "out", tmp_path / ".out.manifest.json.1.old.tmp"
+    write(step, out, "torch")
+    own.write_text("a user's")
+    killed(step, out, "torch", "out")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert any(re.fullmatch(r"\.out\.manifest\.json\.\d{2,}\.old\.tmp", name) for name in left)
+    write(step, out, "torch", force=True)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there == {"out", "out.manifest.json", own.name}
+    assert own.read_text() == "a user's" and run("verify", out)[0] == 0
+
+
 def test_what_speaks_of_another_file_or_is_being_written_is_not_named_as_whole(
     step: Parts, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ cluster.down(made.name)
 
 from flowcheck.lab.cluster.build import down, up
 from flowcheck.lab.cluster.coverage import Coverage, coverage
+from flowcheck.lab.cluster.held import held
 from flowcheck.lab.cluster.namespaces import enter, run_in
 from flowcheck.lab.cluster.spec import UPLINK, Cluster, Mirror, parse_mirrors
 from flowcheck.lab.cluster.status import status
@@ -21,6 +22,7 @@ __all__ = [
     "coverage",
     "down",
     "enter",
+    "held",
     "parse_mirrors",
     "run_in",
     "status",

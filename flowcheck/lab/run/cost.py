@@ -26,6 +26,7 @@ from flowcheck.lab.run.display import Display
 from flowcheck.lab.run.folders import check_folders, fresh
 from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
+from flowcheck.lab.run.saved import every_saved
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Trainers, family
 from flowcheck.ops.watch.state import State
@@ -41,7 +42,7 @@ def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[
     """Every case once per round, one after the other: a busy neighbour meets all of them.
 
     Raises ConfigError for what cannot be measured and as `check_folders`, FlowCheckError where a
-    job failed or hung.
+    job failed or hung, or another run has the cluster.
     """
     if plan.cluster.switch != "bridge":
         raise ConfigError("switch", plan.cluster.switch, "bridge: its mirror alone is taken off")
@@ -51,7 +52,7 @@ def measure(plan: Plan, *, rounds: int, warm_up: int, display: Display) -> list[
         raise ConfigError("rounds", rounds, "1 or more")
     check_folders(plan.folder, plan.own_folders, force=plan.force)
     found = []
-    with _on_cpu(OTHER_CPU):
+    with cluster.held(plan.cluster.name), _on_cpu(OTHER_CPU):
         for number in range(1, rounds + 1):
             for place, case in enumerate(CASES):
                 display.say(f"round {number} of {rounds}: {case.words}")
@@ -137,9 +138,9 @@ def _cpu(pids: Sequence[int]) -> float | None:
 
 def _forget(folder: Path, newest: int) -> None:
     """Removes checkpoints of steps up to `newest`."""
-    for path in folder.glob("step-*"):
-        if not path.stem[5:].isdigit() or int(path.stem[5:]) > newest:
-            continue
+    for step, path in every_saved(folder).items():
+        if step > newest:
+            break
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
+from shlex import quote
+from shutil import which
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +16,8 @@ from rich.table import Table
 
 from flowcheck.ops.watch.state import State
 
+EVERY_SHELL = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of root's shells (Debian's /etc/profile)."""
 PLAIN_EVERY_S = 5.0
 """Between two lines where nobody watches a terminal."""
 
@@ -50,7 +55,8 @@ class Display:
         elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
             self._said_s = time.monotonic()
             shown = figures(trained, chain)
-            self._console.print(f"    {what}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
+            told = ", ".join(f"{key} {value}" for key, value in shown.items())
+            self._console.print(f"    {what}: {told}", soft_wrap=True)
 
     def _table(self, what: str, trained: dict[str, Any], chain: State | None) -> Table:
         table = Table(title=f"{what}, {self._steps} steps in all", show_header=False)
@@ -59,10 +65,20 @@ class Display:
         return table
 
 
+def as_typed() -> str:
+    """`flowcheck` as another terminal finds it: by its path, unless every shell looks there."""
+    own = Path(sys.argv[0]).absolute()
+    if own.name != "flowcheck" or which("flowcheck", path=EVERY_SHELL) == str(own):
+        return "flowcheck"
+    return quote(str(own))
+
+
 def figures(trained: dict[str, Any], chain: State | None) -> dict[str, str]:
     """What to show, in words."""
     step = int(trained.get("step", 0))
-    shown = {"trainer's step": f"{step:,}", "loss": str(trained.get("loss", "-"))}
+    # Without a line of its own the trainer is still starting: a resumed one is at no step 0.
+    own = f"{step:,}" if trained else "none yet"
+    shown = {"trainer's step": own, "loss": str(trained.get("loss", "-"))}
     if chain is None:
         return shown
     job = chain.jobs[0]

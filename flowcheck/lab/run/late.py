@@ -16,8 +16,10 @@ from threading import Event
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.lab.run.compare import Digests, replica_digests, trainer_digests
 from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.outcome import Outcome
 from flowcheck.lab.run.plan import Plan
-from flowcheck.lab.run.train import LOOK_S, Outcome, Run
+from flowcheck.lab.run.saved import every_saved
+from flowcheck.lab.run.train import LOOK_S, Run
 from flowcheck.lab.run.trainers import Trainers
 from flowcheck.ops.giving import base
 from flowcheck.ops.giving.base import Place
@@ -89,13 +91,13 @@ class LateRun(Run):
         deadline_s = time.monotonic() + LOGGED_LIMIT_S
         run, behind, why = RunDir(self._plan.run), trainers.step(), "nothing was logged"
         while time.monotonic() < deadline_s:
-            for one, other in self._pairs(behind):
+            for step, one, other in self._pairs(behind):
                 try:
                     base.take(run, one, Place(then=other))
                 except StateError as error:
                     why = str(error)
                     continue
-                outcome.bases.append(int(one.stem.removeprefix("step-")))
+                outcome.bases.append(step)
                 self._display.say(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
@@ -104,11 +106,8 @@ class LateRun(Run):
             Event().wait(LOOK_S)
         raise FlowCheckError(f"no base could be given: {why}")
 
-    def _pairs(self, behind: int) -> list[tuple[Path, Path]]:
-        """Neighbouring checkpoints of later steps, in order."""
-        found = {
-            int(file.stem.removeprefix("step-")): file
-            for file in (self._plan.trainers_folder / "job").glob("step-*.pt")
-        }
-        steps = sorted(step for step in found if step > behind)
-        return [(found[a], found[b]) for a, b in pairwise(steps)]
+    def _pairs(self, behind: int) -> list[tuple[int, Path, Path]]:
+        """(step of the first, its file, the next file) of checkpoints of later steps, in order."""
+        found = every_saved(self._plan.trainers_folder / "job")
+        later = [step for step in found if step > behind]
+        return [(one, found[one], found[other]) for one, other in pairwise(later)]

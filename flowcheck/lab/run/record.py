@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster import UPLINK
 from flowcheck.lab.run.compare import trainer_digests
+from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import GPT, MASTER_PORT, Plan, optimizer_lines, settings_of
-from flowcheck.lab.run.tap import Tap
+from flowcheck.lab.run.tap import Seen, Tap
 from flowcheck.lab.run.trainers import Script, Trainers
+from flowcheck.whole import growing, write_whole
 
 LOOK_S = 0.1
+ENDS = (".pcapng", ".json", ".toml")
+"""Of the files of a recording: capture, truth, job file."""
 ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}
 ITEM_BYTES |= {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
 SAME = ("kind", "dtype", "count", "protocol", "channels", "ranks")
@@ -46,31 +50,27 @@ def record(
     *,
     script: Script | None = None,
     digests: Path | None = None,
-    limit_s: float = 300.0,
+    force: bool = False,
 ) -> Recording:
     """Runs the job on a cluster of its own and writes out.pcapng, out.json and out.toml.
 
-    script: instead of the lab's own; digests: the file it writes about its own steps.
-    Raises FlowCheckError where the job failed or hung, or a frame was dropped.
+    script: instead of the lab's own; digests: the file it writes about its own steps; force: an
+    earlier recording of this name may go. Raises ConfigError where there is one that may not,
+    FlowCheckError where the job failed or hung, a frame was dropped, or the cluster is another's.
     """
     own = script is None
+    capture, truth_file, *job = check_outputs(out, own=own, force=force)
     shutil.rmtree(plan.folder, ignore_errors=True)
     plan.trainers_folder.mkdir(parents=True)
     (plan.trainers_folder / "logs").mkdir()
     out.parent.mkdir(parents=True, exist_ok=True)
     launched = script or plan.script("job", "--digests", str(plan.digests))
-    capture = out.with_suffix(".pcapng")
     said = _comment(plan, launched)
-    cluster.down(plan.cluster.name)
-    cluster.up(plan.cluster)
-    try:
-        space = plan.cluster.checkpoint_namespace
-        with Tap(space, UPLINK, capture, comment=said) as tap:
-            _run(plan, launched, limit_s)
-        seen = tap.seen
-    finally:
-        cluster.down(plan.cluster.name)
-    collectives = condensed(plan.trainers_folder / "truth", plan.cluster.hosts)
+    # Nothing has its name before all is known: after an error what was there before is there.
+    with growing(capture, durable=False) as place:
+        with cluster.held(plan.cluster.name):
+            seen = _captured(plan, launched, place, said)
+        collectives = condensed(plan.trainers_folder / "truth", plan.cluster.hosts)
     told = plan.digests if own else digests
     steps = trainer_digests(told) if told else {}
     truth: dict[str, Any] = {
@@ -83,14 +83,13 @@ def record(
         "steps": [{"step": step, "sha256": kept} for step, kept in sorted(steps.items())],
         "collectives": collectives,
     }
-    out.with_suffix(".json").write_text(_readable(truth))
-    job = out.with_suffix(".toml") if own else None
-    if job is not None:
-        job.write_text(_job(plan))
+    write_whole(truth_file, _readable(truth).encode(), durable=False)
+    for path in job:
+        write_whole(path, _job(plan).encode(), durable=False)
     return Recording(
         capture=capture,
-        truth=out.with_suffix(".json"),
-        job=job,
+        truth=truth_file,
+        job=job[0] if job else None,
         frames=seen.frames,
         bytes=capture.stat().st_size,
         collectives=len(collectives),
@@ -98,20 +97,46 @@ def record(
     )
 
 
-def _run(plan: Plan, script: Script, limit_s: float) -> None:
-    told = {**plan.environment, "FLOWCHECK_LAB_TRUTH": str(plan.trainers_folder / "truth")}
+def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:
+    """The files of a recording named `out`, or as one of them; the job file only of the lab's own
+    script: that of another is its user's. Raises ConfigError where one is there and was not to go.
+    """
+    name = out.stem if out.suffix in ENDS else out.name
+    found = [out.with_name(name + end) for end in (ENDS if own else ENDS[:-1])]
+    for path in found:
+        if os.path.lexists(path) and not (force and path.is_file() and not path.is_symlink()):
+            right = "name another, or --force to replace it" if path.is_file() else "name another"
+            raise ConfigError("--out", str(out), f"{path} is there already: {right}")
+    return found
+
+
+def _captured(plan: Plan, script: Script, capture: Path, comment: str) -> Seen:
+    """What the mirror port carried while the script ran on a cluster that is gone behind it."""
+    cluster.down(plan.cluster.name)
+    cluster.up(plan.cluster)
+    try:
+        space = plan.cluster.checkpoint_namespace
+        with Tap(space, UPLINK, capture, comment=comment) as tap:
+            _run(plan, script)
+        return tap.seen
+    finally:
+        cluster.down(plan.cluster.name)
+
+
+def _run(plan: Plan, script: Script) -> None:
+    truth = plan.trainers_folder / "truth"
     trainers = Trainers(
         script,
         plan.cluster,
         port=MASTER_PORT,
-        environment=told,
+        environment={**plan.environment, "FLOWCHECK_LAB_TRUTH": str(truth)},
         logs=plan.trainers_folder / "logs",
     )
-    deadline_s = time.monotonic() + limit_s
+    moving = Moving("the job that is recorded", trainers)
     try:
         while not trainers.ended():
-            if time.monotonic() > deadline_s:
-                raise FlowCheckError(f"the job did not end within {limit_s:.0f} s")
+            # A collective is a line of each rank: whoever's script it is, this tells it gets on.
+            moving.look([path.stat().st_size for path in sorted(truth.glob("*.jsonl"))])
             Event().wait(LOOK_S)
     finally:
         trainers.kill()

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import msgspec
 from rich.console import Console
 
-from flowcheck.lab.run.train import Outcome
+from flowcheck.lab.run.outcome import Outcome
 
 FAILED = 1
 

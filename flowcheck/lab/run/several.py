@@ -16,7 +16,9 @@ from flowcheck.lab.run.compare import (
     trainer_digests,
 )
 from flowcheck.lab.run.moving import Moving
-from flowcheck.lab.run.train import FOLLOW_LIMIT_S, LOOK_S, Outcome, Run
+from flowcheck.lab.run.outcome import Outcome
+from flowcheck.lab.run.saved import saved
+from flowcheck.lab.run.train import FOLLOW_LIMIT_S, LOOK_S, Run
 from flowcheck.lab.run.trainers import Trainers
 from flowcheck.ops.giving.restore_all import give_all
 from flowcheck.stages.jobs import every
@@ -102,7 +104,7 @@ class SeveralRun(Run):
     def _give_back(self, jobs: list[_Job]) -> dict[int, Path]:
         """{job: what `flowcheck restore` writes for it}; each tells by bytes whose it is."""
         plan = self._plan
-        templates = {plan.trainers_folder / job.name / "step-0.pt": job for job in jobs}
+        templates = {saved(plan.trainers_folder / job.name, 0): job for job in jobs}
         out = plan.trainers_folder / "restored"
         found = {}
         for given in give_all(plan.run, list(templates), out):

@@ -5,56 +5,28 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from threading import Event
 from typing import Any
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.compare import (
-    Comparison,
-    Digests,
-    compare,
-    replica_digests,
-    trainer_digests,
-)
-from flowcheck.lab.run.display import Display
+from flowcheck.lab.run.compare import Digests, compare, replica_digests, trainer_digests
+from flowcheck.lab.run.display import Display, as_typed
 from flowcheck.lab.run.folders import check_folders, fresh
 from flowcheck.lab.run.moving import Moving
+from flowcheck.lab.run.outcome import Outcome
 from flowcheck.lab.run.plan import MASTER_PORT, Plan, job_file
+from flowcheck.lab.run.saved import saved
 from flowcheck.lab.run.services import Services
 from flowcheck.lab.run.trainers import Script, Trainers
 from flowcheck.ops.giving.restore import give_back
 from flowcheck.ops.giving.steps import newest
-from flowcheck.ops.watch.state import State
 from flowcheck.stages.rundir import RunDir
 
 LOOK_S = 0.1
 FOLLOW_LIMIT_S = 60.0
 """For the replica to take the last steps after the trainer ended."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run showed."""
-
-    steps: int
-    killed_at: int | None = None
-    """The trainer's last step before it was killed."""
-    restored_step: int | None = None
-    bases: list[int] = field(default_factory=list)
-    """Steps of the checkpoints that were given as bases, where not all of the run was seen."""
-    comparison: Comparison | None = None
-    untold: tuple[int, ...] = ()
-    """Steps in flight at the kill that no trainer lived to tell of: they cannot be compared."""
-    final: Digests = field(default_factory=dict)
-    """The trainer's state after the last step."""
-    control: Digests | None = None
-    """Of a run stopped at the same step by the trainer's own save, and resumed."""
-    unbroken: Digests | None = None
-    """Of a run that was never stopped."""
-    seconds: float = 0.0
-    chain: State | None = None
 
 
 class Run:
@@ -66,17 +38,25 @@ class Run:
         self._services: Services | None = None
 
     def whole(self) -> Outcome:
-        """Raises ConfigError as `check_folders`, FlowCheckError where something did not come up, or
-        hung."""
+        """Raises ConfigError as `check_folders`, FlowCheckError where the cluster is another run's,
+        or something did not come up, or hung."""
+        plan = self._plan
+        check_folders(plan.folder, plan.own_folders, force=plan.force)
+        with cluster.held(plan.cluster.name):
+            return self._held()
+
+    def _held(self) -> Outcome:
         plan, outcome = self._plan, Outcome(self._plan.steps)
         began = time.monotonic()
-        check_folders(plan.folder, plan.own_folders, force=plan.force)
         self._display.say(f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}")
         cluster.down(plan.cluster.name)
         fresh(plan.folder, plan.own_folders, force=plan.force)
         cluster.up(plan.cluster)
         try:
             self._whole(outcome)
+        except (KeyboardInterrupt, SystemExit):
+            self._display.say(f"interrupted: services and cluster go; files stay in {plan.folder}")
+            raise
         finally:
             if self._services is not None:
                 self._services.stop()
@@ -150,7 +130,7 @@ class Run:
         stop = outcome.restored_step
         if stop is not None:
             self._display.say(f"control: stopped at step {stop} by the trainer's own save, resumed")
-            own = plan.trainers_folder / "control" / f"step-{stop}.pt"
+            own = saved(plan.trainers_folder / "control", stop)
             kept = plan.trainers_folder / "control.jsonl"
             more = ("--stop-at", str(stop), "--digests", str(kept))
             self._to_end("control", plan.script("control", *more))
@@ -180,7 +160,9 @@ class Run:
         services = Services(job, plan.run, plan.services_folder / "up.log", enter=enter)
         services.wait_listening()
         self._display.say("services are up on the checkpoint node; they see the mirror port alone")
-        self._display.say(f"to watch them from another terminal: flowcheck top --run {plan.run}")
+        own, run = as_typed(), quote(str(plan.run))
+        self._display.say(f"to watch them from another terminal: {own} top --run {run}")
+        self._display.say(f"or in a browser of this machine: {own} watch --run {run}")
         return services
 
     def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
@@ -218,7 +200,7 @@ class Run:
         plan = self._plan
         found = newest(RunDir(plan.run), settle=True)
         out = plan.trainers_folder / "restored.pt"
-        give_back(found, plan.trainers_folder / "job" / "step-0.pt", out)
+        give_back(found, saved(plan.trainers_folder / "job", 0), out)
         return found.snapshot.step, out
 
     def _catch_up(self, step: int) -> None:

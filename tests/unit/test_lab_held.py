@@ -1,0 +1,53 @@
+"""A run of the lab takes away what a crash left, and never the cluster of a run that goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab import cluster
+from flowcheck.lab.cli import app
+from flowcheck.lab.cluster.held import held
+
+HOLDS = """
+import sys
+from flowcheck.lab.cluster.held import held
+with held(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("verb", ["train", "record"])
+def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_killed(
+    verb: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"h{os.getpid() % 10**6}{verb[0]}"
+    taken: list[str] = []
+
+    def down(name: str) -> None:
+        taken.append(name)
+        raise FlowCheckError("far enough")
+
+    monkeypatch.setattr(cluster, "down", down)
+    words = [verb, "--name", name, "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", HOLDS, name]
+    with subprocess.Popen(command, stdin=-1, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        for _ in range(2):
+            error = CliRunner().invoke(app, words).exception
+            assert f"cluster '{name}' is of a run that goes on, process {other.pid}: " in str(error)
+        assert not taken
+        assert not list(tmp_path.iterdir()), "nothing is made"
+        other.kill()
+    assert "far enough" in str(CliRunner().invoke(app, words).exception)
+    assert taken == [name]
+    with held(name), pytest.raises(FlowCheckError, match=f"process {os.getpid()}"), held(name):
+        raise AssertionError("held twice")
