@@ -241,13 +241,10 @@ def test_a_damaged_dump_is_read_or_refused(tmp_path: Path, at: int, cut: int, pu
     file = tmp_path / "dump.xml"
     content = GRAPH.encode()
     file.write_bytes(content[:at] + put + content[at + cut :])
+    layout = tmp_path / "layout.toml"
+    layout.write_text(LAYOUT)
     try:
-        chosen = choose_with(tmp_path, file)
+        chosen = chosen_by(Asked(file=layout, graphs=(file,)))
     except ConfigError:
         return
     assert all({link.nic_in, link.nic_out} <= {0, 1} for r in chosen.rings for link in r.links)
-
-
-def choose_with(folder: Path, dump: Path) -> Chosen:
-    (folder / "layout.toml").write_text(LAYOUT)
-    return chosen_by(Asked(file=folder / "layout.toml", graphs=(dump,)))

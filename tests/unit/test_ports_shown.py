@@ -79,7 +79,7 @@ def test_the_verb_prints_a_table_json_and_a_picture(tmp_path: Path) -> None:
     for one in circles:
         middle, radius = float(one.attrib["cx"]), float(one.attrib["r"])
         assert left + 2 < middle - radius < middle + radius < wide - 2
-    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "80"})
+    done = CliRunner().invoke(app, ["ports", str(SIXTEEN), "--os", "eos"], env={"COLUMNS": "30"})
     assert "No choice has fewer." in done.stdout
     row = next(line for line in done.stdout.splitlines() if "node 1 NIC 7" in line)
     assert row.split()[:2] == ["leaf7", "Ethernet2/1:rx"] and row.split()[-1] == "21.8"

@@ -43,7 +43,7 @@ def words(os: str, *, erspan: bool = False) -> list[str]:
     if platform.bridge:
         given += ["--bridge", "br0"]
     if erspan:
-        given += ["--erspan", "src=10.0.0.1,dst=10.0.0.2,id=5"]
+        given += ["--erspan", "src=10.0.0.1,dst=10.0.0.2,id=5,dscp=8"]
     if not erspan or platform.erspan_port:
         given += ["--monitor", port(os, 32)]
     return given
@@ -92,14 +92,15 @@ def test_a_set_up_looks_first_and_never_saves(os: str) -> None:
 
 
 ROUTED = {
-    "comware": ["  monitor-port", "destination-ip 10.0.0.2 source-ip 10.0.0.1"],
+    "aoscx": [" destination tunnel 10.0.0.2 source 10.0.0.1", " enable"],
+    "comware": ["  monitor-port", "destination-ip 10.0.0.2 source-ip 10.0.0.1 dscp 8\n"],
     "cloudengine": [" observe-port 1 destination-ip 10.0.0.2 source-ip 10.0.0.1"],
     "nxos": [
         "monitor erspan origin ip-address 10.0.0.1 global",
         "monitor session 1 type erspan-source",
         "  erspan-id 5",
         "  vrf default",
-        "  destination ip 10.0.0.2",
+        "  destination ip 10.0.0.2\n  ip dscp 8",
         "  source interface ethernet 1/1-2 rx",
     ],
     "eos": [
@@ -113,15 +114,15 @@ ROUTED = {
         "nv set system port-mirror session 1 erspan destination dest-ip 10.0.0.2",
     ],
     "sonic": [
-        "sudo config mirror_session erspan add flowcheck 10.0.0.1 10.0.0.2 0 64 0x88be 0 "
+        "sudo config mirror_session erspan add flowcheck 10.0.0.1 10.0.0.2 8 64 0x88be 0 "
         "Ethernet0,Ethernet4 rx"
     ],
     "sonic-config-db": ['  "type": "ERSPAN",', '  "src_ip": "10.0.0.1",', '  "ttl": "64",'],
     "os10": [
         "monitor session 1 type erpm-source",
-        " source-ip 10.0.0.1 destination-ip 10.0.0.2",
+        " source-ip 10.0.0.1 destination-ip 10.0.0.2 gre-protocol 35006\n ip ttl 64\n ip dscp 8",
     ],
-    "rgos": [" monitor session 1 erspan-source", "  origin ip address 10.0.0.1"],
+    "rgos": [" monitor session 1 erspan-source", "  origin ip address 10.0.0.1", "  ip dscp 8"],
     "openvswitch": [
         "  -- add-port br0 fc-es5 external_ids:flowcheck=flowcheck \\",
         "  -- set interface fc-es5 type=erspan options:key=5 "
@@ -242,8 +243,8 @@ def test_the_two_hooks_of_a_device_share_the_tables_of_u32() -> None:
         *("--source", "eth1:both", "--source", "eth2:tx", "--part", "remove"),
     )
     assert code == 0
-    assert [line.partition(" && ")[2] for line in out.splitlines()] == [
-        "tc filter del dev eth1 ingress protocol all pref 1 handle 800::1 u32",
-        "tc filter del dev eth1 egress protocol all pref 1 handle 801::1 u32",
-        "tc filter del dev eth2 egress protocol all pref 1 handle 800::1 u32",
+    assert re.findall(r"(?<= && )tc filter del dev (.* u32)", out) == [
+        "eth1 ingress protocol all pref 1 handle 800::1 u32",
+        "eth1 egress protocol all pref 2 handle 801::1 u32",
+        "eth2 egress protocol all pref 1 handle 800::1 u32",
     ]

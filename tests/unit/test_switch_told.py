@@ -16,13 +16,13 @@ def test_a_tunnel_is_told_of_its_route_and_not_of_a_monitor_port() -> None:
     code, _, err = flowcheck(*given)
     told = " ".join(err.split())
     assert code == 0 and "monitor port" not in told
-    assert f"of {20 + 4 + 18 + 64 + 4096} bytes" in told and "maximum-packet-length" in told
+    assert f"of {20 + 16 + 18 + 64 + 4096} bytes" in told and "maximum-packet-length" in told
     code, _, err = flowcheck("switch", "render", "--source", port("junos", 1), *words("junos"))
     assert code == 0 and "monitor port's `unit 0" in " ".join(err.split())
 
 
 def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -> None:
-    given = ("switch", "render", "--os", "aoscx", "--source", "1/1/1", "--session", "1")
+    given = ("switch", "render", "--os", "onyx", "--source", "1/1/1", "--session", "1")
     assert "src=10.0.0.1,dst=10.0.0.2'" in refused(*given, "--erspan", "src=10.0.0.1,dst=10.0.0.2")
     given = ("switch", "render", "--os", "nxos", "--source", port("nxos", 1))
     assert "--session = '33': takes 33" in refused(

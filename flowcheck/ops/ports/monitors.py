@@ -132,7 +132,7 @@ def _session(
         return str(monitor.session)
     if platform.identity == "number":
         why = f"{platform.title} numbers its sessions: state one that is free (one in use changes)"
-        raise ConfigError(f"monitor[{number}].session", None, why)
+        raise ConfigError(f"monitor[{number}].session", "not stated", why)
     return "flowcheck" if nth is None else f"flowcheck-{nth}"
 
 

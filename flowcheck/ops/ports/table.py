@@ -19,6 +19,8 @@ DIRECTIONS = (
     "Directions are the switch's: rx is what it receives from a server, what that one sends."
 )
 MOST_RINGS = 4
+WIDEST = 400
+"""Columns of a line."""
 UNBROKEN = ("port:direction", "monitor", "to")
 
 
@@ -27,8 +29,10 @@ def printed(chosen: Chosen) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     for sentence in sentences(chosen):
         out.print(plain(sentence))
-    out.print(_pairs(chosen))
-    out.print(_monitors(chosen))
+    # As wide as they are: in fewer columns whole cells would be left out.
+    wide = Console(highlight=False, soft_wrap=True, markup=False, width=WIDEST)
+    wide.print(_pairs(chosen))
+    wide.print(_monitors(chosen))
     for line in _machines(chosen):
         out.print(plain(line))
     for command in chosen.commands:

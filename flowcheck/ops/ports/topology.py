@@ -174,7 +174,7 @@ def topology_from(tree: dict[str, Any]) -> Topology:
     """The checked layout of a parsed file. Raises ConfigError."""
     for key, what in (("cable", "where each NIC is plugged in"), ("monitor", "a monitor port")):
         if not tree.get(key):
-            raise ConfigError(key, None, f"state at least one [[{key}]]: {what}")
+            raise ConfigError(key, "not stated", f"state at least one [[{key}]]: {what}")
     topology = convert(tree, Topology)
     for number, cable in enumerate(topology.cable):
         _check_cable(f"cable[{number}]", cable, topology)
@@ -189,7 +189,7 @@ def topology_from(tree: dict[str, Any]) -> Topology:
             why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
             raise ConfigError(f"{key}.switch", monitor.switch, why)
         if monitor.port is None and monitor.erspan is None:
-            raise ConfigError(f"{key}.port", None, "state it, or erspan")
+            raise ConfigError(f"{key}.port", "not stated", "state it, or erspan")
         check_speed(f"{key}.gbps", monitor.gbps)
         if (monitor.switch, monitor.called) in seen:
             raise ConfigError(key, monitor.called, f"is stated twice, of {monitor.switch}")
