@@ -1,13 +1,15 @@
 # shellcheck shell=bash
-# Sourced after setup.sh: what virtual machines with the kernel's RoCE are made from. They are
-# emulated, so any machine runs them; what cannot be had here, the tests name when they are skipped.
+# Sourced after setup.sh: what virtual machines with the kernel's RoCE, or with a systemd, are made
+# from. They are emulated, so any machine runs them; what cannot be had here, the tests name when
+# they are skipped.
 set -eu
 
 # rxe_need: the emulator and the tools, and a kernel in .venv/rxe-kernel.
 rxe_need() {
-	apt_need qemu-system-x86 busybox-static nftables ibverbs-providers libibverbs-dev kmod ||
+	apt_need qemu-system-x86 busybox-static nftables ibverbs-providers libibverbs-dev kmod udev ||
 		say "Not every package could be had"
-	if ! ls .venv/rxe-kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+	# One without vfio was unpacked before there were machines with a systemd.
+	if ! ls .venv/rxe-kernel/lib/modules/*/kernel/drivers/vfio >/dev/null 2>&1; then
 		rxe_kernel .venv/rxe-kernel || say "No kernel could be had: its RoCE is not tested"
 		rm -rf .venv/rxe-kernel.new
 	fi
@@ -26,8 +28,9 @@ rxe_kernel() {
 	modules='./lib/modules/*'
 	(cd "$1.new" && run apt-get download -qq -o APT::Sandbox::User=root "$package") || return 1
 	dpkg --fsys-tarfile "$1.new/$package"_*.deb | tar -x -C "$1.new" --wildcards \
-		'./boot/vmlinuz-*' "$modules/modules.*" "$modules"/kernel/{arch,crypto,lib,net} \
-		"$modules"/kernel/drivers/{char,infiniband,net,virtio} || return 1
+		'./boot/vmlinuz-*' "$modules/modules.*" "$modules"/kernel/{arch,crypto,lib,net,virt} \
+		"$modules"/kernel/drivers/{char,infiniband,net,uio,vfio,virtio} \
+		"$modules"/kernel/fs/{9p,fscache,netfs,overlayfs} || return 1
 	rm -f "$1.new/$package"_*.deb
-	mv "$1.new" "$1"
+	rm -rf "$1" && mv "$1.new" "$1"
 }

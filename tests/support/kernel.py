@@ -14,6 +14,7 @@ from flowcheck.ops.node.sysfs import Sysfs
 
 PCI = "sys/bus/pci"
 DSA = "sys/bus/dsa"
+UNSAFE = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 
 def put(root: Path, name: str, text: str = "") -> None:
@@ -35,7 +36,7 @@ class Kernel(Sysfs):
         """Files that refuse every write."""
         for name in ("drivers_probe", "drivers/vfio-pci/unbind", "drivers/vfio-pci/bind"):
             put(root, f"{PCI}/{name}")
-        put(root, "sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "N")
+        put(root, UNSAFE, "N")
         super().__init__(root, say=self.said.append, run=self._answer)
 
     def _answer(self, words: Sequence[str]) -> str:
@@ -132,12 +133,11 @@ class Kernel(Sysfs):
             return  # a bound device is not probed again
         override = self.look(f"{device}/driver_override")
         driver = self.natural[address] if override == "(null)" else override
-        if driver == "vfio-pci" and not self.look(f"{device}/iommu_group"):
-            unsafe = self.look("sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
-            if unsafe != "Y":
-                return  # the probe fails; the write does not
+        alone = driver == "vfio-pci" and not self.look(f"{device}/iommu_group")
+        if alone and self.look(UNSAFE) != "Y":
+            return  # the probe fails; the write does not
         self._bind(address, driver)
-        if driver != "vfio-pci":
+        if driver not in ("vfio-pci", "uio_pci_generic"):
             for path in self.path(f"{device}/net.away").parent.glob("net.away"):
                 path.rename(path.with_name("net"))
 

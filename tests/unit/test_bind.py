@@ -95,6 +95,24 @@ def test_without_an_iommu_it_is_asked_for_and_warned_of(
     assert kernel.look(vfio.UNSAFE) == "N"
 
 
+def test_a_kernel_whose_vfio_wants_an_iommu_gives_it_to_uio(tmp_path: Path) -> None:
+    """As Debian's: CONFIG_VFIO_NOIOMMU is not set, the module has no such parameter."""
+    kernel = Kernel(tmp_path)
+    kernel.path(vfio.UNSAFE).unlink()
+    kernel.pci(NIC, "ice", code=ETHERNET, interface="cap0")
+    before = kernel.files()
+    assert nic(kernel, "bind", NIC, "--no-iommu") == 0 and driver(kernel) == "uio_pci_generic"
+    assert ["modprobe", "uio_pci_generic"] in kernel.commands
+    assert nic(kernel, "bind", NIC, "--no-iommu") == 0, "twice is once"
+    kernel.path(f"{PCI}/devices/{NIC}/uio/uio3").mkdir(parents=True)
+    kernel.path("proc/77/fd").mkdir(parents=True)
+    kernel.path("proc/77/fd/5").symlink_to("/dev/uio3")
+    assert nic(kernel, "undo", NIC) == 2 and driver(kernel) == "uio_pci_generic"
+    kernel.path("proc/77/fd/5").unlink()
+    assert nic(kernel, "undo", NIC) == 0 and driver(kernel) == "ice"
+    assert kernel.files() == before
+
+
 def routed(kernel: Kernel) -> None:
     put(kernel.root, "proc/net/route", "head\ncap0 0000000A 0 1 0 0 0 00FFFFFF 0 0 0")
 

@@ -1,5 +1,8 @@
 """A PCI device given to vfio-pci, and back to the driver it had.
 
+To uio_pci_generic where there is no IOMMU and the kernel was built without vfio's mode for that
+(CONFIG_VFIO_NOIOMMU), as Debian's is.
+
 By driver_override and drivers_probe alone (Documentation/ABI/testing/sysfs-bus-pci): new_id would
 make vfio-pci take every device of that kind, and those that are plugged in later.
 """
@@ -12,7 +15,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.node.refusal import BRIDGE, PCI, base_class, users_of
 from flowcheck.ops.node.sysfs import Notes, Sysfs
 
-DRIVER = "vfio-pci"
+DRIVER, UIO = "vfio-pci", "uio_pci_generic"
 DRIVERS = "sys/bus/pci/drivers"
 UNSAFE = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 PROBE = "sys/bus/pci/drivers_probe"
@@ -60,37 +63,62 @@ def bind(sysfs: Sysfs, address: str, *, no_iommu: bool) -> None:
     """Raises StateError where the kernel refuses; all is as before then."""
     notes = Notes(sysfs, address)
     device, was = f"{PCI}/{address}", driver_of(sysfs, address)
-    if was == DRIVER:
-        sysfs.say(f"    {address} is with {DRIVER} already")
+    if was in (DRIVER, UIO):
+        sysfs.say(f"    {address} is with {was} already")
         return
     try:
-        if not sysfs.path(f"{DRIVERS}/{DRIVER}").exists():
-            sysfs.run(["modprobe", DRIVER])
-        if no_iommu and not group_of(sysfs, address)[0]:
-            sysfs.say("    WARNING: without an IOMMU the device reaches all memory, and the")
-            sysfs.say("    kernel says from now on that it is tainted, until the next restart")
-            notes.put(UNSAFE, "Y")
+        driver = _ready_driver(sysfs, notes, address, no_iommu=no_iommu)
         if was:
             notes.note({"expect": [f"{device}/driver", was]})
             without = (f"{device}/driver", "")
             notes.tell(f"{device}/driver/unbind", address, (PROBE, address), without)
-        notes.put(f"{device}/driver_override", DRIVER)
-        undo = (f"{DRIVERS}/{DRIVER}/unbind", address)
-        notes.tell(PROBE, address, undo, (f"{device}/driver", DRIVER))
-        if driver_of(sysfs, address) != DRIVER:
-            raise StateError(f"{address} was not taken by {DRIVER}: dmesg has the reason")
+        notes.put(f"{device}/driver_override", driver)
+        undo = (f"{DRIVERS}/{driver}/unbind", address)
+        notes.tell(PROBE, address, undo, (f"{device}/driver", driver))
+        if driver_of(sysfs, address) != driver:
+            raise StateError(f"{address} was not taken by {driver}: dmesg has the reason")
     except StateError:
         sysfs.say("    taking back what was done:")
         notes.undo()
         raise
 
 
+def _ready_driver(sysfs: Sysfs, notes: Notes, address: str, *, no_iommu: bool) -> str:
+    """Loads the driver the device is for, and returns its name."""
+    _load(sysfs, DRIVER)
+    if not no_iommu or group_of(sysfs, address)[0]:
+        return DRIVER
+    sysfs.say("    WARNING: without an IOMMU the device reaches all memory")
+    if sysfs.path(UNSAFE).exists():
+        sysfs.say("    WARNING: the kernel says from now on that it is tainted, until a restart")
+        notes.put(UNSAFE, "Y")
+        return DRIVER
+    sysfs.say(f"    this kernel's vfio works with an IOMMU alone: {UIO} takes its place")
+    _load(sysfs, UIO)
+    return UIO
+
+
+def _load(sysfs: Sysfs, driver: str) -> None:
+    if not sysfs.path(f"{DRIVERS}/{driver}").exists():
+        sysfs.run(["modprobe", driver])
+
+
 def undo(sysfs: Sysfs, address: str) -> bool:
     """Whether anything was to be undone. Raises ConfigError while a process uses the device: the
     kernel would wait for its end."""
-    number, _ = group_of(sysfs, address)
-    prefix = "noiommu-" if sysfs.look(f"{PCI}/{address}/iommu_group/name") == "vfio-noiommu" else ""
-    users = users_of(sysfs, f"/dev/vfio/{prefix}{number}") if number else []
-    if users and driver_of(sysfs, address) == DRIVER:
-        raise ConfigError("device", address, f"is in use by process {users[0]}: end it first")
+    for file in _files_of(sysfs, address):
+        users = users_of(sysfs, file)
+        if users:
+            raise ConfigError("device", address, f"is in use by process {users[0]}: end it first")
     return Notes(sysfs, address).undo()
+
+
+def _files_of(sysfs: Sysfs, address: str) -> list[str]:
+    """What a process that works the device itself has open."""
+    if driver_of(sysfs, address) == UIO:
+        return [f"/dev/{name.rsplit('/', 1)[1]}" for name in sysfs.names(f"{PCI}/{address}/uio/*")]
+    number, _ = group_of(sysfs, address)
+    if not number or driver_of(sysfs, address) != DRIVER:
+        return []
+    prefix = "noiommu-" if sysfs.look(f"{PCI}/{address}/iommu_group/name") == "vfio-noiommu" else ""
+    return [f"/dev/vfio/{prefix}{number}"]
