@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from support.sonic_switch import MISSING, Switch, running
+
+from flowcheck.ops.switch.apply import sonic
 
 pytestmark = [
     pytest.mark.lab,
@@ -149,3 +152,23 @@ def test_a_tunnel_is_a_session_too(switch: Switch) -> None:
     assert switch.verb("apply", "--source", "Ethernet0", *tunnel)[1]["outcome"] == "unchanged"
     assert switch.verb("remove")[0] == 0
     assert switch.held() == before
+
+
+def test_what_a_switch_does_after_it_was_given_up_is_still_ours(
+    switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = switch.held()
+    (switch.folder / "hangs").touch()
+    monkeypatch.setattr(sonic, "LIMIT_S", 5)
+    code, told, err = switch.verb("apply", *ASKED)
+    assert (code, told.get("outcome")) == (1, "undone"), err
+    assert "did not end within 5 s" in str(told["why"]) and "may still do" in str(told["why"])
+    (switch.folder / "hangs").unlink()
+    for _ in range(600):
+        if switch.held() != before:
+            break
+        Event().wait(0.1)
+    assert "4 MIRROR_SESSION|flowcheck" in switch.held()
+    assert switch.verb("remove")[1].get("outcome") == "changed"
+    assert switch.held() == before
+    assert list((switch.folder / "journal").glob("*.json")) == []

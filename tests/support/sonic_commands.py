@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(os.environ.get("SONIC_FOLDER", "."))
@@ -66,6 +67,8 @@ def add(name: str, row: dict[str, str]) -> int:
             return fail(f"Destination Interface {row['dst_port']} already has mirror config")
     if (HERE / "refuses").exists():
         return fail((HERE / "refuses").read_text())
+    while (HERE / "hangs").exists():
+        time.sleep(0.05)
     fields = [word for pair in row.items() for word in pair]
     redis("CONFIG_DB", "HSET", f"MIRROR_SESSION|{name}", *fields)
     status = "inactive" if (HERE / "inactive").exists() else "active"
@@ -84,6 +87,7 @@ def config(words: list[str]) -> int:
         case ["mirror_session", "erspan", "add", name, *rest, ports, way]:
             keys = ("src_ip", "dst_ip", "dscp", "ttl", "gre_type", "queue")
             row = {"type": "ERSPAN", **dict(zip(keys, rest, strict=True)), "src_port": ports}
+            row["gre_type"] = str(int(row["gre_type"], 16))
             return add(name, row | {"direction": way.upper()})
         case ["mirror_session", "remove", name]:
             redis("CONFIG_DB", "DEL", f"MIRROR_SESSION|{name}")

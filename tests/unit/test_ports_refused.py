@@ -69,3 +69,19 @@ def test_a_range_of_ports_that_is_none_is_refused(tmp_path: Path, ports: object)
     tree["cable"][0]["ports"] = ports
     with pytest.raises(ConfigError, match=r"cable.0..ports"):
         choose(tmp_path, tree)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "why"),
+    [
+        ({"port": "ethernet1/9", "session": 99}, r"monitor.0..session = '99': takes 99; Cisco"),
+        ({"port": "ethernet1/9"}, r"monitor.0..session = 'not stated': Cisco"),
+        ({"erspan": "src=10.0.0.1,dst=239.0.0.1", "session": 1}, "monitor.0..erspan.*multicast"),
+    ],
+)
+def test_a_monitor_is_named_by_its_key_of_the_file(tmp_path: Path, monitor: Tree, why: str) -> None:
+    tree = layout()
+    tree["cable"][0]["ports"] = "ethernet1/{1-4}"
+    tree["monitor"] = [{"switch": "leaf", "gbps": 400} | monitor]
+    with pytest.raises(ConfigError, match=why):
+        choose(tmp_path, tree, os="nxos")

@@ -164,6 +164,14 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
     assert "older releases" in told[0]
 
 
+def test_a_number_sonic_keeps_in_another_base_is_the_one_that_was_said() -> None:
+    """sonic-utilities, config/main.py: a string up to 2020, then validate_gre_type's integer."""
+    said, kept = ({"type": "ERSPAN", "gre_type": one} for one in ("0x88be", "35006"))
+    assert sonic_state.plain(said) == sonic_state.plain(kept) == sonic_state.plain(said | kept)
+    other = sonic_state.plain({"type": "ERSPAN", "gre_type": "35145"})
+    assert other["gre_type"] == "0x8949"
+
+
 def test_matchall_is_read_and_taken_away_as_a_kernel_that_has_it_shows_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -109,7 +110,8 @@ def monitors_of(topology: Topology, plugs: Plugs, os: str | None) -> Monitors:
             )
         )
         if monitor.erspan is not None:
-            ends = parse_tunnel(monitor.erspan).destination
+            with _of_file(number):
+                ends = parse_tunnel(monitor.erspan).destination
             if tunnels.setdefault(ends, number) != number:
                 why = (
                     f"monitor[{tunnels[ends]}] ends at {ends}, too: their copies would share its "
@@ -145,11 +147,21 @@ def _check_ports(plugs: Plugs, spot: Spot, platform: Platform) -> None:
                     platform.spelled(plug.port)
                 except ConfigError as error:
                     raise ConfigError("cable.ports", error.value, error.right) from error
+    with _of_file(spot.number):
+        session = session_of(spot, platform, ())
+        for found in rules.by_ports(platform, session):
+            if found.rule == "session" and found.verdict is Verdict.REFUSE:
+                raise ConfigError("--session", spot.session, found.why)
+
+
+@contextmanager
+def _of_file(number: int) -> Iterator[None]:
+    """What is refused under an option's name is named by the file's key."""
     try:
-        session_of(spot, platform, ())
+        yield
     except ConfigError as error:
         key = KEYS.get(error.key, error.key)
-        raise ConfigError(f"monitor[{spot.number}].{key}", error.value, error.right) from error
+        raise ConfigError(f"monitor[{number}].{key}", error.value, error.right) from error
 
 
 def session_of(spot: Spot, platform: Platform, pairs: Sequence[Pair]) -> Session:

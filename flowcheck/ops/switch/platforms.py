@@ -152,6 +152,7 @@ def named(name: str) -> Platform:
     known = all_platforms()
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
+        near += [one for one in known if name and name.lower() in known[one].title.lower()]
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError("--os", name, f"{hint}is one of {', '.join(known)}")
     return known[name]

@@ -17,10 +17,17 @@ LIMIT_S = 30
 MOST_BYTES = 16 << 20
 SAID_BYTES = 4096
 """Of standard error, its end."""
+UNHEARD = 255
+"""ssh(1), EXIT STATUS: an error of ssh's own; else it is that of the command."""
 
 
 class GaveUpError(StateError):
     """A program waited as long as its own --timeout said, and ended itself by an alarm."""
+
+
+class UnheardError(StateError):
+    """A program was killed at its limit, or ended with 255, as ssh does when its connection dies:
+    what it began elsewhere may go on."""
 
 
 def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
@@ -58,14 +65,15 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - SAID_BYTES))
         said = errors.read().decode(errors="replace").strip()
     if late and process.returncode:
-        raise StateError(f"{command[0]} did not end within {limit_s:g} s: {said or 'no word'}")
+        raise UnheardError(f"{command[0]} did not end within {limit_s:g} s: {said or 'no word'}")
     if len(out) > MOST_BYTES:
         raise StateError(f"{command[0]} said more than {MOST_BYTES >> 20} MiB")
     if process.returncode == -signal.SIGALRM:
         raise GaveUpError(f"{command[0]} had no answer as long as its --timeout is: {said}")
     if process.returncode:
         heard = said or out[-SAID_BYTES:].decode(errors="replace").strip() or "no reason given"
-        raise StateError(f"{command[0]} ended with {process.returncode}: {' '.join(heard.split())}")
+        kind = UnheardError if process.returncode == UNHEARD else StateError
+        raise kind(f"{command[0]} ended with {process.returncode}: {' '.join(heard.split())}")
     return out.decode(errors="replace")
 
 

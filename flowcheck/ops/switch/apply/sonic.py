@@ -8,7 +8,7 @@ from threading import Event
 from flowcheck.errors import StateError
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.bring import Step
-from flowcheck.ops.switch.apply.commands import run
+from flowcheck.ops.switch.apply.commands import UnheardError, run
 from flowcheck.ops.switch.apply.journal import Journal
 from flowcheck.ops.switch.apply.sonic_state import Entry, State, ports_of
 from flowcheck.ops.switch.apply.ssh import LIMIT_S, Shell
@@ -24,6 +24,7 @@ class Sonic:
 
     def __init__(self, name: str, shell: Shell, journal: Journal, *, save: bool) -> None:
         self._name, self._shell, self._journal, self._save = name, shell, journal, save
+        self._unheard = False
 
     def observe(self) -> State:
         return sonic_state.read(self._shell)
@@ -53,7 +54,15 @@ class Sonic:
         return steps
 
     def run(self, step: Step, *, back: bool) -> None:
-        run(step.command, limit_s=LIMIT_S)
+        """What the switch was told and did not answer, it may do later: that stays noted."""
+        try:
+            run(step.command, limit_s=LIMIT_S)
+        except UnheardError as error:
+            self._unheard = True
+            raise StateError(
+                f"{error}; {self._shell.host} may still do what it was told: look again, and "
+                "`flowcheck switch remove` takes away what came later"
+            ) from error
 
     def confirm(self, goal: Entry | None) -> None:
         """Configured is not active: the switch says what it made of it. Then, if asked, saves."""
@@ -69,10 +78,15 @@ class Sonic:
                 )
             Event().wait(LOOK_S)
         if self._save:
-            self._shell.run(SAVE)
+            try:
+                self._shell.run(SAVE)
+            except StateError as error:
+                raise StateError(f"what is saved now was not looked at: {error}") from error
 
     def settle(self, state: State) -> None:
         there = self.own(state)
+        if there is None and self._unheard:
+            return
         self._journal.write({} if there is None else {"host": self._shell.host, "made": [there]})
 
     def _more(self, goal: Entry) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from typing import Any
 
@@ -17,6 +18,10 @@ table would take a switch's processor seconds each."""
 CONFIG = ("MIRROR_SESSION", "PORT", "PORTCHANNEL", "PORTCHANNEL_MEMBER", "VLAN_MEMBER", "INTERFACE")
 STATE = ("MIRROR_SESSION_TABLE", "SWITCH_CAPABILITY")
 """Tables and keys: sonic-utilities config/main.py and acl_loader/main.py."""
+
+GRE = "0[xX][0-9a-fA-F]{1,4}|[1-9][0-9]{0,4}"
+"""Releases since 2021 keep the number that was said in hexadecimal as a decimal one
+(config/main.py, validate_gre_type)."""
 
 Entry = dict[str, str]
 
@@ -67,6 +72,8 @@ def plain(entry: Entry) -> Entry:
     one = {key: value for key, value in entry.items() if value not in ("", "NULL")}
     if "src_port" in one:
         one["src_port"] = ",".join(sorted(ports_of(one)))
+    if re.fullmatch(GRE, one.get("gre_type", ""), re.ASCII):
+        one["gre_type"] = f"{int(one['gre_type'], 0):#x}"
     return one
 
 
