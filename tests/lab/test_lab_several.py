@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(500),
 ]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from flowcheck.lab import cluster
 from flowcheck.lab.cluster import namespaces
 from flowcheck.lab.run.compare import Digests, trainer_digests
 from flowcheck.lab.run.plan import GPT, script_module
@@ -37,9 +38,13 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
     """What the run says as JSON; everything it made is gone."""
     command = [sys.executable, "-m", "flowcheck", "lab", "train", "--json"]
     command += ["--name", name, "--out", str(out), *options, "--", *SMALL, *script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert namespaces.existing(f"fcl-{name}-") == []
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert namespaces.existing(f"fcl-{name}-") == []
+    finally:
+        # Of a run that was killed for its time: its trainers would slow all other tests down.
+        cluster.down(name)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
