@@ -87,15 +87,6 @@ def parse_device(text: str) -> Device:
     return Device(name, tuple(options))
 
 
-def file_device(path: Path) -> Device:
-    """The net_pcap that reads `path`. Raises CaptureError for a name the EAL cannot be told."""
-    if "," in str(path):
-        raise CaptureError(
-            errno.EINVAL, f"{path}: DPDK cannot read a file with a comma in its name; rename it"
-        )
-    return Device("net_pcap0", (f"rx_pcap={path}",))
-
-
 def dpdk() -> tuple[Any, Any]:
     """(ffi, lib) of the capture module. Raises CaptureError where it was not built."""
     try:

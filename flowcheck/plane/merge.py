@@ -143,8 +143,6 @@ def flow_seen(record: np.void) -> FlowSeen:
         acks=int(record["ack_packets"]),
         first_ns=int(record["first_ns"]),
         last_ns=int(record["last_ns"]),
-        last_ack_psn=int(record["last_ack_psn"]),
-        last_ack_msn=int(record["last_ack_msn"]),
     )
 
 

@@ -156,12 +156,6 @@ def ll_flags(payload: NDArray[np.uint8]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(whole).view("<u4").reshape(-1, 4)[:, 1::2]
 
 
-def ll128_flags(payload: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """[lines]: the flag of every whole LL128 line."""
-    whole = payload[: len(payload) // 128 * 128]
-    return np.ascontiguousarray(whole).view("<u8").reshape(-1, 16)[:, 15]
-
-
 def unpack(
     protocol: Protocol, payload: NDArray[np.uint8], data_bytes: int, *, linear: bool = False
 ) -> NDArray[np.uint8]:

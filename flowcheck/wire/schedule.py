@@ -20,7 +20,6 @@ from flowcheck.wire.terms import (
     Rule,
     Senders,
     Tuning,
-    round_up,
     wire_bytes,
 )
 
@@ -70,11 +69,6 @@ def fifo_steps_per_send(kind: Kind, protocol: Protocol) -> int:
 def sends_per_chunk(kind: Kind, protocol: Protocol) -> int:
     """A chunk of Simple, of four steps, goes in two slices, except in a broadcast."""
     return 2 if protocol is Protocol.SIMPLE and kind is not Kind.BROADCAST else 1
-
-
-def first_fifo_step(counter: int, kind: Kind, protocol: Protocol) -> int:
-    """The step a collective starts at when its connection stands at `counter`."""
-    return round_up(counter, 4) if fifo_steps_per_send(kind, protocol) == 2 else counter
 
 
 def chunk_of(hop: int, *, sender: int, ranks: int) -> tuple[int, bool]:

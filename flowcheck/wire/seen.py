@@ -41,8 +41,6 @@ class FlowSeen:
     acks: int
     first_ns: int
     last_ns: int
-    last_ack_psn: int = 0
-    last_ack_msn: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from scapy.utils import RawPcapWriter
 from support.eal import Setup, capture, why_not
 from support.rings import counted, frames_in
 
-from flowcheck.errors import CaptureError
-from flowcheck.plane.dpdk import file_device, parse_device
+from flowcheck.plane.dpdk import parse_device
 from flowcheck.plane.ring import Ring
 
 pytestmark = [
@@ -87,11 +86,6 @@ def test_a_file_that_gives_less_than_it_has_is_told(tmp_path: Path, shm: Path) -
         )
         assert found["failures"] == [] and len(frames_in(ring)) == 7
         assert counted(ring)["rx_frames"] == 7
-
-
-def test_a_file_name_dpdk_cannot_be_told_is_refused() -> None:
-    with pytest.raises(CaptureError, match="comma"):
-        file_device(Path("/tmp/a,b.pcap"))
 
 
 def test_af_packet_is_always_given_room_for_whole_frames() -> None:

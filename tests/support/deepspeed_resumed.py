@@ -9,8 +9,6 @@ import deepspeed
 import torch
 from support.steps import made
 
-LEARNING_RATE = 1e-2
-
 
 def main(folder: Path, stage: int, out: Path) -> None:
     net, optimizer = made(seed=9)

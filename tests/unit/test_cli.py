@@ -133,6 +133,8 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
     header = "d4c3b2a1020004000000000000000000000004000100 0000".replace(" ", "")
     capture.write_bytes(bytes.fromhex(header))
     assert sentence in refused("replay", capture, *words)
+    comma = capture.rename(tmp_path / "a,b.pcap")
+    assert "a path with a comma" in refused("replay", comma, "--source", "dpdk")
 
 
 def test_what_is_no_amount_of_memory_is_one_sentence() -> None:

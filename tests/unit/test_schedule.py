@@ -14,10 +14,9 @@ from flowcheck.wire.schedule import (
     all_reduce,
     broadcast,
     chunk_of,
-    first_fifo_step,
     reduce_scatter,
 )
-from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of, wire_bytes
+from flowcheck.wire.terms import Protocol, Rule, data_bytes_of, wire_bytes
 
 LAB = {"ranks": 2, "protocol": Protocol.LL, "rule": Rule.V2_19}
 
@@ -113,12 +112,6 @@ def test_broadcast_ends_before_the_root_and_gather_starts_with_the_own_block() -
     (scatter,) = reduce_scatter(8, sender=2, **ring)
     assert [s.chunk for s in scatter] == [1, 0, 3]
     assert not any(s.final for s in scatter)
-
-
-def test_simple_operations_start_on_a_multiple_of_four_steps() -> None:
-    assert first_fifo_step(6, Kind.ALL_REDUCE, Protocol.SIMPLE) == 8
-    assert first_fifo_step(6, Kind.ALL_REDUCE, Protocol.LL) == 6
-    assert first_fifo_step(6, Kind.BROADCAST, Protocol.SIMPLE) == 6
 
 
 def test_a_sender_outside_the_ring_is_refused() -> None:

@@ -64,12 +64,6 @@ class Settings:
         groups = self.built.groups
         return [{k: _own(v) for k, v in group.items() if k != "params"} for group in groups]
 
-    def of_each(self, events: int) -> list[Group]:
-        """By parameter, in registration order; those of one group share the object, and those of
-        none have an empty one."""
-        groups, none = self.at(events), Group()
-        return [groups[g] if g >= 0 else none for g in self.built.group_of]
-
     def rate(self, events: int) -> float:
         """Of the first group."""
         self._to(events)
