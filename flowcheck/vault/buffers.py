@@ -11,10 +11,8 @@ import torch
 
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.vault.seen import Seen, judge
+from flowcheck.vault.seen import Seen, first_of, judge
 from flowcheck.vault.template import Template
-
-SHOWN = 3
 
 
 def newest(
@@ -82,9 +80,8 @@ def fill_buffers(template: Template, snapshot: Snapshot, seen: Sequence[Seen] = 
     older = {name: at for name, at in of.items() if at != step}
     lacks = of_steps({name: at for name, at in older.items() if name not in untold})
     if stale:
-        more = f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else ""
         lacks += (
             f"{len(stale)} buffers are the template's own, of step {template.step} and NOT of step "
-            f"{step}: {', '.join(stale[:SHOWN])}{more}",
+            f"{step}: {first_of(stale)}",
         )
     return Buffers(len(of) - len(older), older, tuple(untold), lacks, tuple(assumed))

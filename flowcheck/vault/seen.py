@@ -78,6 +78,11 @@ def judge(template: Template, names: Sequence[str], seen: Sequence[Seen]) -> Jud
 
 def listed(names: Sequence[str]) -> str:
     """How many, and the first of them."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     kind = "tensors that take none" if len(names) > 1 else "tensor that takes none"
-    return f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{more})"
+    return f"{len(names)} {kind} ({first_of(names)})"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """A few of them, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -9,14 +9,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
-import msgspec
 import pytest
 
 from flowcheck import cli
 from flowcheck.errors import FlowCheckError
-from flowcheck.ops.running.status import read
-from flowcheck.ops.running.told import shown
-from flowcheck.stages.rundir import RunDir
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -234,16 +230,6 @@ def test_all_our_errors_are_of_one_family() -> None:
 
 def test_a_folder_for_a_capture_is_one_sentence(tmp_path: Path) -> None:
     assert "is a folder; name the capture files in it" in refused("analyze", tmp_path)
-
-
-def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = read(RunDir(tmp_path / "[red]run"))
-    shown(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
-    said = capsys.readouterr().out
-    assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said
-    assert f"--run {tmp_path}/[red]run removes" in said
 
 
 def test_status_of_nothing_is_json_for_programs(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.ops.running import leftovers
+from flowcheck.ops.running.status import read
+from flowcheck.ops.running.told import shown
 from flowcheck.stages.chain.living import identity, run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
 
@@ -154,6 +157,16 @@ def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
     monkeypatch.setattr(leftovers, "huge_mounts", list)
     down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
     assert "removed" in down.stdout and all(map(str.isprintable, down.stdout.splitlines()))
+
+
+def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = read(RunDir(tmp_path / "[red]run"))
+    shown(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
+    said = capsys.readouterr().out
+    assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said
+    assert f"--run {tmp_path}/[red]run removes" in said
 
 
 def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path) -> None:

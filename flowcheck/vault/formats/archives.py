@@ -23,6 +23,7 @@ from flowcheck.vault.formats.recorded import (
     Recorder,
     crc_of,
     crcs_in,
+    filled,
     without_sums,
 )
 from flowcheck.vault.formats.storages import address_of, raw_of
@@ -98,11 +99,10 @@ def archive_of(tensor: torch.Tensor) -> Archive | None:
             crcs.append(0 if number == own + 1 else crc_of(pieces[number - 1]))
             struct.pack_into("<I", raw, DESCRIPTOR_CRC, crcs[-1])
         elif raw[:4] == DIRECTORY:
-            found = crcs_in(raw)
-            if found is None or len(found) != len(crcs):
+            found, summed = crcs_in(raw), filled(piece, crcs)
+            if found is None or summed is None:
                 return None
-            for place, crc in zip(found, crcs, strict=True):
-                struct.pack_into("<I", raw, place, crc)
+            raw = bytearray(summed)
             places.append(len(behind) + found[entry])
         (before if number < own else behind).extend(raw)
     return Archive(bytes(before), bytes(behind), tuple(places)) if len(places) == 2 else None

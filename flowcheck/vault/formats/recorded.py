@@ -127,7 +127,7 @@ def put_sums(pieces: list[Piece]) -> bool:
             else:
                 pieces[number] = Piece(_descriptor(form, sizes, entries[-1]))
         elif raw == DIRECTORY:
-            if _filled(piece, [0] * len(entries)) is None:
+            if filled(piece, [0] * len(entries)) is None:
                 return False
             put_all = partial(_directory, piece, entries)
             pieces[number] = Piece(piece.raw, late=put_all) if late else Piece(put_all())
@@ -156,12 +156,12 @@ def _descriptor(form: str, sizes: list[int], own: Crc) -> bytes:
 
 
 def _directory(piece: Piece, entries: list[Crc]) -> bytes:
-    filled = _filled(piece, [own.value for own in entries])
-    assert filled is not None, "it was tried before"
-    return filled
+    whole = filled(piece, [own.value for own in entries])
+    assert whole is not None, "it was tried before"
+    return whole
 
 
-def _filled(directory: Piece, entries: list[int]) -> bytes | None:
+def filled(directory: Piece, entries: list[int]) -> bytes | None:
     """The directory with the sums of its entries; None where there are not as many."""
     raw = bytearray(directory.raw)
     places = crcs_in(raw)
