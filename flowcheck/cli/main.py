@@ -16,7 +16,7 @@ from flowcheck.cli import serve as cli_serve
 from flowcheck.cli import steps as cli_steps
 from flowcheck.cli import switch as cli_switch
 from flowcheck.cli import watch as cli_watch
-from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Run, Svg
+from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
 
@@ -170,22 +170,22 @@ def up(
 def status(
     run: Run = DEFAULT_RUN,
     svg: Svg = None,
-    leftovers: Annotated[
-        bool, typer.Option("--leftovers", help="What killed chains left on this machine; no more.")
-    ] = False,
+    leftovers: Leftovers = False,
+    previous: Previous = False,
     as_json: Json = False,
 ) -> None:
-    """Tell how far a running chain is: stages, ring lags, frames by verdict, steps, loss.
+    """Tell how far a chain is: stages, ring lags, frames by verdict, steps, loss.
 
-    --svg draws the job that was learned: its rings, the mirrored links, what they cover.
+    Of one that has ended: why, when, who asked, what it had come to, and what to do next. --svg
+    draws the job that was learned: its rings, the mirrored links, what they cover.
 
-    Exit code 0: every stage runs; 1: one is gone; 2: there is no chain.
+    Exit code 0: every stage runs; 1: one is gone, or the chain has ended; 2: none was started.
     """
     from flowcheck.ops.running import status as verb
 
     if leftovers:
         raise typer.Exit(verb.list_leftovers(as_json=as_json))
-    raise typer.Exit(verb.run(run, svg=svg, as_json=as_json))
+    raise typer.Exit(verb.run(run, svg=svg, previous=previous, as_json=as_json))
 
 
 @app.command()

@@ -21,4 +21,10 @@ Svg = Annotated[
     typer.Option("--svg", metavar="FILE", help="Draw the communicators: rings, links, coverage."),
 ]
 Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
+Leftovers = Annotated[
+    bool, typer.Option("--leftovers", help="What killed chains left on this machine; no more.")
+]
+Previous = Annotated[
+    bool, typer.Option("--previous", help="Of the run before the last one, off its records.")
+]
 DEFAULT_RUN = Path("/run/flowcheck/job")

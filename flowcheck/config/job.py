@@ -19,7 +19,7 @@ from flowcheck.config.modelled import GradientLogConfig, ModelConfig, ReplicaCon
 from flowcheck.config.optimizer import OptimizerConfig
 from flowcheck.config.optimizer_checks import MISSING, check_optimizer
 from flowcheck.config.persisted import PersistConfig, ServeConfig
-from flowcheck.config.several import OwnConfig, addresses, check_several
+from flowcheck.config.several import OwnConfig, addresses, check_last, check_several
 from flowcheck.config.sharded import ShardedConfig
 from flowcheck.config.strict import Section, convert
 from flowcheck.config.watched import LogConfig, WatchConfig
@@ -64,6 +64,9 @@ class JobConfig(Section, frozen=True, kw_only=True):
     `nccl`."""
     ring_orders: tuple[RingOrder, ...] = ()
     """What was read in that log."""
+    last_step: int | None = None
+    """Of the trainer's, where it is known: once the replica took it the job is over, and nothing of
+    it need arrive any more."""
     checkpoint: str | None = None
     """Directory a checkpoint is written to when the chain stops."""
     digests: bool = False
@@ -91,6 +94,7 @@ class JobConfig(Section, frozen=True, kw_only=True):
         if self.optimizer is None:
             raise ConfigError("optimizer", None, MISSING)
         check_optimizer(self.optimizer)
+        check_last(self.last_step, *(own.last_step for own in self.job))
         check_several(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
         if self.several and self.sharded is not None and self.sharded.style is Style.FSDP:

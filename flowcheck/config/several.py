@@ -38,6 +38,7 @@ class OwnConfig(Section, frozen=True, kw_only=True):
     """Addresses it uses, as `flowcheck analyze` prints them, all of which no other job uses."""
     optimizer: OptimizerConfig | None = None
     model: ModelConfig | None = None
+    last_step: int | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "hosts", addresses("job.hosts", self.hosts))
@@ -52,6 +53,13 @@ def addresses(key: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
             right = "is no address: state those that analyze prints, such as 10.0.0.1"
             raise ConfigError(key, host, right) from error
     return tuple(str(ip_address(host)) for host in hosts)
+
+
+def check_last(*stated: int | None) -> None:
+    """Raises ConfigError for a step that none is."""
+    for step in stated:
+        if step is not None and step < 1:
+            raise ConfigError("last_step", step, "is the trainer's last step, from 1")
 
 
 def check_several(jobs: int, own: tuple[OwnConfig, ...]) -> None:

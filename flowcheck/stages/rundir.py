@@ -12,6 +12,7 @@ from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, naming
 from flowcheck.stages.chain.living import PREFIX, identity, lead_to, living, locked
 from flowcheck.stages.learning.learned_files import LearnedFiles
+from flowcheck.stages.records import RecordFiles
 from flowcheck.stages.strangers import is_run, refuse_strangers
 
 _RUNS = itertools.count()
@@ -19,7 +20,7 @@ _LOCKS: dict[Path, int] = {}
 """Of this process's folders of shared memory, open until they are removed or it ends."""
 
 
-class RunDir(LearnedFiles):
+class RunDir(LearnedFiles, RecordFiles):
     """Paths of one run. Small files and sockets under `root`, shared memory under `memory`."""
 
     def __init__(self, root: Path) -> None:
@@ -68,11 +69,6 @@ class RunDir(LearnedFiles):
     def pids(self) -> Path:
         return self.root / "pids"
 
-    @property
-    def config(self) -> Path:
-        """The resolved job configuration, JSON."""
-        return self.root / "config.json"
-
     def settings(self) -> JobConfig:
         """Of the chain that was started here. Raises ConfigError where none was."""
         if not self.config.exists():
@@ -95,56 +91,11 @@ class RunDir(LearnedFiles):
         """Gradients that wait for a base, the part in memory."""
         return self.memory / "gradients"
 
-    @property
-    def steps(self) -> Path:
-        """One JSON line per step taken."""
-        return self.root / "steps.jsonl"
-
-    @property
-    def trace(self) -> Path:
-        """Digests of every tensor at every step (replica/kept/trace.py)."""
-        return self.root / "trace"
-
-    @property
-    def audits(self) -> Path:
-        """One JSON line per audit."""
-        return self.root / "audits.jsonl"
-
-    @property
-    def anchors(self) -> Path:
-        """One JSON line per file of the trainer's that the replica was to go on from."""
-        return self.root / "anchors.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """One JSON line per event (chain/events.py)."""
-        return self.root / "events.jsonl"
-
-    @property
-    def beat(self) -> Path:
-        """That the supervisor is alive (chain/beat.py)."""
-        return self.root / "beat.json"
-
-    @property
-    def persisted(self) -> Path:
-        """What is durable at the target, and what is under way (vault/persist/told.py)."""
-        return self.root / "persist.json"
-
-    @property
-    def served(self) -> Path:
-        """Where steps are served, while they are: {"url"}."""
-        return self.root / "serve.json"
-
     def staged(self, stated: str | None) -> Path:
         """Of checkpoints that are sent elsewhere; stated: in the job file, for several runs."""
         if stated is None:
             return self.root / "persist"
         return Path(stated) / hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:16]
-
-    @property
-    def unlearned(self) -> Path:
-        """Why no job is learned yet: a list of sentences."""
-        return self.root / "unlearned.json"
 
     @property
     def unread(self) -> Path:
@@ -171,8 +122,13 @@ class RunDir(LearnedFiles):
         return int(self.root.name) - 1 if self.port is not self else 0
 
     def beside(self, number: int) -> RunDir:
-        """Of a further job on the same ports, by its number from 2 on; 1: this one."""
-        return RunDir(self.root / "jobs" / str(number)) if number > 1 else self
+        """Of a further job on the same ports, by its number from 2 on; 1: this one. Of what is left
+        of the run before: what is left of that job's."""
+        if number == 1:
+            return self
+        if self.root.name == self.previous.name and not (self.root / "jobs").exists():
+            return RunDir(RunDir(self.root.parent).beside(number).previous)
+        return RunDir(self.root / "jobs" / str(number))
 
     def ring(self, number: int) -> Path:
         return self.port.memory / f"ring-{number}"
@@ -182,14 +138,6 @@ class RunDir(LearnedFiles):
 
     def staging(self, number: int) -> Path:
         return self.memory / f"staging-{number}"
-
-    @property
-    def previous(self) -> Path:
-        """Logs, events and steps of the run before: they tell the reason of its end."""
-        return self.root / "previous"
-
-    def log(self, stage: str) -> Path:
-        return self.root / f"{stage}.log"
 
     def note_pid(self, stage: str, pid: int) -> None:
         """Writes who runs `stage`, so that a reused process number is not taken for it."""
@@ -208,16 +156,9 @@ class RunDir(LearnedFiles):
         except FileNotFoundError:  # none was there, or it was taken away meanwhile
             return None
 
-    def _records(self) -> list[Path]:
-        """What tells how it went, but for the learned job and the trace."""
-        own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.beat)
-        patterns = ("*.log", "steps-*.jsonl")
-        return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
-
     def _set_records_aside(self) -> None:
         """Makes room for the records of a new run; those of the run before stay for one more."""
-        there = [path for path in self._records() if path.exists()]
+        there = [path for path in self.records() if path.exists()]
         if there:
             shutil.rmtree(self.previous, ignore_errors=True)
             self.previous.mkdir(mode=0o700)
@@ -241,10 +182,11 @@ class RunDir(LearnedFiles):
             if memory in _LOCKS:
                 os.close(_LOCKS.pop(memory))
             link.unlink(missing_ok=True)
+        self.asked.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
             folders += [self.learned_folder, self.previous]
-            for item in (self.trace, *self._records()):
+            for item in (self.trace, *self.records()):
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)

@@ -201,5 +201,6 @@ def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its
         *("--out", folder / "again.pt", "--json"),
     )
     assert code == 0 and json.loads(out)["step"] == STEPS
-    assert "has ended" in flowcheck("status", "--run", chain)[2]
+    code, told, _ = flowcheck("status", "--run", chain)
+    assert code == 1 and "a SIGTERM" in told
     assert (chain / "update.log").exists()

@@ -156,5 +156,5 @@ def test_a_watcher_that_outlives_its_chain_says_so(tmp_path: Path) -> None:
             assert asked(health)[0] == 503
         with Command("down", "--run", run.root) as down:
             assert down.result()[0] == 0
-        wait_until(lambda: "has ended" in asked(health)[1]["reason"], 60, "that it is no more")
+        wait_until(lambda: "was killed" in asked(health)[1]["reason"], 60, "that it is no more")
         assert time.time_ns() > asked(f"http://{address}/state.json")[1]["time_ns"]

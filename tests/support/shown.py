@@ -12,9 +12,10 @@ from typing import Any, cast
 import msgspec
 
 from flowcheck.config import WatchConfig
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import State, Step, decode_state, encode_state
+from flowcheck.ops.watch.state import State, decode_state, encode_state
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 DRAWN = "document.querySelector('#word') !== null && !document.querySelector('.is-nobody')"

@@ -16,7 +16,7 @@ from support.supervised import Clock, FakeProcess
 from flowcheck.config import encode_config
 from flowcheck.ops.running import remains
 from flowcheck.ops.watch import durable
-from flowcheck.ops.watch.state import Durable
+from flowcheck.ops.watch.parts.durable import Durable
 from flowcheck.stages.chain import child
 from flowcheck.stages.chain.child import Child, stage_arguments
 from flowcheck.stages.keeping import last_save

@@ -29,7 +29,7 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
     assert newest > 5
     with bench(shm) as one:
         recorder = Recorder(run, CONFIG)
-        monkeypatch.setattr(recorder, "_losses", Losses([one.flows], [one.staging]))
+        monkeypatch.setattr(recorder._lacking, "_losses", Losses([one.flows], [one.staging]))
         one.run(PACKETS_OF_ALL[:8])
         own = sends(SIMPLE)
         assert one.extractor.install(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
@@ -38,15 +38,15 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
         for step in (1, 2, 3):
             recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
         for _ in range(2):
-            recorder._look_at_packets(1)
+            recorder._lacking.look(1)
         history.look()
         told = {step.step: (step.missing, step.healed) for step in history.timeline}
-        assert told[4] == (2, 0) and recorder._newest == newest
+        assert told[4] == (2, 0) and recorder._lacking.newest == newest
         recorder.heard(StepApplied(step=4, seconds=0.1, digest="d"))
-        recorder._look_at_packets(1)
+        recorder._lacking.look(1)
         history.look()
         told = {step.step: (step.missing, step.healed) for step in history.timeline}
-        assert told[4] == (2, 2) and recorder._newest is None
+        assert told[4] == (2, 2) and recorder._lacking.newest is None
         kinds = [event.kind for event in history.recent if event.what == PACKETS]
         assert kinds == [Kind.LOSS, Kind.HEAL]
     run.remove()

@@ -12,9 +12,10 @@ from test_loss_steps import FIRST, SIZES, sends
 from test_watch_server import recorded
 
 from flowcheck.ops.watch.arriving import told
-from flowcheck.ops.watch.drawn import Arrival
 from flowcheck.ops.watch.health import of_job
-from flowcheck.ops.watch.state import Health, Step, Word
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.job import Arrival
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.stages.chain.beat import Beat
 from flowcheck.stages.chain.silence import LEAST_S, UNKNOWN_S, Silence, Turn
 
@@ -35,6 +36,12 @@ def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
 ) -> None:
     with bench(shm) as one:
         silence = Silence(0)
+        one.feed(packet.frame for packet in PACKETS[:8])
+        silence.learned()
+        assert silence.look([one.ring], counts=True, now_ns=S // 2) is None
+        for step in range(9):
+            silence.whole(S // 2 + step)  # they came before the job was learned
+        assert silence.limit_s == UNKNOWN_S
         planned(one)
         assert silence.look([one.ring], counts=True, now_ns=1 * S) is None
         assert silence.limit_s == UNKNOWN_S
@@ -61,10 +68,10 @@ def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_
     with bench(shm) as one:
         silence = Silence(0)
         planned(one)
-        for step in range(5):
-            silence.whole(step * S // 100)
-        assert silence.limit_s == LEAST_S
         assert silence.look([one.ring], counts=True, now_ns=1 * S) is None
+        for step in range(5):
+            silence.whole(2 * S + step * S // 100)
+        assert silence.limit_s == LEAST_S
         one.feed(packet.frame for packet in PACKETS[8:12])
         assert silence.look([one.ring], counts=True, now_ns=40 * S) is None, "they wait"
         assert silence.look([one.ring], counts=True, now_ns=80 * S) is None
@@ -97,7 +104,10 @@ def health(**arrival: Any) -> Health:
 
 
 def test_silence_is_stale_says_both_causes_and_what_held_before() -> None:
-    assert health().word is health(age_s=29.0).word is Word.EXACT
+    assert health().word is health(age_s=29.0, step_s=None).word is Word.EXACT
+    assert health(age_s=29.0, step_s=10.0).word is Word.EXACT, "a step of it takes so long"
+    paused = health(age_s=9.0)
+    assert paused.word is Word.BEHIND and "arrived for 9 s" in paused.reason
     silent = health(age_s=47.0)
     assert silent.word is Word.STALE
     for said in ("nothing of the job arrived for 47 s", "ended", "mirror", "is exact: the replica"):

@@ -19,8 +19,8 @@ from flowcheck.ops.watch.health import of_job
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.jobs import JobReader
 from flowcheck.ops.watch.metrics import samples
+from flowcheck.ops.watch.parts.health import Health, Word
 from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import Health, Word
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.chain import events
 from flowcheck.stages.chain.events import Event, Kind, line_of
@@ -59,7 +59,8 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
         assert [one.step for one in came] == [*range(1, 8)]
         assert all(one.logged and one.applied_ns is None for one in came)
         health = of_job(job, (), sources_ended=False)
-        assert health.word is Word.STALE and "step 32 was lost" in health.reason
+        assert health.word is Word.STALE
+        assert "before step 32, which was lost: half of it" in health.reason
         assert awaited((1, 7)) in health.reason and "--then LATER" in health.reason
         state = msgspec.structs.replace(Reader(run.root).state(), jobs=(job,))
         told = {(name, value) for name, _, value in samples(state)}

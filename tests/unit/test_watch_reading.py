@@ -25,8 +25,9 @@ from flowcheck.config import (
 from flowcheck.ops.running.chain import create
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.metrics import families
+from flowcheck.ops.watch.parts.health import Word
 from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import State, Word, decode_state, encode_state
+from flowcheck.ops.watch.state import State, decode_state, encode_state
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.chain import events

@@ -20,9 +20,10 @@ from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
 from flowcheck.ops.running.chain import job_to_run
 from flowcheck.ops.watch.metrics import METRICS, exposition
+from flowcheck.ops.watch.parts.health import Health, Word
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import Health, State, Word, decode_state
+from flowcheck.ops.watch.state import State, decode_state
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 WORD = "a-word-of-sixteen-and-more"

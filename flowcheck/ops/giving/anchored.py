@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from flowcheck.ops.watch.drawn import Anchor
+from flowcheck.ops.watch.parts.job import Anchor
 
 
 def sentences(anchors: Sequence[Anchor], before: int) -> list[str]:

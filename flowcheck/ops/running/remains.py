@@ -18,6 +18,7 @@ import msgspec
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.ops.giving.together import steps_to_keep, write_index
+from flowcheck.ops.running.end_record import ask, record_killed
 from flowcheck.ops.running.leftovers import by_chain, clear
 from flowcheck.ops.running.progress import say
 from flowcheck.ops.running.saved import Save, save_checkpoint
@@ -111,9 +112,10 @@ def _stepped(run: RunDir) -> bool:
     return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 
-def rescue(run: RunDir) -> str | None:
+def rescue(run: RunDir, finder: str) -> str | None:
     """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
-    done, as a sentence. None where no killed chain is.
+    done, as a sentence, which the record of its end has too. None where no killed chain is.
+    finder: the verb that asks.
 
     Raises ConfigError where stages of it do not end with their supervisor, StateError where its
     replica can be written nowhere; all is left as it is then.
@@ -122,10 +124,19 @@ def rescue(run: RunDir) -> str | None:
         return None
     _wait_for_stages(run)
     killed = f"the chain that ran in {run.root} was killed"
+    folders: list[str | None] = []
     if not run.memory.exists():
-        return f"{killed}, and its shared memory is gone, as after a restart of this machine"
-    if not any(own.replica.exists() for own in every(run)):
-        return f"{killed} before it had a replica: nothing of it is to be kept"
+        said = ", and its shared memory is gone, as after a restart of this machine"
+    elif not any(own.replica.exists() for own in every(run)):
+        said = " before it had a replica: nothing of it is to be kept"
+    else:
+        said, folders = _rescued(run, killed)
+    record_killed(run, finder, said.lstrip(";, "), folders)
+    return f"{killed}{said}"
+
+
+def _rescued(run: RunDir, killed: str) -> tuple[str, list[str | None]]:
+    """What was done, and [job] where its replica is kept now."""
     try:
         kept, why = keep_all(_whole_settings(run), run)
     except (FlowCheckError, OSError) as error:
@@ -133,10 +144,11 @@ def rescue(run: RunDir) -> str | None:
             f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
             f"with flowcheck down --run {run.root} --discard"
         ) from error
-    folders = [str(one.folder) for one in kept if one is not None]
-    if not folders:
-        return f"{killed}; no step was taken: nothing to keep"
-    return f"{killed}; its replica is kept in {' and '.join(folders)}" + (f"; {why}" * bool(why))
+    folders = [None if one is None else str(one.folder) for one in kept]
+    there = [folder for folder in folders if folder is not None]
+    if not there:
+        return "; no step was taken: nothing to keep", folders
+    return f"; its replica is kept in {' and '.join(there)}" + (f"; {why}" * bool(why)), folders
 
 
 def _whole_settings(run: RunDir) -> JobConfig:
@@ -170,10 +182,13 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     run = RunDir(root)
     pids = run.stage_pids()
     if "supervisor" in pids:
+        ask(run)
         _end_supervisor(run, pids["supervisor"])
     _end([pid for own in every(run) for pid in own.stage_pids().values()], signal.SIGKILL)
     there = run.holds_memory
-    rescued = None if discard else rescue(run)
+    rescued = None if discard else rescue(run, "flowcheck down")
+    if discard and there:
+        record_killed(run, "flowcheck down", "its replica was given up (--discard)", ())
     run.remove(keep_records=True)
     cleared = clear(apart_from=root, replicas=True)
     if as_json:

@@ -67,7 +67,7 @@ def run(request: Request) -> int:
     for sentence in assumed:
         console.print(f"[yellow]assumed[/] {escape(sentence)}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
-    rescued = rescue(RunDir(root))
+    rescued = rescue(RunDir(root), "flowcheck replay")
     if rescued is not None:
         console.print(plain(rescued), markup=False)
     for sentence in clear(apart_from=root, replicas=False).sentences:

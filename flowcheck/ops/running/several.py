@@ -53,6 +53,7 @@ def own_settings(config: JobConfig, number: int) -> JobConfig:
         optimizer=own.optimizer or config.optimizer,
         model=own.model or config.model,
         hosts=own.hosts or config.hosts,
+        last_step=own.last_step or config.last_step,
         together=not config.job if config.together is None else config.together,
         checkpoint=folder,
         gradient_log=log,

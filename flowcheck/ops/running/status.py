@@ -1,4 +1,4 @@
-"""`flowcheck status`: how far a running chain is, as `watch` and `top` have it."""
+"""`flowcheck status`: how far a chain is, or what it had come to, as `watch` and `top` have it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job_file import decode_job
 
 
-def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
-    """Prints the state of the chain in `root`; svg: a picture of the job it learned is written
-    there. Raises ConfigError where there is no chain, or no job to draw."""
+def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json: bool) -> int:
+    """Prints the state of the chain in `root`, also of one that has ended; previous: of the one
+    before; svg: a picture of the job it learned is written there. Raises ConfigError where no
+    chain was started, or no job is to be drawn."""
     where = RunDir(root)
-    try:
-        _refuse_ended(where)
-    except ConfigError as error:
-        if as_json:
-            was: dict[str, Any] = msgspec.to_builtins(read(where))
-            print(json.dumps(was | {"run": str(root), "error": error.right}))
-        raise
+    if previous:
+        where = RunDir(where.previous)
+        if not where.config.exists():
+            why = "holds no run before: the records of one are kept there when the next one starts"
+            raise ConfigError("--previous", str(where.root), why)
+    where.settings()
     if svg is not None:
         _draw(where, svg)
     state, left = read(where), [one for one in leftovers.find() if one.run != root.resolve()]
@@ -41,7 +41,8 @@ def run(root: Path, *, svg: Path | None = None, as_json: bool) -> int:
         print(json.dumps(told | {"leftovers": own}, indent=1))
     else:
         shown(state, leftovers.in_short(left))
-    return 0 if all(stage.pid is not None for stage in state.stages) else 1
+    lives = state.stages and all(stage.pid is not None for stage in state.stages)
+    return 0 if lives else 1
 
 
 def list_leftovers(*, as_json: bool) -> int:
@@ -64,15 +65,3 @@ def _draw(where: RunDir, svg: Path) -> None:
         raise ConfigError("--svg", str(svg), "the job is not learned yet: there is nothing to draw")
     job = decode_job(where.learned_job.read_bytes())
     write_picture(svg, svg_of(communicators_of_job(job), f"The job followed in {where.root}"))
-
-
-def _refuse_ended(where: RunDir) -> None:
-    """Raises ConfigError where there is no chain to tell of."""
-    where.settings()
-    if where.holds_memory and where.memory.exists():
-        return
-    ended = "has ended"
-    if where.holds_memory:
-        ended = "was killed, and its shared memory is gone, as after a restart of this machine"
-    why = f"the chain that ran there {ended}; its logs and steps.jsonl are in {where.root}"
-    raise ConfigError("run", str(where.root), why)

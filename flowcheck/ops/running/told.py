@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,9 +12,11 @@ from rich.table import Table
 
 from flowcheck.ops.giving import anchored
 from flowcheck.ops.say import plain
-from flowcheck.ops.watch import durable
+from flowcheck.ops.watch import durable, ended
 from flowcheck.ops.watch.awaited import awaited
-from flowcheck.ops.watch.state import Job, State
+from flowcheck.ops.watch.parts.job import Job
+from flowcheck.ops.watch.state import State
+from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows
 
 COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
@@ -28,8 +31,12 @@ def shown(state: State, leftovers: Sequence[str]) -> None:
 
     word = state.health.word
     say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(state.health.reason)}")
-    console.print(_stages(state))
-    console.print(_rings(state))
+    for sentence in ended.sentences(state):
+        say(escape(sentence))
+    if state.stages:
+        console.print(_stages(state))
+    if state.rings:
+        console.print(_rings(state))
     verdicts: Counter[str] = Counter()
     for ring in state.rings:
         verdicts.update(ring.verdicts)
@@ -38,16 +45,22 @@ def shown(state: State, leftovers: Sequence[str]) -> None:
     for job in state.jobs:
         if state.jobs[1:]:
             say(f"[bold]Job {escape(job.name)}[/]: {escape(job.health.reason)}")
-        for sentence in _of_job(job):
+        for sentence in _of_job(job, over=state.ended is not None):
             say(sentence)
-    if state.watched:
+    if state.watched and state.ended is None:
         say(f"watched at {escape(state.watched)}")
     for problem in state.problems:
         say(f"[yellow]{escape(problem)}[/]")
-    if not any(one.name == "supervisor" and one.pid is not None for one in state.stages):
+    if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
+    if RunDir(Path(state.run)).previous.exists():
+        say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
     for sentence in leftovers:
         say(escape(sentence))
+
+
+def _supervised(state: State) -> bool:
+    return any(one.name == "supervisor" and one.pid is not None for one in state.stages)
 
 
 def _stages(state: State) -> Table:
@@ -78,11 +91,11 @@ def _rings(state: State) -> Table:
     return table
 
 
-def _of_job(job: Job) -> Iterator[str]:
-    """Lines of markup."""
+def _of_job(job: Job, *, over: bool) -> Iterator[str]:
+    """Lines of markup. over: nothing can be given to it any more."""
     if job.lost_step is not None:
         yield f"[red]step {job.lost_step} was lost[/]: the replica stops there"
-    if job.awaits_base:
+    if job.awaits_base and not over:
         yield awaited(job.logged)
     if job.addresses:
         yield f"job on {', '.join(job.addresses)}"

@@ -10,6 +10,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.ops.planning.job import check_fits
 from flowcheck.ops.running.chain import create, job_to_run, supervise
+from flowcheck.ops.running.end_record import asked_by, record, record_failed
 from flowcheck.ops.running.ending import Ending, ending
 from flowcheck.ops.running.expected import expected_of_each
 from flowcheck.ops.running.leftovers import clear, in_short
@@ -17,6 +18,7 @@ from flowcheck.ops.running.progress import ERROR, Aloud, say, speak
 from flowcheck.ops.running.remains import keep_all, rescue
 from flowcheck.ops.running.saved import saving
 from flowcheck.ops.running.sources import check_sources
+from flowcheck.ops.watch.parts.end import How, Kept
 from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.notify import Notifier
 from flowcheck.stages.chain.supervisor import Supervisor
@@ -44,7 +46,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
         with manager.busy("looking for what a killed run left"):
-            rescued = rescue(RunDir(where))
+            rescued = rescue(RunDir(where), "flowcheck up")
         if rescued is not None:
             say(f"{rescued}; this one begins anew")
         cleared = clear(apart_from=where, replicas=False)
@@ -64,6 +66,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         saved = _kept(config, run, manager, supervisor.lender) if keeps else [None] * len(runs)
         watched = (supervisor, *supervisor.beside)
         ended = [ending(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
+        came_to = [_kept_of(*of) for of in zip(ended, saved, strict=True)]
+        record(run, How.ASKED, asked_by(run, signals.received), came_to)
         run.remove(keep_records=True)
     told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
     for number, one in enumerate(ended, 1):
@@ -76,6 +80,15 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             named = f"job {number} " if len(runs) > 1 else ""
             print(named + _summary(config, own, one, folder))
     return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
+
+
+def _kept_of(ended: Ending, saved: Path | str | None) -> Kept:
+    return Kept(
+        step=ended.step,
+        why=ended.why or "",
+        in_flight=ended.in_flight,
+        checkpoint=str(saved) if saved else None,
+    )
 
 
 def _told(run: RunDir, ended: Ending, saved: Path | str | None, of: Supervisor) -> dict[str, Any]:
@@ -106,8 +119,10 @@ def _supervised(config: JobConfig, run: RunDir, signals: Signals, manager: Notif
         )
     except BaseException as error:
         manager.stopping()
-        for saved in filter(None, _kept(config, run, manager, None, after=error)):
+        folders = _kept(config, run, manager, None, after=error)
+        for saved in filter(None, folders):
             say(f"the chain failed; its replica is kept in {saved}", ERROR)
+        record_failed(run, str(error) or type(error).__name__, folders)
         run.remove(keep_records=True)
         raise
 
@@ -128,10 +143,12 @@ def _kept(
             kept, why = keep_all(config, run, save)
     except (FlowCheckError, OSError) as error:
         first = f"{after}; and " if after is not None else ""
-        raise StateError(
+        why = (
             f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
             f"room, then flowcheck down --run {run.root} keeps it"
-        ) from error
+        )
+        record_failed(run, why, [None] * len(every(run)))
+        raise StateError(why) from error
     for sentence in (why, *(one.why for one in kept if one is not None)):
         if sentence:
             say(sentence)

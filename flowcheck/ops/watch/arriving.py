@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowcheck.ops.watch.drawn import Arrival
-from flowcheck.ops.watch.state import Health, Job, Ring, Word
+from flowcheck.config import JobConfig
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.job import Arrival, Job
+from flowcheck.ops.watch.parts.ring import Ring
 from flowcheck.stages.chain.beat import Beat
 
+QUIET_S, QUIET_STEPS = 5.0, 4
+"""Nothing for so long, and for so many of its steps: said before it is called silent."""
 LEARNS_S = 3.0
 """Packets of no plan for so long, and none of one: more than a pause of the job's beside others."""
 
@@ -33,20 +37,31 @@ def told(job: Job, beat: Beat | None) -> Job:
     """With what its supervisor counts: steps behind one that lacks packets wait as well."""
     own = arrival(beat)
     lag = job.lag_steps
-    if own is not None and own.newest_step is not None and not job.awaits_base:
+    if job.awaits_base and job.logged is None:  # counted from 1 since it began again
+        lag = max(lag, job.arrived_step or 0)
+    elif own is not None and own.newest_step is not None and not job.awaits_base:
         lag = max(lag, own.newest_step - 1 - (job.step or 0))  # that one is under way
     return msgspec.structs.replace(job, arrival=own, lag_steps=lag)
 
 
-def aged(rings: Sequence[Ring], beat: Beat | None) -> list[Ring]:
-    """The rings with when each was last given a frame; beat: of the ports' supervisor."""
-    since = beat.frame_ns if beat is not None else ()
+def aged(rings: Sequence[Ring], config: JobConfig, beat: Beat | None) -> list[Ring]:
+    """The rings with when each was last given a frame, and since when its port has no link; beat:
+    of the ports' supervisor."""
+    if beat is None:
+        return list(rings)
     return [
-        msgspec.structs.replace(ring, frame_age_s=_age_s(since[ring.number]))
-        if ring.number < len(since) and since[ring.number]
-        else ring
+        msgspec.structs.replace(
+            ring,
+            frame_age_s=_since(beat.frame_ns, ring.number),
+            dark_s=_since(beat.dark_ns, config.rings[ring.number][0]),
+        )
         for ring in rings
     ]
+
+
+def _since(each_ns: Sequence[int], number: int) -> float | None:
+    then_ns = each_ns[number] if number < len(each_ns) else 0
+    return _age_s(then_ns) if then_ns else None
 
 
 def _age_s(then_ns: int) -> float | None:
@@ -68,6 +83,13 @@ def judged(health: Health, job: Job) -> Health:
             f"came, it is {health.word}: {health.reason}"
         )
         return Health(word=Word.STALE, reason=reason)
+    quiet_s = max(QUIET_S, QUIET_STEPS * (own.step_s or 0.0))
+    if own.step_s and own.age_s > quiet_s and health.word is Word.EXACT:
+        reason = (
+            f"nothing of the job arrived for {own.age_s:.0f} s, and its steps took "
+            f"{own.step_s:,.1f} s; until then {health.reason}"
+        )
+        return Health(word=Word.BEHIND, reason=reason)
     missing = {
         one.step: one.missing - one.healed
         for one in job.timeline

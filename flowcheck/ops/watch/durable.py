@@ -9,7 +9,7 @@ import msgspec
 from rich.markup import escape
 
 from flowcheck.config import PersistConfig
-from flowcheck.ops.watch.state import Durable
+from flowcheck.ops.watch.parts.durable import Durable
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist import told
 

@@ -82,7 +82,9 @@ class Handler(BaseHTTPRequestHandler):
         state = self.server.reader.state
         match path:
             case "/metrics":
-                text, kind = metrics.exposition(state(), self.headers.get("Accept", ""))
+                read = state()
+                text, kind = metrics.exposition(read, self.headers.get("Accept", ""))
+                self.server.scrapes.note(over=read.in_order)
                 self._send(HTTPStatus.OK, text, kind)
             case "/healthz":
                 health = state().health

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 from flowcheck.ops.watch.arriving import judged
 from flowcheck.ops.watch.awaited import awaited
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.job import Job
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.parts.stage import Stage
 from flowcheck.ops.watch.processes import is_shared
-from flowcheck.ops.watch.state import Health, Job, Stage, Word
 from flowcheck.stages.chain.child import BESIDE
 
 BEAT_STALE_S = 5.0
@@ -20,6 +23,11 @@ RESTART_S = 5.0
 BEHIND_MS = 5000.0
 """A whole step has waited for so long."""
 ORDER = (Word.EXACT, Word.BEHIND, Word.TAINTED, Word.STALE)
+GIVEN = (
+    ", until the job begins again from one of its steps, or two checkpoints that the trainer "
+    "writes from now on are given: flowcheck base FILE --then LATER"
+)
+"""What makes a replica go on behind a step that was lost."""
 OK = (Word.EXACT, Word.BEHIND)
 """Answered with 200: the chain does what it can. The others: 503."""
 
@@ -49,9 +57,23 @@ def of_chain(stages: Sequence[Stage], beat_age_s: float | None, *, ending: bool)
     return None
 
 
-def of_job(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
-    """Of one job of a chain whose supervisor is well."""
-    return judged(_but_for_arrival(job, stages, sources_ended=sources_ended), job)
+def of_job(
+    job: Job, stages: Sequence[Stage], rings: Sequence[Ring] = (), *, sources_ended: bool
+) -> Health:
+    """Of one job of a chain whose supervisor is well. rings: of all its ports."""
+    health = _but_for_arrival(job, stages, sources_ended=sources_ended)
+    dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
+    if not dark or health.word is Word.STALE:
+        return judged(health, job)
+    named = ", ".join(dark)
+    why = (
+        f"{named} has no link for {max(dark.values()):.0f} s: nothing arrives by it, and what "
+        "passes meanwhile is lost; look at cable, transceiver and the switch's monitor port"
+    )
+    if all(ring.dark_s is not None for ring in rings):
+        return _stale(f"{why}. Until then {health.word}: {health.reason}")
+    rest = judged(health, job)
+    return rest if rest.word in (Word.STALE, Word.TAINTED) else _behind(f"{why}. {rest.reason}")
 
 
 def _but_for_arrival(job: Job, stages: Sequence[Stage], *, sources_ended: bool) -> Health:
@@ -95,22 +117,24 @@ def _but_for_arrival(job: Job, stages: Sequence[Stage], *, sources_ended: bool) 
 def _awaits(job: Job) -> Health:
     """A replica that has taken steps stays behind those of a job that was joined again."""
     told = awaited(job.logged)
-    if job.step is not None and job.lost_step is not None:
-        return _stale(f"{_lost(job)}; {told}")
-    if job.step is not None and job.logged is not None:
-        return _stale(f"the replica stays at step {job.step}; {told}")
-    return _behind(told)
+    if job.step is None:
+        return _behind(told)
+    why = f": {job.lost_why}" if job.lost_why else ""
+    lost = f", before step {job.lost_step}, which was lost{why}" if job.lost_step else ""
+    return _stale(f"the replica stays at step {job.step}{lost}; {told}")
 
 
 def _lost(job: Job) -> str:
     why = f": {job.lost_why}" if job.lost_why else ""
-    return f"step {job.lost_step} was lost{why}; the replica stays before it"
+    return f"step {job.lost_step} was lost{why}; the replica stays before it{GIVEN}"
 
 
 def _exact(job: Job, *, ended: bool) -> str:
     rests = f"rests on {len(job.assumed)} assumptions, " if job.assumed else ""
     audit = f"audited at step {job.audited_step}" if job.audit_passed else "never audited"
     over = "; the sources have ended" if ended else ""
+    if job.last_step is not None and job.step is not None and job.step >= job.last_step:
+        over = "; that is the job's last, as stated: it is over"
     return f"the replica is at step {job.step}, {rests}{audit}{over}"
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.ops.watch.state import EVENTS, TIMELINE_STEPS, Step
+from flowcheck.ops.watch.parts.job import TIMELINE_STEPS
+from flowcheck.ops.watch.parts.step import Step
+from flowcheck.ops.watch.state import EVENTS
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.stages.chain.events import BYTES, PACKETS, STEP, Event, Kind, read_event
 

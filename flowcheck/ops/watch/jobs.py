@@ -11,11 +11,13 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.messages import AuditLine
 from flowcheck.ops.watch import durable
-from flowcheck.ops.watch.drawn import Anchor, Diagram
 from flowcheck.ops.watch.history import History
+from flowcheck.ops.watch.parts.diagram import Diagram
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.job import ANCHORS, Anchor
+from flowcheck.ops.watch.parts.job import Job as State
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.ops.watch.picture import diagrams
-from flowcheck.ops.watch.state import ANCHORS, Health, Step, Word
-from flowcheck.ops.watch.state import Job as State
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.shard import State as Generation
@@ -73,7 +75,7 @@ class JobReader:
         if logged is not None:
             timeline = tuple(_waiting(one) for one in timeline)
             lag = max(lag, -(-logged[1] // each))
-        lost = self.history.lost if shard["lost"] or logged is not None else None
+        lost = self.history.lost
         return State(
             number=self.number,
             name=self.name,
@@ -84,6 +86,7 @@ class JobReader:
             follows=str(learned.job.kind) if learned is not None else None,
             life=life.number,
             step=step,
+            last_step=config.last_step,
             digest=line.digest if line is not None else "",
             step_ns=(line.time_ns or None) if line is not None else None,
             arrived_step=self.history.arrived,
@@ -154,22 +157,20 @@ def _waiting(step: Step) -> Step:
 
 
 def _shard(run: RunDir, each: int) -> dict[str, Any]:
-    """Of a job's gradients: whole steps that wait, how much is there of the next one, whether the
-    one the replica waits for is lost."""
-    none = {"whole": 0, "gradient_bytes": None, "under_way": None, "lost": False}
+    """Of a job's gradients: whole steps that wait, how much is there of the next one."""
+    none = {"whole": 0, "gradient_bytes": None, "under_way": None}
     if not run.memory.exists() or not run.shard.exists():
         return none
     with Shard.open(run.shard) as shard:
         applied, whole, size = shard.applied_step, 0, shard.gradient_bytes
-        under_way, lost = None, False
+        under_way = None
         for generation in range(GENERATIONS):
             state, step = shard.state(generation), shard.step(generation)
             whole += state == Generation.COMPLETE and step > applied
-            lost |= state == Generation.LOST and step > applied
             if state == Generation.OPEN and step == applied + 1 and size:
                 under_way = round(shard.covered_bytes(generation) / size, 4)
     steps = -(-whole // each)
-    return {"whole": steps, "gradient_bytes": size, "under_way": under_way, "lost": lost}
+    return {"whole": steps, "gradient_bytes": size, "under_way": under_way}
 
 
 def _tainted(line: Line | None) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from flowcheck.ops.watch.state import Job, Ring, Stage, State, Word
+from flowcheck.ops.watch.samples import samples
+from flowcheck.ops.watch.state import State
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -32,6 +33,11 @@ METRICS: dict[str, Told] = {
         GAUGE, "1 at the word that holds: exact, behind, tainted or stale.", ("word",)
     ),
     "flowcheck_job_health": Told(GAUGE, "The same of each job.", (JOB, "word")),
+    "flowcheck_over": Told(
+        GAUGE,
+        "1 as soon as the chain ends because somebody asked for that.",
+        (),
+    ),
     "flowcheck_started_time_seconds": Told(GAUGE, "When the chain began, since 1970.", ()),
     "flowcheck_beat_age_seconds": Told(GAUGE, "Since the supervisor's heart last beat.", ()),
     "flowcheck_problems": Told(GAUGE, "Parts of the state that cannot be read just now.", ()),
@@ -50,6 +56,11 @@ METRICS: dict[str, Told] = {
     "flowcheck_captured_frames_total": Told(COUNTER, "Frames put into a ring.", ("ring",)),
     "flowcheck_captured_bytes_total": Told(COUNTER, "Bytes off the wire.", ("ring",)),
     "flowcheck_frame_age_seconds": Told(GAUGE, "Since a ring's last frame came.", ("ring",)),
+    "flowcheck_link_up": Told(
+        GAUGE,
+        "Whether the interface of a ring has a link; 1 also where nothing can tell.",
+        ("ring", "source"),
+    ),
     "flowcheck_parsed_frames_total": Told(COUNTER, "Frames the parser has marked.", ("ring",)),
     "flowcheck_extracted_frames_total": Told(
         COUNTER, "Frames the first job's extractor has taken.", ("ring",)
@@ -117,9 +128,6 @@ METRICS: dict[str, Told] = {
     ),
 }
 
-Sample = tuple[str, tuple[str, ...], float]
-"""(metric, values of its labels, value)"""
-
 
 def exposition(state: State, accept: str) -> tuple[bytes, str]:
     """(text, its content type), in the format that a scraper accepts."""
@@ -148,95 +156,3 @@ def families(state: State) -> Iterator[Metric]:
             made[name] = family(name, told.help, labels=told.labels)
         made[name].add_metric(values, value)
     yield from made.values()
-
-
-def samples(state: State) -> Iterator[Sample]:
-    """All of a state; what it does not know is left out."""
-    for word in Word:
-        yield "flowcheck_health", (word,), float(state.health.word is word)
-    yield "flowcheck_problems", (), len(state.problems)
-    yield "flowcheck_packets_came_late_total", (), state.packets_came_late
-    yield from _known("flowcheck_beat_age_seconds", (), state.beat_age_s)
-    yield from _known("flowcheck_started_time_seconds", (), _seconds(state.started_ns))
-    for kind, count in state.event_counts.items():
-        yield "flowcheck_events_total", (kind,), count
-    names = {job.number: job.name for job in state.jobs}
-    for stage in state.stages:
-        yield from _of_stage(stage, names.get(stage.job, str(stage.job)))
-    for ring in state.rings:
-        yield from _of_ring(ring)
-    for job in state.jobs:
-        yield from _of_job(job)
-        if job.step_ns is not None:
-            yield "flowcheck_step_age_seconds", (job.name,), (state.time_ns - job.step_ns) / 1e9
-
-
-def _of_stage(stage: Stage, job: str) -> Iterator[Sample]:
-    labels = (job, stage.name)
-    yield "flowcheck_stage_up", labels, float(stage.pid is not None)
-    yield "flowcheck_stage_restarts_total", labels, stage.restarts
-
-
-def _of_ring(ring: Ring) -> Iterator[Sample]:
-    own = (str(ring.number),)
-    yield "flowcheck_ring_slots", own, ring.slots
-    yield "flowcheck_ring_filled_slots", own, ring.filled_slots
-    yield "flowcheck_captured_frames_total", own, ring.head
-    yield "flowcheck_captured_bytes_total", own, ring.captured_bytes
-    yield from _known("flowcheck_frame_age_seconds", own, ring.frame_age_s)
-    yield "flowcheck_parsed_frames_total", own, ring.parsed
-    yield "flowcheck_extracted_frames_total", own, ring.tail
-    yield "flowcheck_missing_packets", own, ring.missing_packets
-    for metric, counters in (
-        ("flowcheck_lost_frames_total", ring.lost),
-        ("flowcheck_frames_total", ring.verdicts),
-        ("flowcheck_parse_total", ring.parse),
-        ("flowcheck_extract_total", ring.extract),
-    ):
-        for counter, value in counters.items():
-            yield metric, (*own, counter), value
-
-
-def _of_job(job: Job) -> Iterator[Sample]:
-    own = (job.name,)
-    for word in Word:
-        yield "flowcheck_job_health", (*own, word), float(job.health.word is word)
-    yield "flowcheck_learned", own, float(job.learned)
-    yield "flowcheck_life", own, job.life
-    yield "flowcheck_lag_steps", own, job.lag_steps
-    yield "flowcheck_lag_seconds", own, job.lag_ms / 1e3
-    yield "flowcheck_lost_steps_total", own, job.steps_lost
-    yield "flowcheck_waits_at_lost_step", own, float(job.lost_step is not None)
-    yield "flowcheck_awaits_base", own, float(job.awaits_base)
-    yield "flowcheck_tainted_parameters", own, len(job.tainted)
-    yield "flowcheck_assumptions", own, len(job.assumed)
-    passed = None if job.audit_passed is None else float(job.audit_passed)
-    for metric, value in (
-        ("flowcheck_step", job.step),
-        ("flowcheck_step_time_seconds", _seconds(job.step_ns)),
-        ("flowcheck_arrived_step", job.arrived_step),
-        ("flowcheck_update_seconds", job.update_seconds),
-        ("flowcheck_under_way_ratio", job.under_way),
-        ("flowcheck_audited_step", job.audited_step),
-        ("flowcheck_audit_passed", passed),
-    ):
-        yield from _known(metric, own, value)
-    if job.arrival is not None:
-        yield "flowcheck_silence_seconds", own, job.arrival.age_s
-        yield "flowcheck_silence_limit_seconds", own, job.arrival.limit_s
-    if (durable := job.durable) is not None:
-        yield from _known("flowcheck_durable_step", own, durable.step)
-        yield from _known("flowcheck_durable_time_seconds", own, _seconds(durable.time_ns))
-        behind = max(0, (job.step or 0) - (durable.step or 0))
-        yield "flowcheck_durable_lag_steps", own, behind
-        yield "flowcheck_saves_total", own, durable.count
-        yield "flowcheck_save_attempts_failed", own, durable.attempts
-
-
-def _known(name: str, labels: tuple[str, ...], value: float | None) -> Iterator[Sample]:
-    if value is not None:
-        yield name, labels, value
-
-
-def _seconds(time_ns: int | None) -> float | None:
-    return None if time_ns is None else time_ns / 1e9

@@ -11,7 +11,7 @@ from flowcheck.ops.analysis.communicators import Link as Mirrored
 from flowcheck.ops.analysis.coverage import Coverage
 from flowcheck.ops.analysis.explain import lines_of
 from flowcheck.ops.analysis.learned import communicators_of_job
-from flowcheck.ops.watch.drawn import Diagram, Link
+from flowcheck.ops.watch.parts.diagram import Diagram, Link
 from flowcheck.wire.job import Job
 
 HOSTS_MAX = 4096

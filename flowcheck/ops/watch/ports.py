@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowcheck.config import JobConfig, SourceConfig
-from flowcheck.ops.watch.state import Ring as State
+from flowcheck.ops.watch.parts.ring import Ring as State
 from flowcheck.plane.counters import LOSSES, VERDICTS
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
@@ -39,6 +39,7 @@ def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[
             tail=tail,
             captured_bytes=capture[CAPTURE_BYTES],
             frame_age_s=None,
+            dark_s=None,
             lost={name: capture[name] for name in LOSSES},
             verdicts={name: frames for name, frames in verdicts.items() if frames},
             parse=parse,

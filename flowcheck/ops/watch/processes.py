@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from flowcheck.config import JobConfig
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.parts.stage import Stage
 from flowcheck.ops.watch.ports import CAPTURE_BYTES, CAPTURE_FRAMES
 from flowcheck.ops.watch.rates import Rates
-from flowcheck.ops.watch.state import Ring, Stage
 from flowcheck.stages.chain.beat import read_beat
 from flowcheck.stages.chain.child import stage_arguments
 from flowcheck.stages.rundir import RunDir

@@ -6,6 +6,7 @@ killed while it is read is what this is for.
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections import Counter
@@ -19,11 +20,17 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.ops.watch.arriving import aged, told
+from flowcheck.ops.watch.ended import read_end, why_over
 from flowcheck.ops.watch.health import of_chain, of_job, worst
 from flowcheck.ops.watch.jobs import JobReader
+from flowcheck.ops.watch.parts.end import End
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.job import Job
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.parts.stage import Stage
 from flowcheck.ops.watch.ports import read_ring
 from flowcheck.ops.watch.processes import Processes, is_shared
-from flowcheck.ops.watch.state import EVENTS, Health, Job, Ring, Stage, State, Word
+from flowcheck.ops.watch.state import EVENTS, State
 from flowcheck.stages.chain.beat import Beat, read_beat
 from flowcheck.stages.chain.events import Kind
 from flowcheck.stages.jobs import every, names
@@ -68,34 +75,34 @@ class Reader:
         beat = read_beat(run.beat)
         if config is None:
             return self._absent(beat, self._problems[-1])
+        end = self._try("the record of its end", lambda: read_end(run))
         if not (run.holds_memory and run.memory.exists()):
-            how = "was killed, and its memory is gone" if run.holds_memory else "has ended"
-            return self._over(config, beat, f"the chain that ran in {run.root} {how}")
-        return self._living(config, beat)
+            return self._over(beat, end)
+        return self._living(config, beat, end)
 
     def _absent(self, beat: Beat | None, why: str) -> State:
         self._processes = Processes()
         return self._made(Health(word=Word.STALE, reason=why), beat, (), (), ())
 
-    def _over(self, config: JobConfig, beat: Beat | None, why: str) -> State:
+    def _over(self, beat: Beat | None, end: End | None) -> State:
         """What the files of its run directory tell of a chain whose memory is gone."""
         self._processes = Processes()
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         events = [event for one in self._jobs.values() for event in one.history.recent]
         stops = [event.time_ns for event in events if event.kind is Kind.STOP]
-        if stops:
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(stops) // 10**9))
-            why = f"{why}; its stages left at {at} UTC"
+        why = why_over(self._run, end, max(stops, default=None))
         health = Health(word=Word.STALE, reason=why)
-        told = tuple(msgspec.structs.replace(job, health=health) for job in jobs)
-        return self._made(health, beat, (), (), told)
+        told = tuple(msgspec.structs.replace(job, health=health, arrival=None) for job in jobs)
+        return self._made(health, beat, (), end.rings if end is not None else (), told, end)
 
-    def _living(self, config: JobConfig, beat: Beat | None) -> State:
+    def _living(self, config: JobConfig, beat: Beat | None, end: End | None) -> State:
+        """end: of a chain that ended, and could not give its memory back."""
         read = [
             self._try(f"ring {n}", partial(read_ring, self._run, config, n))
             for n in range(len(config.rings))
         ]
-        rings = aged([ring for found in read if found is not None for ring in found[:1]], beat)
+        found = [ring for of in read if of is not None for ring in of[:1]]
+        rings = aged(found, config, beat)
         captured = [found[1] if found is not None else {} for found in read]
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
@@ -105,13 +112,17 @@ class Reader:
             stages = [*(stage for stage in first if is_shared(stage.name)), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
         health = of_chain(stages, self._beat_age_s(beat), ending=beat is not None and beat.ending)
+        if end is not None:
+            health = Health(word=Word.STALE, reason=why_over(self._run, end))
         told = tuple(
-            msgspec.structs.replace(job, health=health or of_job(job, stages, sources_ended=ended))
+            msgspec.structs.replace(
+                job, health=health or of_job(job, stages, rings, sources_ended=ended)
+            )
             for job in jobs
         )
         if health is None and (self._problems or not told):
             health = Health(word=Word.STALE, reason="; ".join(self._problems) or "no job")
-        return self._made(health or worst(told), beat, stages, rings, told)
+        return self._made(health or worst(told), beat, stages, rings, told, end)
 
     def _made(
         self,
@@ -120,12 +131,15 @@ class Reader:
         stages: Sequence[Stage],
         rings: Sequence[Ring],
         jobs: Sequence[Job],
+        end: End | None = None,
     ) -> State:
         beats = [b for b in (read_beat(one.run.beat) for one in self._jobs.values()) if b]
         counts: Counter[str] = Counter()
         for own in beats:
             counts.update(own.events)
-        events = [event for one in self._jobs.values() for event in one.history.recent]
+        recent = [one.history.recent for one in self._jobs.values()]
+        # Each in the order it was written: a clock that is set back moves none.
+        events = tuple(heapq.merge(*recent, key=lambda event: event.time_ns))
         return State(
             run=str(self._run.root),
             time_ns=time.time_ns(),
@@ -133,13 +147,15 @@ class Reader:
             started_ns=beat.started_ns if beat is not None else None,
             beat_age_s=self._beat_age_s(beat),
             ending=beat is not None and beat.ending,
+            in_order=end.in_order if end is not None else beat is not None and beat.in_order,
+            ended=end,
             watched=self._watched(),
             stages=tuple(stages),
             rings=tuple(rings),
             jobs=tuple(jobs),
             event_counts=dict(counts),
             packets_came_late=beat.packets_came_late if beat is not None else 0,
-            events=tuple(sorted(events, key=lambda event: event.time_ns)[-EVENTS:]),
+            events=events[-EVENTS:],
             problems=tuple(self._problems),
         )
 

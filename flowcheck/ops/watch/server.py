@@ -8,6 +8,7 @@ from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
 from flowcheck.ops.watch.handler import Handler
 from flowcheck.ops.watch.reading import Reader
+from flowcheck.ops.watch.scrapes import Scrapes
 from flowcheck.vault.serve.bounded import BoundedServer
 from flowcheck.vault.serve.server import read_token
 from flowcheck.vault.serve.tls import stated_tls
@@ -24,7 +25,7 @@ class Server(BoundedServer):
         """Raises ConfigError where it cannot listen there, has no word it needs, or a certificate
         that is none."""
         self.reader, self.timeout_s = reader, config.timeout_s
-        self.is_loopback = config.is_loopback
+        self.is_loopback, self.scrapes = config.is_loopback, Scrapes()
         self.token = read_token(config.token_file) if config.token_file is not None else None
         tls = stated_tls(config, "watch", say)
         try:

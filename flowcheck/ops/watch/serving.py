@@ -19,6 +19,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 
 LOOK_S = 0.5
+LAST_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def run(root: Path, stated: Stated, parent: int | None, *, as_json: bool) -> int
             print(json.dumps({"url": server.url}) if as_json else told, flush=True)
             while not signals.received:
                 Event().wait(LOOK_S)
+            while parent is not None and not signals.hard and server.scrapes.wait_s():
+                Event().wait(LAST_S)
         finally:
             server.stop()
     return 0

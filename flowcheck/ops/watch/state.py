@@ -6,210 +6,19 @@ else. Times end in `_ns` and are since 1970; None means: it did not happen, or i
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
-from flowcheck.ops.watch.drawn import Anchor, Arrival, Diagram, Part
+from flowcheck.ops.watch.parts.end import End
+from flowcheck.ops.watch.parts.health import Health
+from flowcheck.ops.watch.parts.job import Job
+from flowcheck.ops.watch.parts.part import Part
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.parts.stage import Stage
 from flowcheck.stages.chain.events import Event
 
 VERSION = 1
-TIMELINE_STEPS = 120
-"""Steps a job's timeline holds, the newest ones."""
-ANCHORS = 3
 EVENTS = 60
 """Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
-
-
-class Word(StrEnum):
-    EXACT = "exact"
-    """The replica has taken every whole step that came, and all of it is as the trainers'."""
-    BEHIND = "behind"
-    """It waits: for a job, for a base, or it has more than a little to take."""
-    TAINTED = "tainted"
-    """What it holds is not all of its step, or an audit says that it is not the trainers'."""
-    STALE = "stale"
-    """It does not get on, or nobody knows: no chain, no stage, a step was lost, nothing arrives."""
-
-
-class Health(Part, frozen=True, kw_only=True):
-    word: Word
-    reason: str
-
-
-class Stage(Part, frozen=True, kw_only=True):
-    """One process."""
-
-    name: str
-    """supervisor, capture-0, parse-0, extract, update, persist, serve."""
-    job: int
-    pid: int | None
-    """None: it does not live."""
-    started: bool
-    """It was, at least once."""
-    restarts: int
-    gone_s: float | None
-    """For how long it was seen not to live; None: it does, or was never started."""
-    done: int | None = None
-    """Frames, or steps, so far (`unit`); None: it counts nothing."""
-    rate: float | None = None
-    """Of those a second, over the last seconds; None: not known yet."""
-    unit: str = ""
-    """frames, steps or empty."""
-    bytes_s: float | None = None
-    """Capture: bytes off the wire a second."""
-
-
-class Ring(Part, frozen=True, kw_only=True):
-    """The shared-memory ring of one queue of a mirror port."""
-
-    number: int
-    source: str
-    """What frames come from, as the job file states it: eth1, 0000:3b:00.0, a file."""
-    slots: int
-    filled_slots: int
-    """Captured and not yet given back by the slowest reader."""
-    fill: float
-    huge_pages: bool
-    head: int
-    parsed: int
-    tail: int
-    captured_bytes: int
-    """Off the wire."""
-    frame_age_s: float | None
-    """Since the last frame, to half a second; None: none came."""
-    lost: dict[str, int]
-    """Frames that reached this machine and no slot, by counter (LOSSES, plane/counters.py)."""
-    verdicts: dict[str, int]
-    """Frames by what they turned out to be; those with none left out."""
-    parse: dict[str, int]
-    """The parser's other counters."""
-    extract: dict[str, int]
-    """The first job's extractor's counters."""
-    missing_packets: int
-    """That flows' sequence numbers show and that port did not bring, now."""
-
-
-class Step(Part, frozen=True, kw_only=True):
-    """What became of one step; the marks of a timeline."""
-
-    step: int
-    arrived_ns: int | None = None
-    """The last byte of it was placed."""
-    applied_ns: int | None = None
-    """The replica took it."""
-    durable_ns: int | None = None
-    """A checkpoint of it is whole at the target."""
-    seconds: float | None = None
-    """That taking it took."""
-    lost: str = ""
-    """Why it cannot be rebuilt; empty: it was not lost."""
-    missing: int = 0
-    """Packets of it that sequence numbers show and no mirror brought."""
-    healed: int = 0
-    """Of those, that came after all; with `lost`, 1: the replica goes on behind it."""
-    tainted: bool = False
-    """Taken without all of its bytes."""
-    audited: bool | None = None
-    """Whether an audit of it passed; None: there was none."""
-    anchored: bool = False
-    """The trainer's own file took its place."""
-    logged: bool = False
-    """It waits for a base, and is counted from 1 since the job was joined."""
-
-
-class Durable(Part, frozen=True, kw_only=True):
-    """Checkpoints that are written while the chain runs."""
-
-    target: str
-    step: int | None
-    """Of the newest that is whole there."""
-    name: str
-    time_ns: int | None
-    age_s: float | None
-    count: int
-    """Saved since the chain began."""
-    phase: str
-    """writing, sending, verifying; empty: nothing is under way."""
-    phase_step: int | None
-    done_share: float | None
-    """Of what is under way, 0 to 1; None: not known."""
-    error: str
-    """Of the last attempt; empty: it did not fail."""
-    attempts: int
-    """That failed since one did not."""
-
-
-class Job(Part, frozen=True, kw_only=True):
-    """One job that is followed; or is to be, as soon as it is learned."""
-
-    number: int
-    name: str
-    run: str
-    health: Health
-    learned: bool
-    why_not: tuple[str, ...]
-    """Why it is not learned yet."""
-    follows: str | None
-    """gradients or parameters; None: not learned."""
-    life: int
-    """Of the job: 2 once it came back."""
-    step: int | None
-    """The last one the replica took."""
-    digest: str
-    step_ns: int | None
-    """When it was taken."""
-    arrived_step: int | None
-    """The last one that is whole; while steps are `logged`, counted as they are."""
-    lag_steps: int
-    """Whole steps that the replica has not taken yet, those that are logged among them."""
-    lag_ms: float
-    """Since the first of those was whole; of none: from whole to taken, of the last step."""
-    arrival: Arrival | None
-    """None: no job is learned, or the sources have ended."""
-    step_rate: float | None
-    """Steps a second that the replica took, over the last ones; 0 once none has come for long;
-    None: fewer than two."""
-    update_seconds: float | None
-    """That taking the last step took."""
-    gradient_bytes: int | None
-    under_way: float | None
-    """Part of the bytes of the step under way that is placed, 0 to 1."""
-    lost_step: int | None
-    """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
-    lost_why: str
-    steps_lost: int
-    """Since the chain began."""
-    awaits_base: bool
-    """The job began with a state that nobody knows."""
-    logged: tuple[int, int] | None
-    """Steps that are kept meanwhile, counted from 1 since the job was joined amid its run; (1, 0):
-    none yet; None: it was not."""
-    tainted: tuple[str, ...]
-    """What of it is not of its step; () where all is."""
-    assumed: tuple[str, ...]
-    """What it rests on that nothing seen could have contradicted."""
-    addresses: tuple[str, ...]
-    """Of the ports its connections were seen at."""
-    audited_step: int | None
-    audit_passed: bool | None
-    """Of the last audit; None: never audited."""
-    audit_differs: str
-    """The first tensor that differed then."""
-    anchors: tuple[Anchor, ...]
-    """The newest ANCHORS, ascending."""
-    anchors_before: int
-    """How many more there were."""
-    durable: Durable | None
-    """None: the job file states no [persist]."""
-    kept_at: str | None
-    """The folder its replica is written to when the chain stops."""
-    served: str | None
-    """The URL its steps are served at."""
-    timeline: tuple[Step, ...]
-    """Ascending in time, the newest TIMELINE_STEPS."""
-    diagram: tuple[Diagram, ...]
-    """() until it is learned."""
 
 
 class State(Part, frozen=True, kw_only=True):
@@ -226,10 +35,15 @@ class State(Part, frozen=True, kw_only=True):
     """Since the supervisor's heart last beat; None: it never did."""
     ending: bool
     """It was told to end."""
+    in_order: bool
+    """It ends, or has ended, as somebody asked for that or its sources ended: nothing failed."""
+    ended: End | None
+    """Why it is no more; None: it runs, or nobody has said so yet."""
     watched: str | None
     """Where its own watcher listens; None: it was not asked for."""
     stages: tuple[Stage, ...]
     rings: tuple[Ring, ...]
+    """Of a chain that has ended as they were then."""
     jobs: tuple[Job, ...]
     event_counts: dict[str, int]
     """By kind, since the chain began, of all jobs."""

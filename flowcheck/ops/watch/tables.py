@@ -8,8 +8,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from flowcheck.ops.say import plain
+from flowcheck.ops.watch.parts.health import Word
+from flowcheck.ops.watch.parts.job import Job
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.parts.stage import Stage
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.ops.watch.rates import SPAN_S
-from flowcheck.ops.watch.state import Job, Ring, Stage, State, Step, Word
+from flowcheck.ops.watch.state import State
 from flowcheck.stages.chain.events import Event
 
 STYLES = {

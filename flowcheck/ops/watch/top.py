@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from flowcheck.ops.say import plain
+from flowcheck.ops.watch.ended import sentences
 from flowcheck.ops.watch.history import RATE_STEPS
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.state import State, encode_state
@@ -117,6 +118,7 @@ def _standing(state: State, *, few: bool = False) -> Iterator[RenderableType]:
     ending = ", told to end" if state.ending and state.stages else ""
     rates = f"; steps/s: of {RATE_STEPS} steps" if state.jobs else ""
     yield Text(plain(f"{state.run}{began}{ending}{rates}"), style="dim")
+    yield from (Text(plain(sentence)) for sentence in sentences(state))
     if state.jobs:
         yield jobs_table(state)
     stages = [one for one in state.stages if one.pid is None or not few]

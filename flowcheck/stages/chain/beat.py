@@ -24,6 +24,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC, which is one for all processes of this machine."""
     ending: bool = False
     """It was told to end: no step more is taken."""
+    in_order: bool = False
+    """And that because somebody wanted it, or its sources ended: nothing failed."""
     events: dict[str, int] = {}
     """By kind."""
     restarts: dict[str, int] = {}
@@ -33,6 +35,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """Missing at a look, and there at a later one."""
     frame_ns: tuple[int, ...] = ()
     """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
+    dark_ns: tuple[int, ...] = ()
+    """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has, or is none."""
     came_ns: int | None = None
     """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
     or the sources have ended)."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import RingError
 from flowcheck.messages import (
     AuditLine,
     Hello,
+    JobLearned,
     Message,
     StepApplied,
     StepArrived,
@@ -27,17 +26,15 @@ from flowcheck.plane.counters import LOSSES
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.bounded import EVENTS_BYTES, append_line
 from flowcheck.stages.chain.beat import Beat, write_beat
+from flowcheck.stages.chain.carrier import Carrier
 from flowcheck.stages.chain.events import (
     FRAMES,
-    PACKETS,
-    STEP,
-    WHOLE,
     Event,
     Kind,
     event_of,
     line_of,
 )
-from flowcheck.stages.chain.losses import Losses, opened
+from flowcheck.stages.chain.lacking import Lacking
 from flowcheck.stages.chain.silence import ARRIVES, SILENT, Silence, Turn
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -58,17 +55,11 @@ class Recorder:
         self._started_ns, self._looked_s = time.time_ns(), -LOOK_S
         self._counts: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter()
-        self._lost: int | None = None
-        """A step that the replica waits before."""
-        self._steps_lost = self._late = self._taken = 0
-        self._missing: Counter[int] = Counter()
-        """{step: packets} that were told missing, and did not come."""
-        self._newest: int | None = None
-        self._short: int | None = None
-        """The last step that is taken without all of its bytes."""
-        self._ending = False
-        self._files = ExitStack()
-        self._losses: Losses | None = None
+        self._steps_lost = 0
+        self._last = config.last_step
+        self._lacking = Lacking(run, self._each, self._write)
+        self._carrier = Carrier(config.source)
+        self._ending = self._in_order = False
         self._silence, self._asked = Silence(), False
         self._frames: Counter[str] = Counter()
         """That found no slot, by counter."""
@@ -79,9 +70,9 @@ class Recorder:
         self._write(Event(kind=Kind.START, why=f"process {os.getpid()}"))
         self._beat()
 
-    def end(self) -> None:
-        """Its stages are being told to leave."""
-        self._ending = True
+    def end(self, *, in_order: bool) -> None:
+        """Its stages are being told to leave. in_order: somebody wanted that, or none is left."""
+        self._ending, self._in_order = True, in_order
         self._beat()
 
     def stop(self) -> None:
@@ -90,8 +81,7 @@ class Recorder:
             self._write(Event(kind=Kind.STOP))
         self._ending = True
         self._beat()
-        self._losses = None
-        self._files.close()
+        self._lacking.close()
 
     def heard(self, message: Message) -> None:
         if isinstance(message, Hello) and message.stage == Links.EVENTS:
@@ -100,23 +90,15 @@ class Recorder:
         self._write(event, msgspec.to_builtins(message))
         if isinstance(message, StepLost):
             self._steps_lost += not self._ending
-            self._lost = message.step
+            self._lacking.lost(message.step)
+        elif isinstance(message, JobLearned):
+            self._silence.learned()
         elif isinstance(message, StepArrived):
             self._silence.whole(message.time_ns)
         elif isinstance(message, StepShort):
-            self._short = message.step
+            self._lacking.short(message.step)
         elif isinstance(message, StepApplied):
-            self._took(message.step)
-
-    def _took(self, step: int) -> None:
-        if step >= (self._lost or sys.maxsize):
-            why = f"the replica goes on behind step {self._lost}, which was lost"
-            self._write(Event(kind=Kind.HEAL, step=step, what=STEP, why=why))
-            self._lost = None
-        self._taken = step
-        if (count := self._missing[step]) and step != self._short:
-            self._write(Event(kind=Kind.HEAL, step=step, what=PACKETS, count=count, why=WHOLE))
-        self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
+            self._lacking.took(message.step)
 
     def restarted(self, stage: str, why: str, code: int | None = None) -> None:
         self._restarts[stage] += 1
@@ -131,8 +113,9 @@ class Recorder:
         self._looked_s = now_s
         if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
+            self._look_at_links()
         self._look_at_files()  # first: a later life counts its steps anew
-        self._look_at_packets(len(rings))
+        self._lacking.look(len(rings))
         self._look_for_silence(rings)
         self._beat()
 
@@ -147,49 +130,25 @@ class Recorder:
             why = f"frames reached this machine and found no slot: {each}"
             self._write(Event(kind=Kind.LOSS, what=FRAMES, count=new.total(), why=why))
 
+    def _look_at_links(self) -> None:
+        for source, interface, lasted_s in self._carrier.look():
+            kind = Kind.LINK_DOWN if lasted_s is None else Kind.LINK_UP
+            why = f"{interface} has no link: nothing arrives by it"
+            if lasted_s is not None:
+                why = f"{interface} has a link again; what passed meanwhile never came"
+            stage = f"capture-{source}"
+            self._write(Event(kind=kind, stage=stage, seconds=lasted_s or 0.0, why=why))
+
     def _look_for_silence(self, rings: Sequence[Ring]) -> None:
         self._asked = self._run.learned_job.exists()
         self._asked &= any(ring.source_end is None for ring in rings)
-        turn, own = self._silence.look(rings, counts=self._asked), self._silence
+        self._asked &= not (self._last and self._lacking.taken >= self._last)  # else it is over
+        own, unread = self._silence, self._run.unread.exists()
+        turn = own.look(rings, counts=self._asked, unread=unread)
         if turn is Turn.BEGAN:
             self._write(Event(kind=Kind.SILENT, seconds=own.lasted_s, why=SILENT))
         elif turn is Turn.ENDED and self._asked:
             self._write(Event(kind=Kind.ARRIVES, seconds=own.lasted_s, why=ARRIVES))
-
-    def _look_at_packets(self, rings: int) -> None:
-        """What stays missing from one look to the next; what came in between was only late."""
-        try:
-            if self._losses is None:
-                self._losses = opened(self._run, rings, self._files)
-            change = self._losses.look()
-        except (RingError, OSError):  # not there yet
-            return
-        for iteration, count in change.lost.items():
-            why = "sequence numbers show them, and no mirror brought them"
-            self._packets(Kind.LOSS, iteration, count, why)
-        for iteration, count in change.healed.items():
-            self._late += count
-            self._packets(Kind.HEAL, iteration, count, "they came after all")
-        newest = self._losses.newest() if self._missing else None
-        self._newest = None if newest is None else self._step_of(newest)
-
-    def _packets(self, kind: Kind, iteration: int | None, count: int, why: str) -> None:
-        """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
-        if not count:
-            return
-        step = None if iteration is None else self._step_of(iteration)
-        told = Event(kind=kind, step=step, what=PACKETS, count=count, why=why)
-        self._write(told)
-        if step is None:
-            return
-        if step > self._taken:
-            self._missing[step] += count if kind is Kind.LOSS else -count
-            self._missing = +self._missing
-        elif kind is Kind.LOSS and step != self._short:
-            self._write(msgspec.structs.replace(told, kind=Kind.HEAL, why=WHOLE))
-
-    def _step_of(self, iteration: int) -> int:
-        return incarnation_of(self._run).step_within(iteration, self._each)
 
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the
@@ -208,7 +167,8 @@ class Recorder:
             if life.number > self._life:
                 why = f"life {life.number} of the job"
                 self._write(Event(kind=Kind.HANDOVER, step=life.step, why=why))
-                self._taken, self._missing = life.step or 0, Counter()
+                self._lacking.handed_over(life.step)
+                self._silence.learned()
             self._life = life.number
 
     def _new_lines(self, name: str) -> list[bytes]:
@@ -232,15 +192,17 @@ class Recorder:
             started_ns=self._started_ns,
             beat_ns=time.monotonic_ns(),
             ending=self._ending,
+            in_order=self._in_order,
             events=dict(self._counts),
             restarts=dict(self._restarts),
             steps_lost=self._steps_lost,
-            packets_came_late=self._late,
+            packets_came_late=self._lacking.late,
             frame_ns=tuple(self._silence.frame_ns),
             came_ns=self._silence.came_ns if self._asked else None,
             silence_limit_s=self._silence.limit_s,
             step_s=self._silence.step_s,
-            newest_step=self._newest,
+            newest_step=self._lacking.newest,
+            dark_ns=tuple(self._carrier.dark_ns),
             unplaced_s=self._silence.unplaced_s,
         )
         write_beat(self._run.beat, beat)

@@ -49,6 +49,9 @@ class Silence:
         self._placed = self._staged = 0
         self._gaps: deque[float] = deque(maxlen=GAPS)
         self._whole_ns: int | None = None
+        self._catches_up, self._caught_up_ns = True, 0
+        self._came: list[int] | None = None
+        """[ring] what had come when a plan was new; None: not looked at yet."""
 
     @property
     def limit_s(self) -> float:
@@ -71,17 +74,31 @@ class Silence:
         life of the job, which is not proved yet, or another's writes."""
         return max(0.0, (self.staged_ns - self.placed_ns) / 1e9)
 
+    def learned(self) -> None:
+        """A job is followed, or a later life of it: steps that came before are whole all at once,
+        and tell nothing of the time that they took."""
+        self._catches_up, self._came, self._whole_ns = True, None, None
+
     def whole(self, time_ns: int) -> None:
         """A step was whole then."""
+        if self._catches_up or time_ns <= self._caught_up_ns:
+            return
         if self._whole_ns is not None and time_ns > self._whole_ns:
             self._gaps.append((time_ns - self._whole_ns) / 1e9)
         self._whole_ns = time_ns
 
     def look(
-        self, rings: Sequence[Ring], *, counts: bool, now_ns: int | None = None
+        self,
+        rings: Sequence[Ring],
+        *,
+        counts: bool,
+        unread: bool = False,
+        now_ns: int | None = None,
     ) -> Turn | None:
         """rings: as the job's own extractor reads them; counts: a job is learned, and a source
-        goes on. What began or ended with this look."""
+        goes on; unread: some that came before are still to be read. What began or ended with this
+        look."""
+        wall_ns = time.time_ns() if now_ns is None else now_ns
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         heads, tails = [ring.head for ring in rings], [ring.tail for ring in rings]
         if len(heads) != len(self._heads):
@@ -100,6 +117,10 @@ class Silence:
         if staged != self._staged:
             self.staged_ns = now_ns
         self._heads, self._tails, self._placed, self._staged = heads, tails, placed, staged
+        if self._catches_up:
+            self._came = self._came or heads
+            waits = any(t < h for t, h in zip(tails, self._came, strict=True))
+            self._catches_up, self._caught_up_ns = unread or waits, wall_ns
         return self._turned(now_ns, counts=counts)
 
     def _turned(self, now_ns: int, *, counts: bool) -> Turn | None:

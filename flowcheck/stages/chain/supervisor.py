@@ -192,7 +192,7 @@ class Supervisor:
         """Capture first, so that nothing new comes; then along the flow of data, each after what
         it has in hand. Done within GRACE_S and a little, at once when hurried."""
         until_s = time.monotonic() + GRACE_S
-        self._recorder.end()
+        self._recorder.end(in_order=self._healthy)
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
         everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]

@@ -9,8 +9,9 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import Health, Step, Word
 
 pytestmark = pytest.mark.xdist_group("page")
 LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"

@@ -1,40 +1,8 @@
-"""Parts of a job's state: what drawings of it are made of, and files that took a step's place."""
+"""What a drawing of a learned job is made of."""
 
 from __future__ import annotations
 
-import msgspec
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all parts of a state."""
-
-
-class Arrival(Part, frozen=True, kw_only=True):
-    """When something of a job last came, as its supervisor counts it every half second."""
-
-    age_s: float
-    """Since the last packet of it."""
-    limit_s: float
-    """For longer nothing may come: ten of its median steps, 30 s at least."""
-    step_s: float | None
-    """Its median step; None: fewer than two were whole."""
-    newest_step: int | None
-    """That a packet came of, told while packets of a step that is not taken are missing."""
-    unplaced_s: float
-    """For how long packets came that no plan has, since the last one that a plan does."""
-
-    @property
-    def silent(self) -> bool:
-        return self.age_s > self.limit_s
-
-
-class Anchor(Part, frozen=True, kw_only=True):
-    """A file of the trainer's that took the place of a step of the replica's."""
-
-    step: int
-    file: str
-    at: int
-    """The replica's step then."""
+from flowcheck.ops.watch.parts.part import Part
 
 
 class Link(Part, frozen=True, kw_only=True):

@@ -1,0 +1,109 @@
+"""Writes down why a chain ended, while its memory can still be read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flowcheck.ops.running.chain import last_step
+from flowcheck.ops.watch.ended import clock, last_sign_ns, write_end
+from flowcheck.ops.watch.parts.end import End, How, Kept
+from flowcheck.ops.watch.parts.ring import Ring
+from flowcheck.ops.watch.ports import read_ring
+from flowcheck.ops.watch.reading import FAILURES
+from flowcheck.stages.chain.beat import read_beat
+from flowcheck.stages.jobs import every
+from flowcheck.stages.rundir import RunDir
+
+SIGNALLED: dict[int, str] = {
+    signal.SIGINT: "Ctrl-C, or a SIGINT",
+    signal.SIGHUP: "its terminal went away, or a SIGHUP",
+    signal.SIGTERM: "a SIGTERM, as systemctl stop and kill send",
+}
+
+
+def ask(run: RunDir) -> None:
+    """Notes who is about to ask a chain to end; a signal does not tell."""
+    with suppress(OSError):
+        run.asked.write_text(_me("flowcheck down"))
+
+
+def asked_by(run: RunDir, received: int) -> str:
+    """Who asked, in words; received: the signal that came; 0: none did."""
+    with suppress(OSError):
+        return run.asked.read_text()
+    return SIGNALLED.get(received, f"signal {received}" if received else "it was told to stop")
+
+
+def record(
+    run: RunDir, how: How, by: str, jobs: Sequence[Kept], time_ns: int | None = None
+) -> None:
+    """Of the chain in `run`, whose stages have ended. What cannot be read of it is left out."""
+    restarts: dict[str, int] = {}
+    for number, own in enumerate(every(run), 1):
+        beat = read_beat(own.beat)
+        named = "" if number == 1 else f" (job {number})"
+        restarts |= {f"{name}{named}": n for name, n in (beat.restarts if beat else {}).items()}
+    now_ns = time.time_ns() if time_ns is None else time_ns
+    write_end(
+        run,
+        End(
+            how=how,
+            by=by,
+            time_ns=now_ns,
+            jobs=tuple(jobs),
+            restarts=restarts,
+            rings=tuple(_rings(run)),
+        ),
+    )
+
+
+def record_failed(run: RunDir, why: str, folders: Sequence[Path | str | None]) -> None:
+    """why: what it raised; folders: [job] where the replica is kept."""
+    record(run, How.FAILED, why, _came_to(run, folders))
+
+
+def record_killed(
+    run: RunDir, finder: str, said: str, folders: Sequence[Path | str | None]
+) -> None:
+    """finder: the verb that met what a killed chain left; said: what it made of that, or nothing;
+    folders: as above, () for none."""
+    by = f"{_me(finder)} found that at {clock(time.time_ns())}{said and f'; {said}'}"
+    record(run, How.KILLED, by, _came_to(run, folders), last_sign_ns(run))
+
+
+def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[Kept]:
+    runs = every(run)
+    each = [*folders, *[None] * (len(runs) - len(folders))]
+    return [
+        Kept(step=_step(own), checkpoint=None if folder is None else str(folder))
+        for own, folder in zip(runs, each, strict=True)
+    ]
+
+
+def _step(run: RunDir) -> int:
+    with suppress(*FAILURES):
+        return int(str((last_step(run) or {}).get("step", 0)))
+    return 0
+
+
+def _rings(run: RunDir) -> list[Ring]:
+    found: list[Ring] = []
+    with suppress(*FAILURES):
+        config = run.settings()
+        for number in range(len(config.rings)):
+            found.append(read_ring(run, config, number)[0])
+    return found
+
+
+def _me(verb: str) -> str:
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return f"{verb} (process {os.getpid()}, user {user})"

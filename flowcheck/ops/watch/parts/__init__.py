@@ -1,0 +1,1 @@
+"""What a chain's state is made of, by subject."""

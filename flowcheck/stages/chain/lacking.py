@@ -1,0 +1,105 @@
+"""Which packets of which steps lack: told as they are found, healed as they come or prove void."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import msgspec
+
+from flowcheck.errors import RingError
+from flowcheck.stages.chain.events import PACKETS, STEP, WHOLE, Event, Kind
+from flowcheck.stages.chain.losses import Losses, opened
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.incarnation import incarnation_of
+
+MISSING = "sequence numbers show them, and no mirror brought them"
+CAME = "they came after all"
+
+
+class Lacking:
+    """Of one job. What it finds is an event, which `write` is given."""
+
+    def __init__(self, run: RunDir, each: int, write: Callable[[Event], None]) -> None:
+        """each: all-reduced backward passes per step."""
+        self._run, self._each, self._write = run, each, write
+        self.newest: int | None = None
+        """Step that a packet came of, told while packets are missing, or a step is lost."""
+        self.late = 0
+        """Packets that were missing at a look, and came after all."""
+        self._lost: int | None = None
+        """A step that the replica waits before."""
+        self._short: int | None = None
+        """The last step that is taken without all of its bytes."""
+        self.taken = 0
+        """The last step that the replica took."""
+        self._missing: Counter[int] = Counter()
+        """{step: packets} that were told missing, and did not come."""
+        self._files = ExitStack()
+        self._losses: Losses | None = None
+
+    def lost(self, step: int) -> None:
+        """It cannot be rebuilt."""
+        self._lost = step
+
+    def short(self, step: int) -> None:
+        """It is taken without all of its bytes."""
+        self._short = step
+
+    def took(self, step: int) -> None:
+        """The replica took it: what it lacked by sequence numbers held nothing."""
+        if step >= (self._lost or sys.maxsize):
+            why = f"the replica goes on behind step {self._lost}, which was lost"
+            self._write(Event(kind=Kind.HEAL, step=step, what=STEP, why=why))
+            self._lost = None
+        self.taken = step
+        if (count := self._missing[step]) and step != self._short:
+            self._write(Event(kind=Kind.HEAL, step=step, what=PACKETS, count=count, why=WHOLE))
+        self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
+
+    def handed_over(self, step: int | None) -> None:
+        """A later life of the job is followed; step: what it goes on from, None: not known."""
+        self.taken, self._missing, self.newest = step or 0, Counter(), None
+
+    def look(self, rings: int) -> None:
+        """What stays missing from one look to the next; what came in between was only late."""
+        try:
+            if self._losses is None:
+                self._losses = opened(self._run, rings, self._files)
+            change = self._losses.look()
+        except (RingError, OSError):  # not there yet
+            return
+        for iteration, count in change.lost.items():
+            self._packets(Kind.LOSS, iteration, count, MISSING)
+        for iteration, count in change.healed.items():
+            self.late += count
+            self._packets(Kind.HEAL, iteration, count, CAME)
+        newest = self._losses.newest() if self._missing else None
+        if newest is not None:
+            self.newest = self._step_of(newest)
+        elif self._lost is None:  # behind a lost step flows are planned anew, and tell none
+            self.newest = None
+
+    def close(self) -> None:
+        self._losses = None
+        self._files.close()
+
+    def _packets(self, kind: Kind, iteration: int | None, count: int, why: str) -> None:
+        """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
+        if not count:
+            return
+        step = None if iteration is None else self._step_of(iteration)
+        told = Event(kind=kind, step=step, what=PACKETS, count=count, why=why)
+        self._write(told)
+        if step is None:
+            return
+        if step > self.taken:
+            self._missing[step] += count if kind is Kind.LOSS else -count
+            self._missing = +self._missing
+        elif kind is Kind.LOSS and step != self._short:
+            self._write(msgspec.structs.replace(told, kind=Kind.HEAL, why=WHOLE))
+
+    def _step_of(self, iteration: int) -> int:
+        return incarnation_of(self._run).step_within(iteration, self._each)
