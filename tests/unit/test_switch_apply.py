@@ -9,7 +9,15 @@ import pytest
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.apply import bring, commands, sonic_asked, sonic_state, tc_state
+from flowcheck.ops.switch.apply import (
+    bring,
+    commands,
+    journal,
+    sonic_asked,
+    sonic_state,
+    target,
+    tc_state,
+)
 from flowcheck.ops.switch.apply.bring import Outcome, Step
 from flowcheck.ops.switch.apply.journal import Journal, held
 from flowcheck.ops.switch.apply.made import Made
@@ -162,6 +170,16 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
     assert sonic_asked.goal(sonic, other, state, told.append)["src_port"] == "Ethernet4"
     assert len(told) == 1
     assert "older releases" in told[0]
+
+
+@pytest.mark.parametrize(("os", "lock"), [("openvswitch", "ovs-lock"), ("tc", "lock")])
+def test_two_at_once_wait_for_each_other_and_then_touch_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, os: str, lock: str
+) -> None:
+    monkeypatch.setattr(journal, "LOCK_S", 0.2)
+    where = target.Where(journal=tmp_path)
+    with journal.held(tmp_path, lock), pytest.raises(StateError, match="is under way"):
+        target.remove(os, "flowcheck", where, dry_run=False, tell=lambda _: None)
 
 
 def test_a_number_sonic_keeps_in_another_base_is_the_one_that_was_said() -> None:

@@ -55,14 +55,14 @@ class Journal:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, lock: str = "lock") -> Iterator[None]:
     """One at a time on this machine, and a folder that can be written.
 
     Raises ConfigError where it cannot, StateError where another holds it for LOCK_S.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(folder / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         right = f"cannot be written ({error.strerror}): what is made is noted there first"
         raise ConfigError("--journal", str(folder), right) from error

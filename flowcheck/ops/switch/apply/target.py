@@ -118,20 +118,26 @@ def told(os: str, where: Where) -> Platform:
 def _reached(os: str, name: str, where: Where, *, dry_run: bool) -> Iterator[Reached]:
     folder = where.journal or default_folder()
     if os == "openvswitch":
-        ovs = OpenVSwitch(name, where.database)
-        yield Reached(
-            target=ovs,
-            asked=lambda session, state, warn: ovs_asked.goal(ovs, session, state, warn),
-            nothing=lambda _: None,
-            gbps=lambda state, name: port.gbps if (port := state.port(name)) else None,
-        )
-        return
-    reached = _sonic(name, where, folder) if os == "sonic" else _tc(name, where, folder)
+        reached, lock = _ovs(name, where), "ovs-lock"
+    else:
+        lock = "lock"
+        reached = _sonic(name, where, folder) if os == "sonic" else _tc(name, where, folder)
     if dry_run:
         yield reached
         return
-    with held(folder):
+    with held(folder, lock):
         yield reached
+
+
+def _ovs(name: str, where: Where) -> Reached:
+    """Its marks are in its database; of two at once one would undo what the other has made."""
+    ovs = OpenVSwitch(name, where.database)
+    return Reached(
+        target=ovs,
+        asked=lambda session, state, warn: ovs_asked.goal(ovs, session, state, warn),
+        nothing=lambda _: None,
+        gbps=lambda state, name: port.gbps if (port := state.port(name)) else None,
+    )
 
 
 def _tc(name: str, where: Where, folder: Path) -> Reached:
