@@ -64,7 +64,7 @@ def down(name: Name = "lab", as_json: Json = False) -> None:
             )
         )
     elif not removed:
-        print(f"cluster {name}: nothing to remove")
+        print(f"cluster {name}: nothing to remove{_others(name)}")
     else:
         for one in removed.processes:
             print(f"ended {one.what} ({one.pid})")
@@ -85,11 +85,21 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
     require_root()
     found = cluster.status(name)
     if found is None:
-        print(json.dumps({"name": name, "state": "down"}) if as_json else f"cluster {name}: down")
+        told = {"name": name, "state": "down"}
+        print(json.dumps(told) if as_json else f"cluster {name}: down{_others(name)}")
         raise typer.Exit(DOWN)
     print(json.dumps(found) if as_json else _text(found))
     if found["state"] != "up":
         raise typer.Exit(DOWN)
+
+
+def _others(name: str) -> str:
+    """Clusters of other names: a drill's is called `train` unless told, and one that was killed
+    leaves it."""
+    from flowcheck.lab.cluster.state import names
+
+    found = [other for other in names() if other != name]
+    return f"; of other names there are {', '.join(found)} (--name)" if found else ""
 
 
 def _text(found: dict[str, Any]) -> str:

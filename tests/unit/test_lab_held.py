@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
+from flowcheck.lab.cluster import build, state
 from flowcheck.lab.cluster.held import held
 
 HOLDS = """
@@ -26,7 +27,7 @@ with held(sys.argv[1]):
 
 @pytest.mark.parametrize("verb", ["train", "record"])
 def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_killed(
-    verb: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"h{os.getpid() % 10**6}{verb[0]}"
     taken: list[str] = []
@@ -51,3 +52,19 @@ def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_kille
     assert taken == [name]
     with held(name), pytest.raises(FlowCheckError, match=f"process {os.getpid()}"), held(name):
         raise AssertionError("held twice")
+
+
+def test_who_asks_for_another_name_is_told_which_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lab"
+    monkeypatch.setattr(state, "FOLDER", folder)
+    monkeypatch.setattr(build, "require_root", lambda: None)
+    made = cluster.Cluster(name="train", mirrors=cluster.parse_mirrors(["p0:rx"]))
+    asked = (("down", 0, "nothing to remove"), ("status", 1, "down"))
+    for told in ("", "; of other names there are train (--name)"):
+        for verb, code, said in asked:
+            ended = CliRunner().invoke(app, [verb, "--name", "lab0"])
+            assert (ended.exit_code, ended.output) == (code, f"cluster lab0: {said}{told}\n")
+        folder.mkdir(exist_ok=True)
+        state.save(state.State(cluster=made))
