@@ -6,7 +6,8 @@ set -eu
 
 # rxe_need: the emulator and the tools, and a kernel in .venv/rxe-kernel.
 rxe_need() {
-	apt_need qemu-system-x86 busybox-static nftables ibverbs-providers libibverbs-dev kmod udev ||
+	apt_need qemu-system-x86 busybox-static nftables ibverbs-providers libibverbs-dev kmod systemd \
+		udev ||
 		say "Not every package could be had"
 	# One without vfio was unpacked before there were machines with a systemd.
 	if ! ls .venv/rxe-kernel/lib/modules/*/kernel/drivers/vfio >/dev/null 2>&1; then
