@@ -108,3 +108,21 @@ def test_the_rate_of_steps_falls_to_none_once_none_is_taken(tmp_path: Path) -> N
         last_s = 20 * each_s
         assert history.step_rate(int((last_s + still_s) * 1e9)) == pytest.approx(1 / each_s)
         assert history.step_rate(int((last_s + gone_s) * 1e9)) == 0.0
+
+
+def test_a_step_that_is_told_as_taken_before_it_is_told_as_whole_keeps_both_times(
+    tmp_path: Path,
+) -> None:
+    """The extractor and the updater write their lines each for itself."""
+    path, begun = tmp_path / "events.jsonl", time.time_ns()
+    told = [(Kind.ARRIVED, 1, 0), (Kind.APPLIED, 1, 5), (Kind.APPLIED, 2, 9), (Kind.ARRIVED, 2, 10)]
+    for kind, step, at_ms in told:
+        event = Event(time_ns=begun + at_ms * 10**6, kind=kind, step=step)
+        append_line(path, line_of(event, {}), 1 << 20)
+    history = History(path)
+    history.look()
+    times = {
+        one.step: [ns and (ns - begun) // 10**6 for ns in (one.arrived_ns, one.applied_ns)]
+        for one in history.timeline
+    }
+    assert times == {1: [0, 5], 2: [10, 9]}

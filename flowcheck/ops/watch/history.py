@@ -18,6 +18,9 @@ RATE_STEPS = 10
 RATE_S = 5.0
 """No step for so long, and for RATE_GAPS times what one took: none is taken any more."""
 RATE_GAPS = 3
+OVERTAKEN_NS = 10**9
+"""Two processes tell of a step, that it is whole and that it was taken: the second line may come
+first, by less than this."""
 
 
 class History:
@@ -95,7 +98,9 @@ class History:
     def _arrived(self, step: int, time_ns: int) -> None:
         known = self._steps.get(step)
         if known is not None and known.applied_ns is not None:
-            self._forget_behind(step - 1)  # of an earlier life of the job: this is another step
+            overtaken = known.arrived_ns is None and time_ns - known.applied_ns < OVERTAKEN_NS
+            if not overtaken:  # of an earlier life of the job: this is another step
+                self._forget_behind(step - 1)
         self._change(step, arrived_ns=time_ns)
         self.arrived = step
 

@@ -9,8 +9,10 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
+from flowcheck.ops.watch.history import RATE_STEPS
 from flowcheck.ops.watch.parts.health import Health, Word
 from flowcheck.ops.watch.parts.step import Step
+from flowcheck.ops.watch.rates import SPAN_S
 from flowcheck.ops.watch.server import Server
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -109,17 +111,29 @@ def test_a_stated_port_is_named_at_its_end_of_a_link_and_directions_at_no_other(
         sorted(word for word in tab.value(drawn) if word in ("rx", "tx")) == ["rx"] * 2 + ["tx"] * 2
     )
     assert "which ones are is not stated" in tab.text()
+    assert f"rates of the last {SPAN_S:.0f} s" in tab.text(), "a rate names its span"
+    assert f"steps/s (last {RATE_STEPS})" in tab.text()
     told.told = recorded("state.json")
     tab.value(AT_ONCE)
     tab.until(f"{drawn}.includes('leaf0 Ethernet1/1')")
     assert tab.value(ways) == ["rx", "tx"]
     assert "all 3 chunks seen; 1 more without a byte" in tab.text()
     ends = tab.value("[...document.querySelectorAll('td.ends')].map((one) => one.innerText)")
-    assert ends == [
-        "from fe80::a00:4\ntx leaf0 Ethernet1/1, to fe80::a00:1",
-        "rx leaf0 Ethernet1/1, from fe80::a00:1\nto fe80::a00:2",
-    ]
-    cells = "[...document.querySelectorAll('td.ends')]"
+    links = told.told.jobs[0].diagram[0].links
+    for text, link, wanted in zip(
+        ends,
+        links,
+        (
+            "from fe80::a00:4\ntx leaf0 Ethernet1/1, to fe80::a00:1\n",
+            "rx leaf0 Ethernet1/1, from fe80::a00:1\nto fe80::a00:2\n",
+        ),
+        strict=True,
+    ):
+        assert text.startswith(wanted)
+        words = text.removeprefix(wanted).split()
+        assert words[:2] == ["Channels", "0"] and words[-2:] == ["Carries", *link.protocols]
+        assert words[2:4] == ["QPs", str(link.queue_pairs[0])]
+    cells = "[...document.querySelectorAll('td.ends, .scroll')]"
     assert tab.value(f"{cells}.every((one) => one.scrollWidth <= one.clientWidth)")
     assert tab.value("document.body.scrollWidth <= innerWidth")
 

@@ -7,10 +7,12 @@ import io
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, hostile, large, marked, recorded, with_job
 
+from flowcheck.ops.watch.parts.step import Step
 from flowcheck.ops.watch.server import Server
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -140,6 +142,56 @@ CONTRAST = """(() => {
   return [...faint];
 })()"""
 """Words whose contrast is below 4.5 (WCAG 2.2, 1.4.3 and its relative luminance)."""
+
+
+MEASURED = ("Nodes", "JSEventListeners", "Documents")
+ASK_20 = """(async () => {
+  for (let each = 0; each < 20; each++) {
+    dispatchEvent(new Event("online"));
+    await new Promise((go) => setTimeout(go, 50));
+  }
+})()"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_hundreds_of_answers_leave_a_tab_no_larger_than_the_first(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    """By the browser's own count, once what nothing refers to is gone."""
+    told.told = large(told.told)
+    tab.open(server.url)
+    tab.until(f"{DRAWN} && document.querySelectorAll('.rings li').length === 64", 60)
+    tab.ask("Performance.enable")
+
+    def held(answers: int) -> dict[str, float]:
+        for number in range(answers // 20):
+            rings = told.told.rings
+            moved = (msgspec.structs.replace(one, fill=number % 97 / 97) for one in rings)
+            told.change(rings=tuple(moved))
+            tab.ask("Runtime.evaluate", expression=ASK_20, awaitPromise=True)
+        tab.ask("HeapProfiler.collectGarbage")
+        found = tab.ask("Performance.getMetrics")["metrics"]
+        return {one["name"]: one["value"] for one in found}
+
+    before = held(140)  # the lines of the last minute are as long as they get
+    after = held(600)
+    for name in MEASURED:  # one kept of each answer would be 600
+        assert after[name] < before[name] + 100, name
+    assert after["JSHeapUsedSize"] < before["JSHeapUsedSize"] + (4 << 20)
+
+
+@pytest.mark.nightly
+def test_of_a_hundred_thousand_steps_the_newest_are_drawn(
+    tab: Tab, told: Told, server: Server
+) -> None:
+    steps = tuple(Step(step=n, arrived_ns=n, applied_ns=n) for n in range(1, 100_001))
+    told.told = with_job(told.told, timeline=steps)
+    tab.open(server.url)
+    tab.until("document.querySelectorAll('[role=option]').length > 0", 60)
+    columns = tab.value("[...document.querySelectorAll('[role=option]')].map((one) => one.id)")
+    assert 120 <= len(columns) < 1000 and columns[-1] == "step-100000"
+    assert columns == [f"step-{n}" for n in range(100_001 - len(columns), 100_001)]
 
 
 @pytest.mark.nightly

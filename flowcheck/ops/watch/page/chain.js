@@ -8,17 +8,21 @@ const LOSSES = {
   nic_error_frames: "damaged on the way (NIC errors)",
   interface_missed_frames: "the kernel had no room (dropped at the interface)",
 };
+// The span of the watcher's rates (rates.py).
+const RATE_S = 5;
 const HIGH = 0.5,
   FULL = 0.9;
 
 function stagesCard(view) {
   const { stages, jobs } = view.state;
-  const down = stages.filter((one) => one.pid === null && one.started).length;
+  const isDown = (one) => one.pid === null && one.started;
+  const down = stages.filter(isDown).length;
+  const first = [...stages.filter(isDown), ...stages.filter((one) => !isDown(one))];
   const told = down ? `${some(down, "stage")} down` : `${stages.length} up`;
   return h(
     "section",
     { class: "card", "aria-label": "Stages" },
-    h("h2", {}, "Stages ", h("small", {}, told)),
+    h("h2", {}, "Stages ", h("small", {}, `${told}; rates of the last ${RATE_S} s`)),
     h(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the stages" },
@@ -37,7 +41,7 @@ function stagesCard(view) {
         h(
           "tbody",
           {},
-          stages.map((one) => stageRow(view, one, jobs.length > 1)),
+          first.map((one) => stageRow(view, one, jobs.length > 1)),
         ),
       ),
     ),
@@ -61,7 +65,7 @@ function stageRow(view, one, several) {
         { class: "is quiet" },
         is === "up" ? is : h("b", {}, is),
         restarts,
-        one.pid !== null ? `, pid ${one.pid}` : "",
+        one.pid !== null ? `, pid${TIED}${one.pid}` : "",
       ),
     ),
     h(
@@ -72,15 +76,13 @@ function stageRow(view, one, several) {
           "span",
           {},
           view.live ? rate(one.rate, one.unit) : NONE,
-          one.bytes_s !== null &&
-            view.live &&
-            h("span", { class: "quiet" }, ` ${bytes(one.bytes_s)}/s`),
         ),
       one.unit && [
         spark(stageKey(one)),
         h(
           "span",
           { class: "is quiet" },
+          one.bytes_s !== null && view.live ? `${bytes(one.bytes_s)}/s, ` : "",
           one.done === null ? "" : `${count(one.done)} ${shown(one.unit, 12)} so far`,
         ),
       ],
@@ -112,7 +114,7 @@ function ringsCard(view) {
     rings.length
       ? h(
           "ul",
-          { class: "rings", tabindex: rings.length > 6 ? "0" : null, "aria-label": "Rings" },
+          { class: "rings", tabindex: rings.length > 4 ? "0" : null, "aria-label": "Rings" },
           rings.map(ringRow),
         )
       : h("p", { class: "quiet" }, "No ring yet."),
@@ -214,7 +216,7 @@ function lossCard(view) {
       "p",
       { class: "quiet" },
       shape("healed", 12),
-      ` ${some(view.state.packets_came_late, "packet")} came late and count no more.`,
+      ` ${some(view.state.packets_came_late, "packet")} came late, not counted here.`,
     ),
   );
 }

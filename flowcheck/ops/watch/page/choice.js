@@ -1,5 +1,8 @@
 // What the reader chose, and what follows of keys and clicks.
 
+// A watcher tells of 120; of another's, no more than a browser draws in the blink of an eye.
+const MOST_STEPS = 240;
+
 const chosen = {
   job: numberOf(location.hash),
   step: null,
@@ -27,7 +30,7 @@ function viewOf() {
     state === null
       ? null
       : state.jobs.find((one) => one.number === chosen.job) || state.jobs[0] || null;
-  const steps = found === null ? [] : inOrder(found.timeline),
+  const steps = found === null ? [] : inOrder(found.timeline.slice(-MOST_STEPS)),
     job = found && { ...found, timeline: steps };
   const has = (step) => steps.some((one) => one.step === step);
   const newest = steps.length ? steps[steps.length - 1].step : null;
@@ -39,6 +42,7 @@ function viewOf() {
     age,
     live: state !== null && age <= OLD_S,
     why: got.why,
+    asked: got.asking ? (Date.now() - got.begun) / 1000 : 0,
     wait: got.asking ? 0 : (got.next - Date.now()) / 1000,
     now: state === null ? 0 : state.time_ns + age * 1e9,
     chosen: hovered ? chosen.hover : pinned ? chosen.step : newest,

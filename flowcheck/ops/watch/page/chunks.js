@@ -8,7 +8,7 @@ function chunks(one) {
   const never = one.chunk_links.filter((times) => times === 0).length,
     empty = one.chunk_links.filter((times) => times < 0).length;
   const told = never
-    ? `${some(never, "chunk")} of ${one.chunk_links.length} never seen`
+    ? `${some(never, "chunk")} of ${count(one.chunk_links.length)} never seen`
     : `all ${some(one.chunk_links.length - empty, "chunk")} seen${empty ? `; ${empty} more without a byte` : ""}`;
   return h(
     "div",
@@ -40,49 +40,52 @@ function linkTable(one) {
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Mirrored links" },
     h(
       "table",
-      {},
+      { class: "links" },
       h(
         "thead",
         {},
         h(
           "tr",
           {},
-          ["Link", "At the switch", "Channels", "QPs", "Carries"].map((name) =>
-            h("th", { scope: "col" }, name),
-          ),
+          ["Link", "At the switch, and what passes"].map((name) => h("th", { scope: "col" }, name)),
         ),
       ),
       h(
         "tbody",
         {},
-        one.links
-          .slice(0, MOST_LINKS)
-          .map((link) =>
-            h(
-              "tr",
-              {},
-              h(
-                "th",
-                { scope: "row" },
-                one.ring ? `${link.sender} → ${link.receiver}` : "pair",
-                link.tree ? " (tree)" : "",
-              ),
-              h(
-                "td",
-                { class: "ends" },
-                endOf("rx", "from", link.sources, link.rx, isStated(link)),
-                h("br"),
-                endOf("tx", "to", link.destinations, link.tx, isStated(link)),
-              ),
-              h("td", {}, list(link.channels)),
-              h("td", {}, list(link.queue_pairs)),
-              h("td", {}, list(link.protocols)),
-            ),
-          ),
+        one.links.slice(0, MOST_LINKS).map((link) => linkRow(one, link)),
       ),
     ),
     one.links.length > MOST_LINKS &&
-      h("p", { class: "quiet" }, `and ${one.links.length - MOST_LINKS} more links`),
+      h("p", { class: "quiet" }, `and ${count(one.links.length - MOST_LINKS)} more links`),
+  );
+}
+
+function linkRow(one, link) {
+  const pair = (name, values) => h("div", {}, h("dt", {}, name), h("dd", {}, list(values) || NONE));
+  return h(
+    "tr",
+    {},
+    h(
+      "th",
+      { scope: "row" },
+      one.ring ? `${link.sender} → ${link.receiver}` : "pair",
+      link.tree ? " (tree)" : "",
+    ),
+    h(
+      "td",
+      { class: "ends" },
+      endOf("rx", "from", link.sources, link.rx, isStated(link)),
+      h("br"),
+      endOf("tx", "to", link.destinations, link.tx, isStated(link)),
+      h(
+        "dl",
+        {},
+        pair("Channels", link.channels),
+        pair("QPs", link.queue_pairs),
+        pair("Carries", link.protocols),
+      ),
+    ),
   );
 }
 
@@ -130,7 +133,7 @@ function diagramCard(view) {
               h(
                 "option",
                 { value: String(each.number) },
-                `${each.number}: ${each.ranks} ranks, ${some(each.channels, "channel")}`,
+                `${each.number}: ${some(each.ranks, "rank")}, ${some(each.channels, "channel")}`,
               ),
             ),
           ),
@@ -139,7 +142,7 @@ function diagramCard(view) {
     h(
       "p",
       { class: "quiet" },
-      `${one.ring ? `A ring of ${one.ranks} ranks on ${some(one.nodes, "node")}` : `${one.ranks} ranks, from point to point`}, ${some(one.channels, "channel")}; ${one.links.length} of its links mirrored.`,
+      `${one.ring ? `A ring of ${some(one.ranks, "rank")} on ${some(one.nodes, "node")}` : `${some(one.ranks, "rank")}, from point to point`}, ${some(one.channels, "channel")}; ${count(one.links.length)} of its links mirrored.`,
     ),
     one.ring && ringDrawing(one),
     one.ring &&
@@ -150,6 +153,7 @@ function diagramCard(view) {
         "mirrored ",
         h("span", { class: "swatch dotted" }),
         one.links.some((link) => link.tree) ? "not mirrored; dashed: a tree's. " : "not mirrored. ",
+        crowdedWords(one),
         h("b", {}, "rx"),
         ": the switch receives it of the sender; ",
         h("b", {}, "tx"),

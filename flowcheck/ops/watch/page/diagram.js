@@ -8,6 +8,8 @@ const MOST_NODES = 16;
 // Nodes between which there is room for rx and tx, and for words; the table below has them all.
 const MOST_TOLD = 8;
 const MOST_NAMED = 6;
+// More than these are points, for arcs to be seen between them.
+const MOST_DISCS = 40;
 
 // [{index, host}]; of a long ring those that a mirrored link touches, and {gap: nodes} between.
 function nodesOf(one) {
@@ -37,6 +39,13 @@ function isStated(link) {
   return Boolean(link && (link.rx.length || link.tx.length));
 }
 
+// How a drawing is to be read that leaves nodes out, or has no room for discs.
+function crowdedWords(one) {
+  const nodes = nodesOf(one);
+  const cut = nodes.some((node) => node.gap) ? "Nodes without a mirrored link are drawn as one. " : "";
+  return nodes.length > MOST_DISCS ? `All links go clockwise. ${cut}` : cut;
+}
+
 // {node: names of the mirrored ports at it}
 function portsOf(one) {
   const found = new Map();
@@ -53,7 +62,7 @@ function ringDrawing(one) {
   const nodes = nodesOf(one),
     many = nodes.length;
   const radius = 112,
-    dot = many <= MOST_TOLD ? 21 : Math.max(3, Math.min(15, (1.6 * radius) / many));
+    dot = many <= MOST_TOLD ? 21 : many > MOST_DISCS ? 1 : Math.min(15, (1.6 * radius) / many);
   const place = new Map(nodes.map((node, index) => [node.index, index]));
   const links = new Map(one.links.filter((link) => !link.tree).map((link) => [link.sender, link]));
   const told = many <= MOST_TOLD,
@@ -90,7 +99,7 @@ function ringDrawing(one) {
       return h(
         "g",
         {},
-        h("circle", { cx: x, cy: y, r: dot, class: known ? "node known" : "node" }),
+        dot > 1 && h("circle", { cx: x, cy: y, r: dot, class: known ? "node known" : "node" }),
         dot >= 9 && h("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, name),
         many <= MOST_NAMED && hostName(node, turnOf(index, many), radius, dot, ports),
       );
@@ -116,8 +125,9 @@ function hostName(node, turn, radius, dot, ports) {
 }
 
 function arc(radius, dot, index, many, link, told) {
-  const gap = (dot + 4) / (2 * Math.PI * radius),
-    head = many > MOST_NODES ? 5 : link ? 10 : 7;
+  const crowded = many > MOST_DISCS;
+  const gap = (crowded ? 1 : dot + 4) / (2 * Math.PI * radius),
+    head = crowded ? 0 : many > MOST_NODES ? 5 : link ? 10 : 7;
   const from = turnOf(index, many) + gap,
     to = turnOf(index + 1, many) - gap,
     end = to - head / (2 * Math.PI * radius);
@@ -133,7 +143,7 @@ function arc(radius, dot, index, many, link, told) {
     "g",
     { class: kind },
     h("path", { d: `M${x1} ${y1}A${radius} ${radius} 0 ${large} 1 ${x2} ${y2}`, class: "way" }),
-    arrow(to, radius, head),
+    !crowded && arrow(to, radius, head),
     link &&
       told && [
         (link.rx.length || !isStated(link)) && words(from + 0.012, "rx", 17),

@@ -2,6 +2,7 @@
 
 const WORDS = { exact: "Exact", behind: "Behind", tainted: "Tainted", stale: "Stale" };
 const VERSION = 1;
+const SLOW_S = 1.5;
 
 // What the page as a whole has to say: the state's word, or that nobody answers any more.
 function wordOf(view) {
@@ -21,7 +22,9 @@ function wordOf(view) {
       reason: `${asked} ${told}`.trim(),
     };
   }
-  const why = view.why || "The watcher answers, but what it reads does not change";
+  const late = `No answer yet to what was asked ${span(view.asked)} ago: the watcher, the way to it or this browser is slow`;
+  const still = "The watcher answers, but what it reads does not change";
+  const why = view.why || (view.asked > SLOW_S ? late : still);
   const last = `${WORDS[view.state.health.word] || "?"}: ${view.state.health.reason}`;
   const reason = `${why}. All that follows is as of ${clock(view.state.time_ns)}, ${span(view.age)} ago, and may be true no longer. It was ${last}`;
   return { kind: "nobody", word: view.why ? "No answer" : "Old", reason };
@@ -81,10 +84,10 @@ function about(view) {
     pair("Read", h("span", { id: "age" }, `${span(view.age)} ago`, view.live ? "" : ": OLD")),
     pair("Heartbeat", beat),
     pair(
-      "Running for",
-      view.live && state.started_ns ? span((view.now - state.started_ns) / 1e9) : NONE,
+      "Began",
+      view.live && state.started_ns ? `${span((view.now - state.started_ns) / 1e9)} ago` : NONE,
     ),
-    state.ending && pair("Told to end", "yes"),
+    state.ending && state.stages.length > 0 && pair("Told to end", "yes"),
   );
 }
 

@@ -1,5 +1,8 @@
 // One job in figures, all jobs to choose from, and what a job rests on.
 
+// Of so many steps the watcher tells the rate (history.py).
+const RATE_STEPS = 10;
+
 function jobsCard(view) {
   const jobs = view.state.jobs;
   if (jobs.length < 2) return null;
@@ -57,6 +60,7 @@ function tiles(view) {
       ? `the first for ${milliseconds(job.lag_ms)}`
       : `taken in ${milliseconds(job.lag_ms)}`;
   const speed = view.live ? rate(job.step_rate, "steps") : NONE;
+  const of = speed === NONE ? "" : ` (last ${RATE_STEPS})`;
   const way = job.under_way === null ? "" : `, ${percent(job.under_way)} of the next`;
   return h(
     "dl",
@@ -64,7 +68,7 @@ function tiles(view) {
     tile(
       "Replica is at",
       job.step === null ? NONE : `step ${count(job.step)}`,
-      [time(job.step_ns), `, ${speed}`],
+      [time(job.step_ns), `, ${speed}${of}`],
       spark(`steps ${job.number}`, 110, 18),
     ),
     tile("Behind", some(job.lag_steps, "step"), lags, spark(`lag ${job.number}`, 110, 18)),

@@ -8,14 +8,14 @@ const STATE = new URL("state.json", location.origin + location.pathname);
 const OLD_S = 3.5;
 const TICK_MS = 500;
 
-const got = { state: null, at: 0, born: 0, fails: 0, why: "", next: 0, asking: false };
+const got = { state: null, at: 0, born: 0, fails: 0, why: "", next: 0, asking: false, begun: 0 };
 let timer = 0;
 
 async function ask() {
   clearTimeout(timer);
   if (got.asking) return;
-  got.asking = true;
-  const begun = Date.now(),
+  Object.assign(got, { asking: true, begun: Date.now() });
+  const begun = got.begun,
     stop = new AbortController(),
     limit = setTimeout(() => stop.abort(), LIMIT_MS);
   try {

@@ -12,12 +12,18 @@ function remember(key, value) {
 }
 
 function recall(state) {
-  for (const one of state.stages) remember(stageKey(one), one.rate);
-  for (const one of state.rings) remember(`ring ${one.number}`, one.fill);
+  const told = new Set();
+  const keep = (key, value) => {
+    told.add(key);
+    remember(key, value);
+  };
+  for (const one of state.stages) keep(stageKey(one), one.rate);
+  for (const one of state.rings) keep(`ring ${one.number}`, one.fill);
   for (const one of state.jobs) {
-    remember(`lag ${one.number}`, one.lag_ms);
-    remember(`steps ${one.number}`, one.step_rate);
+    keep(`lag ${one.number}`, one.lag_ms);
+    keep(`steps ${one.number}`, one.step_rate);
   }
+  for (const key of past.keys()) if (!told.has(key)) past.delete(key);
 }
 
 function stageKey(one) {

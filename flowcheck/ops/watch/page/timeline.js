@@ -165,19 +165,16 @@ function column(space, one, marks, lag, index) {
         class: "saved",
       }),
     lag !== null && lagBar(space, lag, x),
-    one.step % every === 0 &&
-      h(
-        "text",
-        {
-          x: middle,
-          y: space.height - 3,
-          class: "number",
-          "text-anchor": "middle",
-          "aria-hidden": "true",
-        },
-        one.step,
-      ),
+    one.step % every === 0 && stepNumber(space, count(one.step), middle),
   );
+}
+
+// Below the middle of its column, or as near to that as the drawing's edges let it.
+function stepNumber(space, words, middle) {
+  const half = words.length * 3.4;
+  const x = Math.min(space.width - half, Math.max(half, middle));
+  const place = { x, y: space.height - 3, "text-anchor": "middle", "aria-hidden": "true" };
+  return h("text", { ...place, class: "number" }, words);
 }
 
 // Full: done. Some: done, at a time that is not known. Wait: it is to be. None: not done.

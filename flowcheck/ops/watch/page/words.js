@@ -2,6 +2,8 @@
 
 const CLIP = 160;
 const NONE = "–";
+// A figure and its unit stay in one line.
+const TIED = "\u00a0";
 
 // A string of the state: cut where it is long, with what steers a terminal or the direction of
 // writing made visible, and kept apart from the words around it.
@@ -59,7 +61,7 @@ function short(number) {
   ]) {
     if (Math.abs(number) >= size) {
       const per = unit === "k" ? 1e3 : size;
-      return `${digits(number / per)} ${unit}`;
+      return `${digits(number / per)}${TIED}${unit}`;
     }
   }
   return digits(number);
@@ -73,13 +75,13 @@ function digits(number) {
 
 function rate(number, unit) {
   const told = short(number);
-  return told === NONE ? NONE : `${told} ${shown(unit, 12)}/s`;
+  return told === NONE ? NONE : `${told}${TIED}${shown(unit, 12)}/s`;
 }
 
 function bytes(number) {
   if (number === null || number === undefined) return NONE;
   const told = short(number);
-  return /[a-zA-Z]$/.test(told) ? `${told}B` : `${told} B`;
+  return /[a-zA-Z]$/.test(told) ? `${told}B` : `${told}${TIED}B`;
 }
 
 function percent(share) {
@@ -89,15 +91,15 @@ function percent(share) {
 
 function milliseconds(ms) {
   if (ms === null || ms === undefined) return NONE;
-  return ms < 1000 ? `${digits(ms)} ms` : span(ms / 1000);
+  return ms < 1000 ? `${digits(ms)}${TIED}ms` : span(ms / 1000);
 }
 
 // How long: 1.4 s, 2 min 05 s, 3 h 07 min, 4 d 2 h.
 function span(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   const whole = Math.max(0, seconds);
-  if (whole < 9.95) return `${whole.toFixed(1)} s`;
-  if (whole < 119.5) return `${Math.round(whole)} s`;
+  if (whole < 9.95) return `${whole.toFixed(1)}${TIED}s`;
+  if (whole < 119.5) return `${Math.round(whole)}${TIED}s`;
   const s = Math.floor(whole),
     two = (n) => String(n).padStart(2, "0");
   if (s < 3600) return `${Math.floor(s / 60)} min ${two(s % 60)} s`;
