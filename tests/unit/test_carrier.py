@@ -1,0 +1,87 @@
+"""A port without a link, by a made-up sysfs; what is said of it, of a last step, of an end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_watch_server import recorded
+
+from flowcheck.config import SourceConfig
+from flowcheck.config.several import check_last
+from flowcheck.errors import ConfigError
+from flowcheck.ops.watch.health import of_job
+from flowcheck.ops.watch.parts.health import Health, Word
+from flowcheck.ops.watch.scrapes import Scrapes
+from flowcheck.stages.chain import carrier
+from flowcheck.stages.chain.carrier import Carrier
+
+S = 10**9
+SOURCES = (
+    SourceConfig(interface="eth1"),
+    SourceConfig(vdev="net_af_packet0,iface=eth2,qpairs=1"),
+    SourceConfig(pci="0000:3b:00.0"),
+)
+
+
+def test_a_link_that_goes_is_told_once_and_with_how_long_it_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "NETWORK", tmp_path)
+    for name in ("eth1", "eth2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "carrier").write_text("1\n")
+    links = Carrier(SOURCES)
+    assert links.look(1 * S) == []
+    (tmp_path / "eth1" / "carrier").write_text("0\n")
+    (tmp_path / "eth2" / "carrier").unlink()
+    (tmp_path / "eth2" / "carrier").mkdir()  # of one that is set down no byte can be read
+    assert links.look(2 * S) == [(0, "eth1", None), (1, "eth2", None)]
+    assert links.look(3 * S) == [] and links.dark_ns == [2 * S, 2 * S, 0]
+    (tmp_path / "eth1" / "carrier").write_text("1\n")
+    assert links.look(10 * S) == [(0, "eth1", 8.0)]
+    monkeypatch.setattr(carrier, "NETWORK", tmp_path / "none")
+    assert links.look(12 * S) == [(1, "eth2", 10.0)], "where nothing can tell nothing is said"
+
+
+def health(*dark_s: float | None, step: int | None = None) -> Health:
+    state = recorded()
+    ring = state.rings[0]
+    rings = [
+        msgspec.structs.replace(ring, number=n, source=f"eth{n}", dark_s=one)
+        for n, one in enumerate(dark_s)
+    ]
+    job = msgspec.structs.replace(state.jobs[0], last_step=step)
+    return of_job(job, state.stages, rings, sources_ended=False)
+
+
+def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:
+    assert health(None, None).word is Word.EXACT
+    assert health(2.0, 3.0).word is Word.STALE and "eth0, eth1" in health(2.0, 3.0).reason
+    some = health(None, 3.0)
+    assert some.word is Word.BEHIND and "eth1 has no link for 3 s" in some.reason
+
+
+def test_a_job_whose_last_step_is_taken_is_over_and_no_earlier_one() -> None:
+    step = recorded().jobs[0].step
+    assert step is not None
+    assert "it is over" in health(None, step=step).reason
+    assert "it is over" not in health(None, step=step + 1).reason
+    with pytest.raises(ConfigError, match="last_step"):
+        check_last(None, 0)
+
+
+def test_who_scrapes_often_is_waited_for_until_it_is_told_of_the_end() -> None:
+    scrapes = Scrapes()
+    assert scrapes.wait_s(0.0) == 0.0, "nobody comes"
+    for at_s in (1.0, 2.0, 3.0):
+        scrapes.note(over=False, now_s=at_s)
+    assert scrapes.wait_s(3.5) == pytest.approx(1.0)
+    assert scrapes.wait_s(9.0) == 0.0, "it did not come again"
+    scrapes.note(over=True, now_s=4.0)
+    assert scrapes.wait_s(4.0) == 0.0
+    seldom = Scrapes()
+    seldom.note(over=False, now_s=0.0)
+    seldom.note(over=False, now_s=15.0)
+    assert seldom.wait_s(15.1) == 0.0
