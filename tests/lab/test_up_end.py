@@ -140,7 +140,8 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     memory = run.memory
     assert (memory / "replica").exists()
     code, out, _ = flowcheck("status", "--run", run.root)
-    assert code == 1 and "its supervisor was killed" in " ".join(out.split())
+    said = " ".join(out.split())
+    assert code == 1 and "gave up at" in said and "make room, then flowcheck down" in said
     code, out, err = flowcheck("down", "--run", run.root, "--json")
     told = json.loads(out)
     assert (code, told["removed"]) == (0, True), err
@@ -148,3 +149,5 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     assert str(kept) in told["rescued"]
     assert checkpoint.load(kept).manifest.step == STEPS
     assert not memory.exists()
+    after = " ".join(flowcheck("status", "--run", run.root)[1].split())
+    assert "gave up at" in after and f"restore --checkpoint {kept}" in after

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from flowcheck.ops.running.chain import last_step
-from flowcheck.ops.watch.ended import clock, last_sign_ns, write_end
+from flowcheck.ops.watch.ended import clock, last_sign_ns, read_end, write_end
 from flowcheck.ops.watch.parts.end import End, How, Kept
 from flowcheck.ops.watch.parts.ring import Ring
 from flowcheck.ops.watch.ports import read_ring
@@ -73,6 +75,12 @@ def record_killed(
 ) -> None:
     """finder: the verb that met what a killed chain left; said: what it made of that, or nothing;
     folders: as above, () for none."""
+    told = None
+    with suppress(*FAILURES):
+        told = read_end(run)
+    if told is not None:  # it ended by itself, and had no room for its replica
+        write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
+        return
     by = f"{_me(finder)} found that at {clock(time.time_ns())}{said and f'; {said}'}"
     record(run, How.KILLED, by, _came_to(run, folders), last_sign_ns(run))
 
