@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +63,14 @@ def test_what_the_lent_process_says_is_said_here(lender: Lender, tmp_path: Path)
         lender.save(tmp_path, tmp_path / "full", 7)
     assert raised.value.filename == str(tmp_path / "full" / "f")
     assert lender.save(tmp_path, tmp_path, 8) == tmp_path / "step-8", "a refusal is no end"
+
+
+def test_signals_for_a_whole_group_of_processes_end_no_lent_one(
+    lender: Lender, tmp_path: Path
+) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        lender.process.send_signal(number)
+        assert lender.save(tmp_path, tmp_path, number) == tmp_path / f"step-{int(number)}"
 
 
 @pytest.mark.parametrize("how", ["killed", "broken"])

@@ -39,15 +39,17 @@ def started() -> list[str]:
     return [p.stage for p in FakeProcess.started]
 
 
-def test_consumers_are_up_before_any_frame_can_come(bench: Bench) -> None:
+def test_what_takes_frames_is_up_before_any_can_come_and_no_updater_is_waited_for(
+    bench: Bench,
+) -> None:
     bench.supervisor.work()
     assert started() == STAGES[:5]
-    bench.hello("update", "extract", "parse-0", "parse-2")
+    bench.hello("extract", "parse-0", "parse-2")
     bench.supervisor.work()
     assert started() == STAGES[:5], "parse-1 has not said hello"
     bench.hello("parse-1")
     bench.supervisor.work()
-    assert started() == STAGES
+    assert started() == STAGES and not bench.supervisor.all_up()
 
 
 def test_every_stage_is_told_its_run_and_whose_child_it_is(bench: Bench) -> None:
@@ -154,8 +156,11 @@ def test_the_chain_has_ended_when_the_shard_says_that_every_whole_step_is_taken(
         assert bench.supervisor.drained()
 
 
-def test_a_stream_without_a_step_ends_too(bench: Bench) -> None:
+def test_a_stream_without_a_step_ends_too_once_its_updater_had_its_say(bench: Bench) -> None:
+    bench.hello(*(stage for stage in STAGES if stage != "update"))
     bench.supervisor.on_message(Drained(stage="extract", steps=0, why="no start-up seen"))
+    assert not bench.supervisor.drained(), "it may refuse what the job file states"
+    bench.hello("update")
     assert bench.supervisor.drained()
     assert bench.supervisor.progress.why == "no start-up seen"
 

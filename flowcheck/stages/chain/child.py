@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -65,6 +66,18 @@ class Child:
     @property
     def is_capture(self) -> bool:
         return self.stage.startswith("capture")
+
+    @property
+    def takes_frames(self) -> bool:
+        """From a ring; an updater takes steps from the shard, long after."""
+        return self.stage.startswith(("parse", "extract"))
+
+    def may_start(self, everyone: Sequence[Child]) -> bool:
+        """Frames are captured before an updater has loaded torch, for seconds: a job's start-up
+        comes once, and its gradients wait in the shard. What is beside the chain comes last."""
+        if self.is_beside:
+            return self.stage == WATCH or all_greeted(everyone)
+        return not self.is_capture or all(c.greeted for c in everyone if c.takes_frames)
 
     def spawn(self, run: RunDir) -> None:
         """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
@@ -176,6 +189,10 @@ class Child:
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         said = [line.strip() for line in lines if line.strip()]
         return f": {said[-1]} (log: {log})" if said else f"; it said nothing (log: {log})"
+
+
+def all_greeted(everyone: Sequence[Child]) -> bool:
+    return all(child.greeted for child in everyone if not child.is_beside)
 
 
 def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ it, then a Wanted and an Answer, as often as is asked. It ends when the socket i
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.stages.chain.moved import LOOK_S, Patience
+from flowcheck.stages.service import Signals
 
 STILL_LIMIT_S = 600.0
 """A disk may stand still for long, and a step is being written to it."""
@@ -100,8 +102,13 @@ class Lender:
 
 def lend(descriptor: int, save: Callable[[Wanted], Path | None]) -> None:
     """The process's end, until it is let go. What `save` raises beside StateError and OSError ends
-    it, and is found in its log."""
-    with socket.socket(fileno=descriptor) as channel, channel.makefile("rb") as lines:
+    it, and is found in its log. A signal does not, be it for a whole group of processes, as long as
+    who asks lives: a supervisor that has to write by itself loads torch first."""
+    with (
+        Signals(os.getppid()),
+        socket.socket(fileno=descriptor) as channel,
+        channel.makefile("rb") as lines,
+    ):
         channel.sendall(b"\n")
         for line in lines:
             try:

@@ -1,4 +1,4 @@
-"""Starts the stages, consumers first; restarts what dies; stops in the order data flows."""
+"""Starts the stages, what takes frames first; restarts what dies; stops in the order data flows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import applied_step
 from flowcheck.stages.bounded import Logs
-from flowcheck.stages.chain.child import WATCH, Child, stage_arguments
+from flowcheck.stages.chain.child import Child, all_greeted, stage_arguments
 from flowcheck.stages.chain.heard import Progress
 from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.recorder import Recorder
@@ -66,19 +66,21 @@ class Supervisor:
         self._record(self._recorder.begin)
         paths = [self.run.ring(number) for number in range(len(self.config.rings))]
         self._rings = [Ring.open(path, reader=self.run.reader) for path in paths]
-        for child in [*self._consumers(), *(c for c in self._children if c.stage == WATCH)]:
-            child.spawn(self.run)
+        self._spawn()
         for own in self.beside:
             own.start(Links(own.run.sockets, Links.EVENTS))
 
-    def all_up(self, *, captures: bool = True) -> bool:
-        """Whether every stage has greeted. captures: also those that are started last."""
-        children = self._consumers() + [c for c in self._children if captures and c.is_capture]
-        own = all(child.greeted for child in children)
-        return own and all(other.all_up(captures=captures) for other in self.beside)
+    def _spawn(self) -> None:
+        for child in self._children:
+            if child.process is None and child.may_start(self._everyone()):
+                child.spawn(self.run)
 
-    def _consumers(self) -> list[Child]:
-        return [c for c in self._children if not (c.is_capture or c.is_beside)]
+    def all_up(self) -> bool:
+        """Whether every stage has greeted."""
+        return all_greeted(self._everyone())
+
+    def _everyone(self) -> list[Child]:
+        return [child for one in (self, *self.beside) for child in one._children]
 
     def work(self) -> int:
         try:
@@ -96,10 +98,7 @@ class Supervisor:
         except StateError:
             self._healthy = False
             raise
-        if self.all_up(captures=False):
-            for child in self._children:
-                if child.process is None:
-                    child.spawn(self.run)
+        self._spawn()
         return 0
 
     def _pass_on(self, own: Supervisor) -> None:
@@ -180,6 +179,8 @@ class Supervisor:
         The shard tells, not a message: an updater may be killed before it could send one.
         """
         optimizer, every = self.config.optimizer, [self, *self.beside]
+        if any(c.stage not in o.progress.up for o in every for c in o._children if not c.is_beside):
+            return False  # what has not come up may yet refuse
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
@@ -200,11 +201,11 @@ class Supervisor:
         self._wait(lambda: all(c.has_left() for c in running), until_s)
         for child in running:
             child.end(self.run)
-        self._recorder.stop()
-        for ring in self._rings:
-            ring.close()
+        self._close()
         for own in self.beside:
             own._close()
+            if own._rings:
+                own._links.close()
 
     @property
     def lender(self) -> Lender | None:
@@ -212,12 +213,9 @@ class Supervisor:
         return next((c.lender for c in self._children if c.lender is not None), None)
 
     def _close(self) -> None:
-        """Of a further job: its processes have ended."""
         self._recorder.stop()
         for ring in self._rings:
             ring.close()
-        if self._rings:
-            self._links.close()
 
     def _drain(self, until_s: float) -> None:
         self._hear()

@@ -54,7 +54,7 @@ class UpdateService:
         self._links = links
         load_torch()
         assert self._config.optimizer is not None
-        check_rule(self._config.optimizer)  # refused before a frame is captured, not in a step
+        check_rule(self._config.optimizer)  # refused now, not in a step
         if self._config.replica.awaits_base:
             await_first_base(self._run)
         self._opened()
