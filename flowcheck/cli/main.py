@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -17,10 +16,7 @@ from flowcheck.cli import steps as cli_steps
 from flowcheck.cli import switch as cli_switch
 from flowcheck.cli import watch as cli_watch
 from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
-from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cli as lab_cli
-
-OPERATOR_ERROR = 2
 
 app = typer.Typer(
     name="flowcheck",
@@ -232,19 +228,7 @@ def _options(
 
 
 def main() -> None:
-    """The console script: our own errors are one sentence and exit code 2."""
-    try:
-        app()
-    except FlowCheckError as error:
-        _end(str(error))
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _end(f"{error.filename}: {error.strerror}")
+    """The console script."""
+    from flowcheck.ops.running.refused import in_words
 
-
-def _end(sentence: str) -> NoReturn:
-    from flowcheck.ops.running.progress import ERROR, say
-
-    say(sentence, ERROR)
-    sys.exit(OPERATOR_ERROR)
+    in_words(app)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.handle import Closing
 from flowcheck.wire.seen import FlowKey
+
+if TYPE_CHECKING:  # a parser loads no numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_FLOW = int(lib.FC_NO_FLOW)
 """mark.flow of a frame that belongs to no flow."""
@@ -27,6 +29,8 @@ PSN_ORIGIN = 2**32
 
 def record_dtype(ctype: Any) -> np.dtype[np.void]:
     """The numpy dtype of a C struct: the compiler's own offsets, whatever the padding."""
+    import numpy as np
+
     names, formats, offsets = [], [], []
     for name, field in ctype.fields:
         names.append(name)
@@ -45,7 +49,9 @@ def _format(ctype: Any) -> Any:
     return f"u{ffi.sizeof(ctype)}"
 
 
-FLOW_DTYPE = record_dtype(ffi.typeof("struct fc_flow"))
+@cache
+def flow_dtype() -> np.dtype[np.void]:
+    return record_dtype(ffi.typeof("struct fc_flow"))
 
 
 def address_text(raw: bytes) -> str:
@@ -96,13 +102,15 @@ class FlowTable(Closing):
         return cls(path, handle)
 
     def flows(self) -> NDArray[np.void]:
-        """[flows used] records of FLOW_DTYPE, index = mark.flow; a view the parser may change.
+        """[flows used] records of `flow_dtype`, index = mark.flow; a view the parser may change.
 
         The view must not outlive `close()`.
         """
+        import numpy as np
+
         used = int(lib.fc_flows_used(self.handle))
-        size = used * FLOW_DTYPE.itemsize
-        view = np.frombuffer(ffi.buffer(self.handle.flows, size), dtype=FLOW_DTYPE)
+        size = used * flow_dtype().itemsize
+        view = np.frombuffer(ffi.buffer(self.handle.flows, size), dtype=flow_dtype())
         view.flags.writeable = False
         return view
 

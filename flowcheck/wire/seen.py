@@ -6,9 +6,11 @@ Nothing here knows NCCL; nothing here knows a ring. Offsets and sizes are bytes 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # stages of the packet path load no numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 Range = tuple[int, int]
 """Half-open [start, stop)."""

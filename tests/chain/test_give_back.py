@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from support.chain import Command, flowcheck, wait_until
+from support.chain import LIMIT_S, Command, flowcheck, wait_until
 
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
@@ -87,25 +88,21 @@ def chain(folder: Path) -> Iterator[Path]:
         yield run
 
 
-class running:  # noqa: N801 - reads as a with statement
-    def __init__(self, folder: Path, rate: float) -> None:
-        self.run = folder / f"run-{rate}"
-        self.command = Command("up", job_file(folder, rate), "--run", self.run)
-
-    def __enter__(self) -> Path:
-        where = RunDir(self.run)
-        wait_until(
-            lambda: where.steps.exists() and len(where.steps.read_bytes().splitlines()) == STEPS,
-            60,
-            "all steps",
-        )
-        return self.run
-
-    def __exit__(self, *_: object) -> None:
-        self.command.__exit__()
-        where = RunDir(self.run)
+@contextmanager
+def running(folder: Path, rate: float) -> Iterator[Path]:
+    """Nothing of it is left behind, be it that it never comes so far."""
+    where = RunDir(folder / f"run-{rate}")
+    try:
+        with Command("up", job_file(folder, rate), "--run", where.root):
+            wait_until(lambda: lines(where.steps) == STEPS, LIMIT_S, "all steps")
+            yield where.root
+    finally:
         wait_until(lambda: not where.stage_pids(), 60, "the end of the killed chain's stages")
         where.remove()
+
+
+def lines(file: Path) -> int:
+    return len(file.read_bytes().splitlines()) if file.exists() else 0
 
 
 @pytest.mark.slow

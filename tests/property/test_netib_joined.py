@@ -20,8 +20,8 @@ from test_netib_followed import SMALL, WIDE
 
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.learning.joining import EXPECTED as EXPECTED_FILE
-from flowcheck.stages.learning.joining import KNOWN_JOB
+from flowcheck.stages.learning.known import EXPECTED as EXPECTED_FILE
+from flowcheck.stages.learning.known import KNOWN_JOB
 from flowcheck.stages.updating.gradients import open_log
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import decode_job, encode_job

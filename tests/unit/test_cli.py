@@ -101,6 +101,24 @@ def test_only_what_steps_a_replica_loads_torch() -> None:
     }
 
 
+def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs() -> None:
+    """Each of them loads before the first frame can be captured."""
+    script = (
+        "import sys, flowcheck.stages.chain.launch\n"
+        "from flowcheck.stages.intake import capture, parse\n"
+        f"print(*sorted({HEAVY | {'numpy', 'typer', 'rich'}!r} & set(sys.modules)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "\n"
+    words = [sys.executable, "-m", "flowcheck", "stage", "moon", "--run", "/none", "--parent", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("flowcheck: run = '/none': no chain was started there")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_capture_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert "absent.pcap" in refused("replay", tmp_path / "absent.pcap")
 

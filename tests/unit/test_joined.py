@@ -23,7 +23,7 @@ from flowcheck.ops.giving import base as verb
 from flowcheck.ops.giving.base import Place
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
-from flowcheck.stages.learning.joining import KNOWN_JOB
+from flowcheck.stages.learning.known import KNOWN_JOB
 from flowcheck.stages.updating.assumed import BASE_FITS, assumed
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.wire.job import UNSHOWN, Job

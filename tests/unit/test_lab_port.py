@@ -14,6 +14,19 @@ SOURCES = sanitized.REPOSITORY / "dpdk_ext"
 ABOVE_THE_PORT = ("net", "frame", "request", "respond", "connection", "error")
 
 
+pytestmark = pytest.mark.xdist_group("storm")
+"""Built once."""
+QUICK = 4
+"""Seeds of the quick suite; the others are for the night."""
+
+
+def seeds(count: int) -> list[object]:
+    return [
+        seed if seed <= QUICK else pytest.param(seed, marks=pytest.mark.nightly)
+        for seed in range(1, count + 1)
+    ]
+
+
 @pytest.fixture(scope="module")
 def storm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not sanitized.runtimes():
@@ -35,7 +48,7 @@ def run(storm: Path, *words: str) -> dict[str, int]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_bytes_arrive_over_a_wire_that_loses_repeats_swaps_and_damages(
     storm: Path, seed: int
 ) -> None:
@@ -49,7 +62,7 @@ def test_bytes_arrive_over_a_wire_that_loses_repeats_swaps_and_damages(
     assert counted["retransmitted"] > 500
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_frames_with_a_right_icrc_that_lie_touch_no_memory_but_the_granted(
     storm: Path, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.ops.running.chain import create, job_to_run
 from flowcheck.ops.running.several import own_settings
 from flowcheck.stages.jobs import count, folder_of
-from flowcheck.stages.learning.joining import may_join
+from flowcheck.stages.learning.known import may_join
 
 SOURCE = '[[source]]\ninterface = "m0"\n'
 SGD = 'name = "sgd"\nlearning_rate = 0.1\n'

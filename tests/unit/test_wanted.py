@@ -18,7 +18,7 @@ from flowcheck.messages import Drained
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
 from flowcheck.stages.following.extract import ExtractService
-from flowcheck.stages.learning.joining import EXPECTED, KNOWN_JOB
+from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB
 from flowcheck.stages.learning.wanted import claimed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Job, Parameter

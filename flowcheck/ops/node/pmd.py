@@ -13,9 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 ANY = 0xFFFF
 MARKER = re.compile(rb"PMD_INFO_STRING= (\{[^\0]*\})\0")
 FOLDERS = (
@@ -71,6 +68,9 @@ class PciDevice:
 
 def drivers_in(library: Path) -> list[Driver]:
     """The drivers of one shared object; none where it is no such file."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
     try:
         with library.open("rb") as file:
             section = ELFFile(file).get_section_by_name(".rodata")

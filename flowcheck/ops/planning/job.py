@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.planning.memory import Held, Memory, Part, held_by
-from flowcheck.ops.planning.report import memory_table
 from flowcheck.ops.running.chain import job_to_run, memory_need, ordinary_bytes_free
 from flowcheck.ops.running.several import own_settings
 from flowcheck.ops.running.stated import made_in
@@ -34,6 +32,10 @@ TOO_MUCH = 1
 def run(path: Path, *, as_json: bool) -> int:
     """Prints the sum; 1 where more is needed than is free. Raises ConfigError for a job file that
     is none, or states no model."""
+    from rich.console import Console
+
+    from flowcheck.ops.planning.report import memory_table
+
     config = job_to_run(path)
     memory, free_bytes = memory_of_job(config), ordinary_bytes_free()
     short = memory.bytes > free_bytes

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,11 +31,10 @@ from flowcheck.stages.jobs import count, every
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals, drive
-from flowcheck.vault.persist.places import check_target
-from flowcheck.vault.serve.server import read_token
-from flowcheck.vault.serve.tls import stated_tls
 from flowcheck.wire.job_file import decode_job
-from flowcheck.wire.learn.jobs.late.amid import Expected
+
+if TYPE_CHECKING:
+    from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
 FLOW_TABLE_BYTES = 16 << 20
@@ -55,11 +55,15 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     config = with_log(with_factories(config))
     for table, served in (("watch", config.watch), ("serve", config.serve)):
         if served is not None:
+            from flowcheck.vault.serve.server import read_token
+            from flowcheck.vault.serve.tls import stated_tls
+
             stated_tls(served, table)
             if served.token_file is not None:
                 read_token(served.token_file)
     if config.persist is not None:
         from flowcheck.vault.persist.forms import check_form
+        from flowcheck.vault.persist.places import check_target
 
         check_target(config.persist)
         check_form(config.persist)

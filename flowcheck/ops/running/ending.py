@@ -13,7 +13,6 @@ from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard, State
 from flowcheck.stages.chain.heard import Progress
-from flowcheck.stages.following.succession import verdict_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.wire.job import Follows
@@ -63,6 +62,8 @@ def _stopped(run: RunDir, progress: Progress) -> str | None:
 
     The files tell, not the first loss heard of: a job that came back may be followed since.
     """
+    from flowcheck.stages.following.succession import verdict_of  # with all that learns
+
     verdict = verdict_of(run)
     if verdict is not None and not verdict.followed:
         return verdict.why

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flowcheck.config import JobConfig
-from flowcheck.ops.planning.traffic import REVERSE, Options, traffic_of
 from flowcheck.ops.running.several import own_settings
 from flowcheck.ops.running.stated import made_in
 from flowcheck.stages.jobs import count
-from flowcheck.wire import ddp
-from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.terms import Kind
+
+if TYPE_CHECKING:
+    from flowcheck.wire.learn.jobs.late.amid import Expected
 
 MIB = 1 << 20
 
@@ -33,6 +35,10 @@ def expected_of(config: JobConfig) -> Expected | None:
     model = config.model
     if model.factory is None or not config.joins:
         return None
+    from flowcheck.ops.planning.traffic import REVERSE, Options, traffic_of
+    from flowcheck.wire import ddp
+    from flowcheck.wire.learn.jobs.late.amid import Expected
+
     made = made_in(model)
     cap = None if model.bucket_cap_mb is None else int(model.bucket_cap_mb * MIB)
     options = Options(cap_bytes=cap, find_unused_parameters=model.find_unused_parameters)

@@ -6,15 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.ops.running.stated import sharded_model
 from flowcheck.replica.kept.gradients import forget_log
-from flowcheck.stages.learning.joining import EXPECTED, KNOWN_JOB, may_join, newest_known
+from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.learn.jobs.late.amid import Expected
+
+if TYPE_CHECKING:
+    from flowcheck.wire.learn.jobs.late.amid import Expected
 
 
 @dataclass(frozen=True, slots=True)

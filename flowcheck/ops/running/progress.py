@@ -6,9 +6,7 @@ import json
 import sys
 import time
 from contextlib import suppress
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING
 
 from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
@@ -18,6 +16,10 @@ from flowcheck.plane.ring import Ring
 from flowcheck.stages.chain.child import BESIDE, stage_arguments
 from flowcheck.stages.chain.heard import Progress as ChainProgress
 from flowcheck.stages.rundir import RunDir
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
 
 STALL_LIMIT_S = 120.0
 """No position moved for so long: the chain is stuck, and says where. A pause between two frames
@@ -33,6 +35,8 @@ class Watch:
 
     def __init__(self, where: RunDir, config: JobConfig, console: Console, frames: int) -> None:
         """frames: how many all sources hold together."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         self._rings = [Ring.open(where.ring(number)) for number in range(len(config.rings))]
         self._frames = frames
         self._paced = any(source.speed is not None for source in config.source)

@@ -23,7 +23,7 @@ from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.notify import Notifier
 from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.jobs import every
-from flowcheck.stages.learning.joining import KNOWN_JOB
+from flowcheck.stages.learning.known import KNOWN_JOB
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 

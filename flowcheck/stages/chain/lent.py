@@ -19,7 +19,6 @@ import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.stages.chain.moved import LOOK_S, Patience
-from flowcheck.stages.service import Signals
 
 STILL_LIMIT_S = 600.0
 """A disk may stand still for long, and a step is being written to it."""
@@ -104,6 +103,8 @@ def lend(descriptor: int, save: Callable[[Wanted], Path | None]) -> None:
     """The process's end, until it is let go. What `save` raises beside StateError and OSError ends
     it, and is found in its log. A signal does not, be it for a whole group of processes, as long as
     who asks lives: a supervisor that has to write by itself loads torch first."""
+    from flowcheck.stages.service import Signals
+
     with (
         Signals(os.getppid()),
         socket.socket(fileno=descriptor) as channel,

@@ -19,6 +19,7 @@ from flowcheck.stages.following.followed import Followed
 from flowcheck.stages.following.room import drained, slots, stalled
 from flowcheck.stages.following.succession import Succession, promote, verdict_of
 from flowcheck.stages.learning import joining
+from flowcheck.stages.learning.known import may_join, remember
 from flowcheck.stages.learning.learner import Learner
 from flowcheck.stages.learning.outcomes import UNKNOWN
 from flowcheck.stages.learning.unlearned import Unlearned, told_of
@@ -72,7 +73,7 @@ class ExtractService:
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
-        elif joining.may_join(self._config):
+        elif may_join(self._config):
             self._known = joining.known_of(self._run)
 
     def _adopt(self, job: Job, shard: Shard | None, *, fresh: bool = False) -> None:
@@ -90,10 +91,10 @@ class ExtractService:
             self._links,
             each=optimizer_of(job, self._config).synced_backwards,
             fresh=fresh,
-            joins=joining.may_join(self._config) and job.kind is Follows.GRADIENTS,
+            joins=may_join(self._config) and job.kind is Follows.GRADIENTS,
             several=self._config.several,
         )
-        joining.remember(self._config, job)
+        remember(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:

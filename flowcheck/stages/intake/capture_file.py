@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from array import array
+from bisect import bisect_right
+from itertools import accumulate
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from flowcheck.config import JobConfig
 from flowcheck.messages import FramesReady, Message, SourceEnded
@@ -75,8 +75,8 @@ class FileCapture:
             limit = min(limit, self._source.frames - taken)
         if self._stamps is not None and self._source.speed and taken < len(self._stamps):
             gone_ns = (time.monotonic() - self._began_s) * 1e9 * self._source.speed
-            until = np.searchsorted(self._stamps, self._stamps[self._first] + gone_ns, "right")
-            limit = min(limit, max(0, int(until) - taken))
+            until = bisect_right(self._stamps, self._stamps[self._first] + gone_ns)
+            limit = min(limit, max(0, until - taken))
         return limit
 
     def on_message(self, message: Message) -> None:
@@ -101,8 +101,9 @@ def end(ring: Ring, number: int, links: Links) -> None:
     links.report(SourceEnded(ring=number, frames=int(commit.source_frames)))
 
 
-def stamps_of(path: Path) -> npt.NDArray[np.float64]:
-    """Time stamps of all frames in ns, [frames], never falling. Raises CaptureError if torn."""
+def stamps_of(path: Path) -> array[int]:
+    """Time stamps of all frames in ns behind the first one's, [frames], never falling. Raises
+    CaptureError if torn."""
     with PcapSource(path) as source:
-        stamps = np.array([when for when, _, _ in source.frames()], dtype=np.float64)
-    return np.maximum.accumulate(stamps - stamps[:1]) if len(stamps) else stamps
+        stamps = array("q", (when for when, _, _ in source.frames()))
+    return array("q", accumulate((when - stamps[0] for when in stamps), max))

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from flowcheck._core import lib
-from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.plans import PLAN_UNKNOWN
 from flowcheck.stages.following.room import fuller
+from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB
 from flowcheck.stages.learning.outcomes import Known
 from flowcheck.stages.rundir import RunDir
-from flowcheck.whole import write_whole
-from flowcheck.wire.job import Follows, Job
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.wire.job import Follows
+from flowcheck.wire.job_file import decode_job
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.joined import START_PSN
 
-REMEMBERED = "learned.json"
-"""In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""
 JOINED = (
     "the job was joined amid its run: its steps are logged from now on, and wait for a base: with "
     "two checkpoints it writes from here on, flowcheck base FILE --then LATER"
@@ -40,19 +36,8 @@ NO_ROOM = (
     "three quarters of staging.size_bytes are full: it must hold an iteration and the begin of the "
     "next one"
 )
-KNOWN_JOB, EXPECTED = "known.json", "expected.json"
-"""In the folder of what is learned: what a run before this one learned, and the model as the job
-file states it."""
 FULL = 0.75
 """Share of staging that what is read and tells nothing yet may fill."""
-
-
-def may_join(config: JobConfig) -> bool:
-    """Where each step is one all-reduced backward; of more, which one comes nothing tells. Rings
-    that are clipped together find no base alone."""
-    optimizer = config.optimizer
-    assert optimizer is not None
-    return config.joins and optimizer.synced_backwards == 1 and not optimizer.clip_together
 
 
 def known_of(run: RunDir) -> Known:
@@ -65,33 +50,6 @@ def known_of(run: RunDir) -> Known:
     if stated.exists():
         model = msgspec.json.decode(stated.read_bytes(), type=Expected)
     return Known(job=job, model=model)
-
-
-def remember(config: JobConfig, job: Job) -> None:
-    """Keeps what was learned beside the checkpoints, which outlive the machine. What cannot be
-    kept is missed only by a later chain."""
-    if config.checkpoint is None:
-        return
-    folder = Path(config.checkpoint)
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / REMEMBERED, encode_job(job))
-
-
-def newest_known(config: JobConfig, root: Path) -> bytes | None:
-    """The job learned last by a chain of this run directory, or beside its checkpoints; to be read
-    before the directory is made anew."""
-    run = RunDir(root)
-    places = [run.learned_job, run.learned_folder / KNOWN_JOB]
-    if config.checkpoint is not None:
-        places.append(Path(config.checkpoint) / REMEMBERED)
-    found: list[tuple[float, bytes]] = []
-    for place in places:
-        with suppress(OSError, LearnError):
-            text = place.read_bytes()
-            decode_job(text)
-            found.append((place.stat().st_mtime, text))
-    return max(found)[1] if found else None
 
 
 def full(extractors: Sequence[Extractor]) -> bool:
