@@ -154,6 +154,15 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """{tensor of the file that the replica does not have: digest}: what a restore may rest on."""
 
 
+def audit_in(line: bytes) -> AuditLine | None:
+    """A line of audits.jsonl; None of one that a full disk or a kill tore, also where the next one
+    was written behind it."""
+    try:
+        return msgspec.json.decode(line, type=AuditLine)
+    except msgspec.DecodeError:  # ValidationError is one
+        return None
+
+
 _CLOSED_SET = (
     Hello
     | FramesReady

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-import msgspec
-
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.messages import AuditLine
+from flowcheck.messages import audit_in
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.staging import Staging
@@ -146,8 +144,7 @@ def from_checkpoint(
 def seen_in(run: RunDir) -> tuple[Seen, ...]:
     """Files that were held against the run's replica."""
     lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
-    told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
-    return tuple(Seen(one.step, one.others) for one in told if one.others)
+    return tuple(Seen(one.step, one.others) for one in map(audit_in, lines) if one and one.others)
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:

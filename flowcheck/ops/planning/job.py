@@ -13,6 +13,7 @@ from flowcheck.ops.planning.memory import Held, Memory, Part, held_by
 from flowcheck.ops.running.chain import job_to_run, memory_need, ordinary_bytes_free
 from flowcheck.ops.running.several import own_settings
 from flowcheck.ops.running.stated import made_in
+from flowcheck.plain import plain
 from flowcheck.plane.memory import huge_bytes_free
 from flowcheck.stages.jobs import count, folder_of
 from flowcheck.stages.updating.retaken import logs_bytes
@@ -49,7 +50,8 @@ def run(path: Path, *, as_json: bool) -> int:
         model = config.model.factory or "FACTORY"
         out.print(STAGING.format(config.staging.size_bytes, memory.staging_bytes, model))
     verdict = "does NOT fit" if short else "fits"
-    out.print(f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now")
+    sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
+    out.print(plain(sentence), markup=False)
     return TOO_MUCH if short else 0
 
 

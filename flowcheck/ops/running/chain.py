@@ -14,7 +14,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, check_clip, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming
-from flowcheck.messages import AuditLine
+from flowcheck.messages import AuditLine, audit_in
 from flowcheck.ops.running.foreknown import Foreknown, foreknown, put
 from flowcheck.ops.running.several import create_beside, own_settings, with_factories
 from flowcheck.ops.running.stated import check_rules, with_factory, with_log
@@ -246,4 +246,4 @@ def last_step(run: RunDir) -> dict[str, object] | None:
 def last_audit(run: RunDir) -> AuditLine | None:
     """The last audit of a run; None if there was none."""
     line = last_line(run.audits)
-    return None if line is None else msgspec.json.decode(line, type=AuditLine)
+    return None if line is None else audit_in(line)

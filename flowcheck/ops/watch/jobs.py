@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.messages import AuditLine
+from flowcheck.messages import audit_in
 from flowcheck.ops.watch import durable
 from flowcheck.ops.watch.history import History
 from flowcheck.ops.watch.parts.diagram import Diagram
@@ -195,7 +195,7 @@ def _logged(
 def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
     """Of the last audit; one of before the trainer's own state was taken tells nothing more."""
     line = last_line(run.audits)
-    last = None if line is None else msgspec.json.decode(line, type=AuditLine)
+    last = None if line is None else audit_in(line)
     if last is None or (not last.passed and life.anchored is not None):
         return {"audited_step": None, "audit_passed": None, "audit_differs": ""}
     differs = "" if last.passed else str(last.first_difference or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.messages import AuditLine
+from flowcheck.messages import audit_in
 from flowcheck.replica.rules.scale_seen import SCALE, tally_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import incarnation_of
@@ -68,5 +68,4 @@ def _audited(run: RunDir, before: int) -> int:
     """The last step that an audit passed at, 0: none: an optimizer that went on from another state
     would have made other parameters by then. before: lines that are of another past."""
     lines = run.audits.read_bytes().splitlines()[before:] if run.audits.exists() else []
-    told = (msgspec.json.decode(line, type=AuditLine) for line in lines if line.endswith(b"}"))
-    return max((audit.step for audit in told if audit.passed), default=0)
+    return max((told.step for told in map(audit_in, lines) if told and told.passed), default=0)

@@ -195,3 +195,15 @@ def test_an_audit_writes_down_what_else_is_in_the_file_for_a_restore(
         own.script.parameters[0].add_(1)
     assert own.audit() == 1
     assert len(seen_in(own.where)) == 2, "a file that differs may be of another job"
+
+
+def test_an_audit_that_a_full_disk_cut_short_hides_no_other(
+    followed: Callable[..., Followed],
+) -> None:
+    own = followed(PLAIN)
+    own.script.net.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+    own.take(1)
+    assert own.audit() == 0
+    whole = own.where.audits.read_bytes()
+    own.where.audits.write_bytes(whole + whole[: len(whole) // 2] + whole + whole)
+    assert [one.step for one in seen_in(own.where)] == [1, 1]
