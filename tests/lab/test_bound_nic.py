@@ -20,6 +20,7 @@ from flowcheck.lab.synthetic import SyntheticJob, make
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.nightly,
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
 ]
 PREFIX = Path(sys.prefix)

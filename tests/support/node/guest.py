@@ -86,7 +86,7 @@ class Guest:
             "virtio-serial-pci",
             "virtserialport,chardev=agent,name=agent",
         ]
-        command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10"]
+        command = ["setpriv", "--pdeathsig", "KILL"]
         command += ["qemu-system-x86_64", "-nodefaults", "-no-reboot"]
         for option, value in options.items():
             command += [f"-{option}", value]
