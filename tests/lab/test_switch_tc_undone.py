@@ -57,6 +57,44 @@ def test_killed_while_removing_the_next_remove_ends_it(
     assert held(switch) == before
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("verb", "word", "call", "device"),
+    [
+        ("remove", " del ", 1, "p1"),
+        ("remove", " del ", 2, "p0"),
+        ("remove", " show dev p0", 1, "p0"),
+        ("remove", " del ", 2, "mon0"),
+        ("change", " add ", 1, "p0"),
+        ("change", " del ", 1, "p0"),
+        ("apply", " add ", 3, "p0"),
+        ("apply", " add ", 3, "mon0"),
+        ("apply", " show dev ", 2, "other"),
+    ],
+)
+def test_a_device_that_goes_meanwhile_takes_its_own_filters_and_no_others(
+    switch: Switch, tmp_path: Path, verb: str, word: str, call: int, device: str
+) -> None:
+    """What was asked of it is not there at the end, and that is said; the rest is as before."""
+    switch.run("tc", "qdisc", "add", "dev", "other", "clsact")
+    asked = ASKED
+    if verb != "apply":
+        assert switch.verb("apply", *ASKED)[::2] == (0, "")
+    if verb == "change":
+        asked = ("--source", "p0", "--source", "p1:both", "--monitor", "mon0")
+    path = dying(tmp_path, "tc", word, call, f"ip link del {device} 2> /dev/null")
+    words = () if verb == "remove" else asked
+    code, told = switch.apart("remove" if verb == "remove" else "apply", *words, path=path)
+    if verb == "remove" or device == "other":
+        assert code == 0, told
+    else:
+        assert (code, "all of it was undone" in told) == (1, True), told
+    left = verb == "change" or device == "other"
+    assert switch.verb("remove")[1]["outcome"] == ("changed" if left else "unchanged")
+    assert b"flowcheck".hex() not in held(switch)
+    assert held(switch).count('"clsact"') == (device != "other")
+
+
 @pytest.mark.parametrize("call", [3, *(pytest.param(n, marks=NIGHTLY) for n in (1, 5))])
 def test_what_fails_in_the_middle_is_undone(switch: Switch, tmp_path: Path, call: int) -> None:
     before = held(switch)

@@ -37,6 +37,9 @@ class Target(Protocol[State, Goal]):
     def own(self, state: State) -> Goal:
         """What of this session is there, as far as it can be made again."""
 
+    def possible(self, state: State, goal: Goal) -> Goal:
+        """What of a goal can be there: nothing can of a port that has gone."""
+
     def steps(self, state: State, goal: Goal) -> list[Step]:
         """The commands from a state to a goal; none where it is reached."""
 
@@ -122,10 +125,10 @@ def _undone(target: Target[State, Goal], was: Goal, steps: list[Step], why: str)
     back = steps
     try:
         state = target.observe()
-        back = target.steps(state, was)
+        back = target.steps(state, target.possible(state, was))
         _run(target, back, back=True)
         state = target.observe()
-        if back := target.steps(state, was):
+        if back := target.steps(state, target.possible(state, was)):
             raise StateError("what was there before is not there again")
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         again = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)

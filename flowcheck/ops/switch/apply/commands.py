@@ -33,6 +33,8 @@ class UnheardError(StateError):
 def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
     """Standard output.
 
+    It has what was made inheritable: the lock (journal.py), which a program keeps that outlives us.
+
     Raises StateError with what the program said where it fails, is missing, takes longer than
     `limit_s` or says more than MOST_BYTES.
     """
@@ -45,6 +47,7 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
+                close_fds=False,
             )
         except OSError as error:
             raise StateError(f"{command[0]}: {error.strerror}: is it installed?") from error
@@ -81,6 +84,7 @@ def run_json(command: Sequence[str]) -> Any:
     """Standard output as JSON; None where there is none. Raises StateError."""
     out = run(command)
     try:
-        return json.loads(out) if out.strip() else None
+        # A device's name may have control characters, which ip and tc print as they are.
+        return json.loads(out, strict=False) if out.strip() else None
     except ValueError as error:
         raise StateError(f"{' '.join(command)}: what it printed is no JSON: {error}") from error

@@ -16,7 +16,8 @@ import msgspec
 from flowcheck.errors import ConfigError, StateError, naming
 from flowcheck.whole import write_whole
 
-LOCK_S = 10.0
+LOCK_S = 15.0
+"""Longer than a command goes on that outlived its run (ovs_state.py, TIMEOUT_S)."""
 LOOK_S = 0.1
 
 
@@ -58,6 +59,9 @@ class Journal:
 def held(folder: Path, lock: str = "lock") -> Iterator[None]:
     """One at a time on this machine, and a folder that can be written.
 
+    Programs started meanwhile hold it too: of a run that was killed, the command it had begun may
+    still be at work, and what was looked at before its end would not be so for long.
+
     Raises ConfigError where it cannot, StateError where another holds it for LOCK_S.
     """
     try:
@@ -68,6 +72,7 @@ def held(folder: Path, lock: str = "lock") -> Iterator[None]:
         raise ConfigError("--journal", str(folder), right) from error
     try:
         _lock(descriptor, folder)
+        os.set_inheritable(descriptor, True)
         yield
     finally:
         os.close(descriptor)
@@ -80,7 +85,10 @@ def _lock(descriptor: int, folder: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise StateError(f"{folder}: another apply or remove is under way") from None
+                raise StateError(
+                    f"{folder}: another apply or remove is under way, or a command of one that "
+                    f"was killed: its lock was not free within {LOCK_S:g} s"
+                ) from None
             Event().wait(LOOK_S)
         else:
             return

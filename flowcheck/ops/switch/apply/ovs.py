@@ -37,6 +37,7 @@ class OpenVSwitch:
         self._name, self._database = name, database
         self.daemon = Daemon(database)
         self._touched: set[str] = set()
+        self._looked_at: dict[str, set[str]] = {}
 
     def observe(self) -> State:
         return ovs_state.read(self._database)
@@ -55,6 +56,13 @@ class OpenVSwitch:
             if bridge and one.output:
                 return Goal(bridge=bridge.name, output=one.output, rx=one.rx, tx=one.tx)
         return None
+
+    def possible(self, state: State, goal: Goal | None) -> Goal | None:
+        """No mirror without its output."""
+        if goal is None or goal.output not in state.ports or goal.bridge not in state.bridges:
+            return None
+        there = state.bridges[goal.bridge].ports
+        return msgspec.structs.replace(goal, rx=goal.rx & there, tx=goal.tx & there)
 
     def steps(self, state: State, goal: Goal | None) -> list[Step]:
         """One transaction each: the mirror is there with all its ports, or it is not."""
@@ -83,6 +91,7 @@ class OpenVSwitch:
             run([head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S)
         except GaveUpError as error:
             if self.daemon.answers():
+                self._check_others()
                 raise
             raise StateError(
                 f"ovs-vswitchd does not answer: its database took the change, and nobody did it "
@@ -121,10 +130,28 @@ class OpenVSwitch:
             self.daemon.look_again(bridge)
 
     def _look_again_everywhere(self, state: State) -> None:
-        """What a killed run of ours took away may be in use still; a bridge may not be open."""
-        for bridge in state.bridges:
-            with suppress(StateError):
-                self._look_again(bridge)
+        """What a killed run of ours took away may be in use still; a bridge may not be open.
+
+        A daemon that is silent about one is not waited for at each of the others.
+        """
+        with suppress(GaveUpError):
+            for bridge in state.bridges:
+                try:
+                    self._look_again(bridge)
+                except GaveUpError:
+                    raise
+                except StateError:
+                    continue
+
+    def _check_others(self) -> None:
+        """Raises StateError where mirrors came or went since a step waits for those looked at."""
+        bridges = self.observe().bridges if self._looked_at else {}
+        for bridge, seen in self._looked_at.items():
+            if bridge not in bridges or seen != bridges[bridge].mirrors:
+                raise StateError(
+                    f"somebody changed the mirrors of {bridge} since they were looked at: they "
+                    "have to be looked at again, so run it once more"
+                )
 
     def _command(self, *words: str) -> tuple[str, ...]:
         database = [f"--db={self._database}"] if self._database else []
@@ -132,8 +159,8 @@ class OpenVSwitch:
 
     def _more(self, state: State, goal: Goal, gone: set[str]) -> Step:
         """Only onto the mirrors that were looked at: somebody else's new one is looked at first."""
-        seen = sorted(state.bridges[goal.bridge].mirrors - gone)
-        words = ["--", "wait-until", "bridge", goal.bridge, f"mirrors=[{','.join(seen)}]"]
+        seen = self._looked_at[goal.bridge] = set(state.bridges[goal.bridge].mirrors - gone)
+        words = ["--", "wait-until", "bridge", goal.bridge, f"mirrors=[{','.join(sorted(seen))}]"]
         columns = {"select-src-port": goal.rx, "select-dst-port": goal.tx}
         local = {}
         for place, uuid in enumerate(sorted({goal.output, *goal.rx, *goal.tx}), start=1):

@@ -39,6 +39,9 @@ class Sonic:
         there = state.sessions.get(self._name)
         return there if there is not None and there in self.noted() else None
 
+    def possible(self, state: State, goal: Entry | None) -> Entry | None:
+        return goal
+
     def steps(self, state: State, goal: Entry | None) -> list[Step]:
         """A session cannot be changed: it goes, and another comes."""
         there = state.sessions.get(self._name)

@@ -31,12 +31,7 @@ class Tc:
         return tc_state.read()
 
     def own(self, state: State) -> Goal:
-        """Copies to a device that is gone cannot be made again."""
-        return frozenset(
-            copy_of(one)
-            for one in self.filters(state)
-            if one.copies_to and one.copies_to[0] in state.links
-        )
+        return frozenset(copy_of(one) for one in self.filters(state) if one.copies_to)
 
     def filters(self, state: State) -> list[Filter]:
         """Those with our cookie."""
@@ -63,8 +58,17 @@ class Tc:
         steps += [self._more(state, copy, taken, away) for copy in more]
         return steps + self._hooks_away(state, goal, away)
 
+    def possible(self, state: State, goal: Goal) -> Goal:
+        return frozenset(
+            copy for copy in goal if copy.device in state.links and copy.monitor in state.links
+        )
+
     def run(self, step: Step, *, back: bool) -> None:
-        run(step.command)
+        try:
+            run(step.command)
+        except StateError:
+            if not tc_steps.taken_with_it(step):
+                raise
 
     def confirm(self, goal: Goal) -> None:
         """What tc shows is what the kernel does."""

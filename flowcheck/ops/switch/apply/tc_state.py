@@ -7,6 +7,7 @@ type, and pyroute2 0.9 knows neither an action's cookie nor half of the classifi
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +115,35 @@ def read() -> State:
 
 
 def read_hook(device: str, way: str) -> list[Filter]:
-    """The filters of one hook, in the order frames meet them. Raises StateError."""
-    shown = run_json([*TC, "filter", "show", "dev", device, way]) or []
+    """The filters of one hook, in the order frames meet them; none where the device has gone.
+
+    Raises StateError.
+    """
+    shown = _shown(device, "filter", way)
     return [filter_of(device, way, one) for one in shown if "options" in one]
 
 
 def read_chains(device: str, way: str) -> set[int]:
-    """The numbers of a hook's chains. Raises StateError."""
-    shown = run_json([*TC, "chain", "show", "dev", device, way]) or []
-    return {one.get("chain", 0) for one in shown}
+    """The numbers of a hook's chains, as of its filters. Raises StateError."""
+    return {one.get("chain", 0) for one in _shown(device, "chain", way)}
+
+
+def has_gone(device: str) -> bool:
+    """It is in this network namespace no more."""
+    try:
+        return not socket.if_nametoindex(device)
+    except OSError:
+        return True
+
+
+def _shown(device: str, what: str, way: str) -> list[dict[str, Any]]:
+    """Devices come and go while we look, as containers do: most of them are not about us."""
+    try:
+        return run_json([*TC, what, "show", "dev", device, way]) or []
+    except StateError:
+        if has_gone(device):
+            return []
+        raise
 
 
 def namespace() -> str:

@@ -82,6 +82,11 @@ def more(copy: Copy, pref: int, form: str, cookie: str) -> Step:
     )
 
 
+def taken_with_it(step: Step) -> bool:
+    """What a step takes away went with its device (`dev` comes fourth in every command here)."""
+    return step.command[2] == "del" and tc_state.has_gone(step.command[4])
+
+
 def hook(device: str, noted: Callable[[], bool]) -> Step:
     """noted: has it on disk that the hook is ours, before it is there."""
     return Step(
