@@ -17,6 +17,7 @@ from flowcheck.cli import app
 from flowcheck.ops.running import leftovers
 from flowcheck.ops.running.status import read
 from flowcheck.ops.running.told import shown
+from flowcheck.ops.watch.parts.stage import Stage
 from flowcheck.stages.chain.living import identity, run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
 
@@ -163,6 +164,8 @@ def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = read(RunDir(tmp_path / "[red]run"))
+    gone = Stage(name="supervisor", job=1, pid=None, started=True, restarts=0, gone_s=1.0)
+    state = msgspec.structs.replace(state, stages=(gone,))
     shown(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
     said = capsys.readouterr().out
     assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said

@@ -26,12 +26,14 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
     before; svg: a picture of the job it learned is written there. Raises ConfigError where no
     chain was started, or no job is to be drawn."""
     where = RunDir(root)
-    if previous:
-        where = RunDir(where.previous)
-        if not where.config.exists():
-            why = "holds no run before: the records of one are kept there when the next one starts"
-            raise ConfigError("--previous", str(where.root), why)
-    where.settings()
+    try:
+        if previous:
+            where = _before(where)
+        where.settings()
+    except ConfigError as error:
+        if as_json:
+            print(json.dumps({"run": str(where.root), "error": error.right}))
+        raise
     if svg is not None:
         _draw(where, svg)
     state, left = read(where), [one for one in leftovers.find() if one.run != root.resolve()]
@@ -43,6 +45,15 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
         shown(state, leftovers.in_short(left))
     lives = state.stages and all(stage.pid is not None for stage in state.stages)
     return 0 if lives else 1
+
+
+def _before(where: RunDir) -> RunDir:
+    """The records of the run before."""
+    before = RunDir(where.previous)
+    if not before.config.exists():
+        why = "holds no run before: the records of one are kept there when the next one starts"
+        raise ConfigError("--previous", str(before.root), why)
+    return before
 
 
 def list_leftovers(*, as_json: bool) -> int:
