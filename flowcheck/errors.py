@@ -68,6 +68,11 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
+def has_no_room(error: OSError) -> bool:
+    """A file system, or what this user may have of it, is full: the next write may find room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
     """Return `code`, or raise `kind` with C's own sentence if it is a negative errno."""
     if code >= 0:

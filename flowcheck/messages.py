@@ -134,6 +134,17 @@ class Note(Message, frozen=True, kw_only=True):
     sentence: str
 
 
+class Unwritten(Message, frozen=True, kw_only=True):
+    """Lines of a file of records found no room, or do again; steps are taken all the same."""
+
+    stage: str
+    file: str
+    lines: int
+    """Since the last one of these."""
+    full: str
+    """A sentence for the operator; empty: there is room again."""
+
+
 class Stop(Message, frozen=True, kw_only=True):
     """Leave; after what is in hand if `drain`."""
 
@@ -179,6 +190,7 @@ _CLOSED_SET = (
     | Drained
     | Fault
     | Note
+    | Unwritten
     | Stop
 )
 

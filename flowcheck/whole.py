@@ -22,6 +22,18 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = True) -
         place.write_bytes(data)
 
 
+def put(descriptor: int, data: bytes, at: int) -> None:
+    """All of it from byte `at` on, which the file ends at; where it raises OSError, and after a
+    kill but for that instant, the file ends there as before."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.pwrite(descriptor, view, at + len(data) - len(view)) :]
+    except OSError:
+        os.ftruncate(descriptor, at)
+        raise
+
+
 @contextmanager
 def growing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Where to write a file or a folder that gets its name when it is whole; nothing of it stays

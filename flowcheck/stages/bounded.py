@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from flowcheck.errors import naming
-from flowcheck.whole import write_whole
+from flowcheck.errors import has_no_room, naming
+from flowcheck.whole import put, write_whole
 
 LOG_BYTES = 8 << 20
 LOGS_EVERY_S = 10.0
@@ -23,12 +24,30 @@ TAIL_BYTES = 1 << 16
 
 
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
-    """Appends a line. A file that grows beyond `most_bytes` is replaced by its newer half."""
-    with naming(path), path.open("ab") as file:
-        file.write(line + b"\n")
-        size = file.tell()
-    if size > most_bytes:
-        write_whole(path, _newest(path, most_bytes // 2), durable=False)
+    """Appends a line, for the file's only writer. A file that grows beyond `most_bytes` is replaced
+    by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
+    one that a kill tore is ended first."""
+    with naming(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            added = b"\n" * torn + line + b"\n"
+            put(descriptor, added, size)
+        finally:
+            os.close(descriptor)
+    if size + len(added) > most_bytes:
+        with _where_there_is_room():
+            write_whole(path, _newest(path, most_bytes // 2), durable=False)
+
+
+@contextmanager
+def _where_there_is_room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not has_no_room(error):
+            raise
 
 
 def shorten(path: Path, most_bytes: int) -> None:
@@ -43,7 +62,8 @@ def shorten(path: Path, most_bytes: int) -> None:
         return
     try:
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, tail)
+        with _where_there_is_room():
+            os.write(descriptor, tail)
     finally:
         os.close(descriptor)
 

@@ -140,10 +140,14 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.memory / f"staging-{number}"
 
     def note_pid(self, stage: str, pid: int) -> None:
-        """Writes who runs `stage`, so that a reused process number is not taken for it."""
-        file = self.pids / stage
+        """Writes who runs `stage`, so that a reused process number is not taken for it. Of one that
+        is started again in place: that takes no room."""
+        file, who = self.pids / stage, identity(pid).encode()
         with naming(file):
-            file.write_text(identity(pid))
+            file.touch()
+            with file.open("r+b", buffering=0) as out:
+                out.write(who)
+                out.truncate(len(who))
 
     def stage_pids(self) -> dict[str, int]:
         """{stage: pid} of the processes of this run that live, the supervisor among them."""

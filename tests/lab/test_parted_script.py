@@ -23,7 +23,7 @@ from test_unseen_scripts import replay
 
 from flowcheck.lab import cluster
 from flowcheck.lab.run.tap import Tap
-from flowcheck.ops.running.chain import last_step
+from flowcheck.ops.running.last import last_step
 from flowcheck.stages.rundir import RunDir
 
 pytestmark = [

@@ -29,6 +29,7 @@ EXAMPLES: list[Message] = [
     messages.Drained(stage="extract", steps=20),
     messages.Fault(stage="capture-0", sentence="no such file"),
     messages.Note(stage="capture-0", sentence="no huge pages"),
+    messages.Unwritten(stage="update", file="/run/steps.jsonl", lines=3, full="no room"),
     messages.Stop(reason="SIGTERM", drain=True),
 ]
 

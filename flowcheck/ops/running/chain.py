@@ -237,12 +237,6 @@ def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
     run.remove(keep_records=keep_records)
 
 
-def last_step(run: RunDir) -> dict[str, object] | None:
-    """The last whole line of steps.jsonl."""
-    line = last_line(run.steps)
-    return None if line is None else msgspec.json.decode(line)
-
-
 def last_audit(run: RunDir) -> AuditLine | None:
     """The last audit of a run; None if there was none."""
     line = last_line(run.audits)

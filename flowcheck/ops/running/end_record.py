@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.ops.running.chain import last_step
+from flowcheck.ops.running.last import last_step
 from flowcheck.ops.watch.ended import clock, last_sign_ns, read_end, write_end
 from flowcheck.ops.watch.parts.end import End, How, Kept
 from flowcheck.ops.watch.parts.ring import Ring

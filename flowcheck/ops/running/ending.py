@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
-from flowcheck.ops.running.chain import last_step
+from flowcheck.ops.running.last import last_step
 from flowcheck.ops.running.progress import lost_sentence
 from flowcheck.plane.counters import lost_frames
 from flowcheck.plane.ring import Ring

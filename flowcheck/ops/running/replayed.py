@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from flowcheck.messages import StepLost
 from flowcheck.ops.giving.together import steps_to_keep, write_index
+from flowcheck.ops.running.last import last_step
 from flowcheck.ops.running.progress import lost_sentence
 from flowcheck.ops.running.saved import Save, saving
 from flowcheck.plane.ring import Ring
@@ -57,6 +58,7 @@ class Replayed:
                 captured += ring.counters()["capture"]["rx_frames"]
         lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
         steps = [msgspec.json.decode(line) for line in lines]
+        last = last_step(where) or {"step": 0, "digest": None}
         out = self.out
         if out is not None and config.several:
             out /= folder_of(config, where.reader + 1)
@@ -66,9 +68,9 @@ class Replayed:
         return {
             "frames": self.frames,
             "captured_frames": captured,
-            "steps": steps[-1]["step"] if steps else 0,
+            "steps": last["step"],
             "complete_steps": progress.complete_steps or 0,
-            "digest": steps[-1]["digest"] if steps else None,
+            "digest": last["digest"],
             "digests": steps if config.digests else [],
             "lost": msgspec.to_builtins(lost) if lost else None,
             "why": INTERRUPTED if interrupted else progress.why,

@@ -42,6 +42,9 @@ METRICS: dict[str, Told] = {
     "flowcheck_beat_age_seconds": Told(GAUGE, "Since the supervisor's heart last beat.", ()),
     "flowcheck_problems": Told(GAUGE, "Parts of the state that cannot be read just now.", ()),
     "flowcheck_events_total": Told(COUNTER, "Events since the chain began, by kind.", ("kind",)),
+    "flowcheck_unwritten_lines_total": Told(
+        COUNTER, "Lines of steps and events that were not written: the disk was full.", ()
+    ),
     "flowcheck_packets_came_late_total": Told(
         COUNTER, "Packets that were missing at one look and there at a later one.", ()
     ),

@@ -156,7 +156,8 @@ class Reader:
             event_counts=dict(counts),
             packets_came_late=beat.packets_came_late if beat is not None else 0,
             events=events[-EVENTS:],
-            problems=tuple(self._problems),
+            problems=(*self._problems, *(why for own in beats for why in own.full if not end)),
+            unwritten_lines=sum(own.unwritten_lines for own in beats),
         )
 
     def _watched(self) -> str | None:

@@ -20,6 +20,7 @@ def samples(state: State) -> Iterator[Sample]:
         yield "flowcheck_health", (word,), float(state.health.word is word)
     yield "flowcheck_over", (), float(state.in_order)
     yield "flowcheck_problems", (), len(state.problems)
+    yield "flowcheck_unwritten_lines_total", (), state.unwritten_lines
     yield "flowcheck_packets_came_late_total", (), state.packets_came_late
     yield from _known("flowcheck_beat_age_seconds", (), state.beat_age_s)
     yield from _known("flowcheck_started_time_seconds", (), _seconds(state.started_ns))

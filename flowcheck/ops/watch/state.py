@@ -52,7 +52,10 @@ class State(Part, frozen=True, kw_only=True):
     events: tuple[Event, ...]
     """The newest EVENTS, ascending."""
     problems: tuple[str, ...]
-    """Readers that failed just now, a sentence each: what they tell of is left out."""
+    """Readers that failed just now, a sentence each: what they tell of is left out; and records
+    that have no room."""
+    unwritten_lines: int = 0
+    """Of records, that found no room since the chain began, of all jobs."""
 
 
 def encode_state(state: State) -> bytes:

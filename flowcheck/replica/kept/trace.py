@@ -1,7 +1,8 @@
 """What every tensor was at every step, sixteen bytes each: a step gone by can still be audited.
 
 File: a header, then one record per step: step, digests, checksum. A record that a kill tore is cut
-off when the file is opened again.
+off when the file is opened again. A step whose record found no room has none, nor has it that of
+an earlier time it was taken: what it was is not known.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import xxhash
 
-from flowcheck.errors import StateError
+from flowcheck.errors import StateError, has_no_room
 from flowcheck.replica.kept.digest import DIGEST_BYTES
-from flowcheck.whole import growing
+from flowcheck.whole import growing, put
 
 MAGIC = b"FCTRACE\n"
 VERSION = 2
@@ -24,6 +25,7 @@ BYTES_MAX = 256 << 20
 """The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
 _STEP = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<Q")
+_NO_STEP = _STEP.pack(2**64 - 1)
 
 
 class Trace:
@@ -32,6 +34,8 @@ class Trace:
     def __init__(self, path: Path, tensors: int) -> None:
         """Opens or makes it. Raises StateError where the file is of another replica."""
         self._path, self._tensors = path, tensors
+        self._newest: int | None = None
+        """Of the steps there are records of; None: nobody has asked yet."""
         header = _HEADER.pack(MAGIC, VERSION, tensors)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found = os.pread(self._descriptor, len(header), 0)
@@ -41,22 +45,59 @@ class Trace:
                 f"{path}: not the trace of a replica of {tensors} tensors, or of another release "
                 f"(this one writes version {VERSION}): remove it, or use another run directory"
             )
-        os.pwrite(self._descriptor, header, 0)
         size_bytes = os.fstat(self._descriptor).st_size
         record = _record_bytes(tensors)
-        self._end = _HEADER.size + (size_bytes - _HEADER.size) // record * record
+        whole = max(0, size_bytes - _HEADER.size) // record * record
+        self._end = _HEADER.size + whole if found else 0
         os.ftruncate(self._descriptor, self._end)
 
     def append(self, step: int, digests: Sequence[bytes]) -> None:
-        """One record; digests: [tensors], 16 bytes each."""
+        """One record; digests: [tensors], 16 bytes each. Raises OSError where it finds no room, and
+        none of the step is left."""
         if len(digests) != self._tensors:
             raise StateError(f"{self._path}: {len(digests)} digests for {self._tensors} tensors")
         raw = _STEP.pack(step) + b"".join(digests)
-        self._end += os.pwrite(
-            self._descriptor, raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw)), self._end
-        )
+        raw += _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+        if not self._end:
+            raw = _HEADER.pack(MAGIC, VERSION, self._tensors) + raw
+        try:
+            put(self._descriptor, raw, self._end)
+        except OSError:
+            self._forget(step)
+            raise
+        self._end += len(raw)
+        if self._newest is not None:
+            self._newest = max(self._newest, step)
         if self._end > BYTES_MAX:
-            self._drop_older_half()
+            try:
+                self._drop_older_half()
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+
+    def _forget(self, step: int) -> None:
+        """An earlier record of the step is of another past: `digests_at` would take it for the last
+        one. Written over in place, which takes no room; where even that does (a file system that
+        copies what is written), it is cut off with all behind it."""
+        record = _record_bytes(self._tensors)
+        places = range(_HEADER.size, self._end, record)
+        if self._newest is None:
+            self._newest = max((self._step_at(at) for at in places), default=0)
+        if step > self._newest:
+            return
+        for at in places:
+            if self._step_at(at) != step:
+                continue
+            try:
+                os.pwrite(self._descriptor, _NO_STEP, at)
+            except OSError:
+                os.ftruncate(self._descriptor, at)
+                self._end = at
+                return
+
+    def _step_at(self, at: int) -> int:
+        step: int = _STEP.unpack(os.pread(self._descriptor, _STEP.size, at))[0]
+        return 0 if step == 2**64 - 1 else step
 
     def _drop_older_half(self) -> None:
         record = _record_bytes(self._tensors)
@@ -82,6 +123,8 @@ def digests_at(path: Path, step: int) -> list[bytes] | None:
         raw = path.read_bytes()
     except FileNotFoundError:
         return None
+    if not raw:
+        return None  # not even its beginning found room
     if len(raw) < _HEADER.size or _HEADER.unpack_from(raw)[:2] != (MAGIC, VERSION):
         raise StateError(f"{path}: not a trace this program reads")
     record = _record_bytes(_HEADER.unpack_from(raw)[2])

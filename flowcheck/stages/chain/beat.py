@@ -5,6 +5,7 @@ Whoever watches a chain goes by it: a process that stands still lives, and its h
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,14 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """That a packet came of, of those that are not whole; told while packets are missing."""
     unplaced_s: float = 0.0
     """For how long packets came that no plan has, since the last one that a plan does."""
+    unwritten_lines: int = 0
+    """Of records, steps' and events', that found no room."""
+    full: tuple[str, ...] = ()
+    """A sentence for each file of records that has no room just now."""
+    taken: int = 0
+    """The last step the replica took; 0: none."""
+    digest: str = ""
+    """Of the replica then."""
 
     @property
     def age_s(self) -> float:
@@ -57,9 +66,15 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_beat(path: Path, beat: Beat) -> None:
-    """A heart that cannot be written, as on a full disk, is no reason to end a chain."""
-    with suppress(OSError):
-        write_whole(path, msgspec.json.encode(beat), durable=False)
+    """A heart that cannot be written is no reason to end a chain. On a full disk it is written over
+    in place, which takes no room: for an instant it may be read torn, which is as none."""
+    encoded = msgspec.json.encode(beat)
+    try:
+        write_whole(path, encoded, durable=False)
+    except OSError:
+        with suppress(OSError), path.open("r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            os.pwrite(file.fileno(), encoded.ljust(size), 0)
 
 
 def read_beat(path: Path) -> Beat | None:

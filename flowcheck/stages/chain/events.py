@@ -72,6 +72,8 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
+LINES = "lines"
+"""What a note counts that records lack, as their file system was full."""
 FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
 """What an event of loss or heal counts: frames that reached this machine and no slot; packets that
 a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,10 +21,10 @@ from flowcheck.messages import (
     StepArrived,
     StepLost,
     StepShort,
+    Unwritten,
 )
 from flowcheck.plane.counters import LOSSES
 from flowcheck.plane.ring import Ring
-from flowcheck.stages.bounded import EVENTS_BYTES, append_line
 from flowcheck.stages.chain.beat import Beat, write_beat
 from flowcheck.stages.chain.carrier import Carrier
 from flowcheck.stages.chain.events import (
@@ -35,6 +35,7 @@ from flowcheck.stages.chain.events import (
     line_of,
 )
 from flowcheck.stages.chain.lacking import Lacking
+from flowcheck.stages.chain.room import Room
 from flowcheck.stages.chain.silence import ARRIVES, SILENT, Silence, Turn
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
@@ -46,16 +47,22 @@ LOOK_S = 0.5
 
 
 class Recorder:
-    """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written raise
-    OSError; everything else here may fail, and is looked at again."""
+    """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written for
+    another reason than that there is no room raise OSError; everything else here may fail, and is
+    looked at again."""
 
-    def __init__(self, run: RunDir, config: JobConfig) -> None:
+    def __init__(
+        self, run: RunDir, config: JobConfig, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """say: of a sentence for the operator, where it cannot be an event."""
         self._run, self._job = run, run.reader + 1
+        self._room = Room(run.events, say)
         self._each = config.optimizer.synced_backwards if config.optimizer is not None else 1
         self._started_ns, self._looked_s = time.time_ns(), -LOOK_S
         self._counts: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter()
         self._steps_lost = 0
+        self._digest = ""
         self._last = config.last_step
         self._lacking = Lacking(run, self._each, self._write)
         self._carrier = Carrier(config.source)
@@ -86,6 +93,9 @@ class Recorder:
     def heard(self, message: Message) -> None:
         if isinstance(message, Hello) and message.stage == Links.EVENTS:
             return  # the supervisor's own: `begin` told it
+        if isinstance(message, Unwritten):
+            self._lack(message)
+            return
         event = event_of(message, job=self._job, now_ns=time.time_ns())
         self._write(event, msgspec.to_builtins(message))
         if isinstance(message, StepLost):
@@ -99,6 +109,11 @@ class Recorder:
             self._lacking.short(message.step)
         elif isinstance(message, StepApplied):
             self._lacking.took(message.step)
+            self._digest = message.digest
+
+    def _lack(self, message: Unwritten) -> None:
+        if (ended := self._room.elsewhere(message)) is not None:
+            self._write(ended)
 
     def restarted(self, stage: str, why: str, code: int | None = None) -> None:
         self._restarts[stage] += 1
@@ -111,6 +126,7 @@ class Recorder:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
+        self._counts.update([Kind.NOTE] * self._room.look())
         if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
             self._look_at_links()
@@ -184,7 +200,7 @@ class Recorder:
         time_ns = event.time_ns or time.time_ns()
         own = msgspec.structs.replace(event, time_ns=time_ns, job=self._job)
         self._counts[own.kind] += 1
-        append_line(self._run.events, line_of(own, more or {}), EVENTS_BYTES)
+        self._counts.update([Kind.NOTE] * self._room.append(line_of(own, more or {})))
 
     def _beat(self) -> None:
         beat = Beat(
@@ -204,5 +220,9 @@ class Recorder:
             newest_step=self._lacking.newest,
             dark_ns=tuple(self._carrier.dark_ns),
             unplaced_s=self._silence.unplaced_s,
+            unwritten_lines=self._room.lines,
+            full=self._room.full,
+            taken=self._lacking.taken,
+            digest=self._digest,
         )
         write_beat(self._run.beat, beat)

@@ -59,7 +59,7 @@ class Supervisor:
         self._logs = Logs([run.log(child.stage) for child in self._children])
         self._ending = False
         self._passed_on, self._lost_told = 0, False
-        self._recorder = Recorder(run, config)
+        self._recorder = Recorder(run, config, self.progress.notes.append)
 
     def start(self, links: Links) -> None:
         self._links = links

@@ -8,6 +8,7 @@ are still to be taken again.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -107,8 +108,12 @@ class Anchors:
                 why = self._put(replica, records, step, sections, source)
         line = AnchorLine(step=step, file=source, request=request, at=at, refused=why)
         if anchor_line(self._run, request) is None:
-            append_line(self._run.anchors, msgspec.json.encode(line), LINES_BYTES)
-        self._run.anchor.unlink()
+            encoded = msgspec.json.encode(line)
+            told = partial(append_line, self._run.anchors, encoded, LINES_BYTES)
+            if not records.unwritten.attempt(told, lines=0):
+                self._run.anchor.unlink()  # makes room: whoever waits for the line is to have it
+                records.unwritten.attempt(told)
+        self._run.anchor.unlink(missing_ok=True)
         if why:
             return step, f"{source}: is not taken for the replica: {why}"
         return step, TAKEN.format(step, source, at - step)

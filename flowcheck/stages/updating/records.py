@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 
+from flowcheck import messages
 from flowcheck.config import JobConfig
+from flowcheck.errors import has_no_room
 from flowcheck.messages import AuditLine
 from flowcheck.replica.kept.digest import sha256
 from flowcheck.replica.kept.sections import named_tensors
@@ -21,6 +24,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.replica.rules.placed import older
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.unwritten import Unwritten
 from flowcheck.whole import growing, write_whole
 
 
@@ -44,20 +48,28 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Records:
-    """The only writer of a run's steps.jsonl, its trace, and the audits the wire gives."""
+    """The only writer of a run's steps.jsonl, its trace, and the audits the wire gives. What finds
+    no room is left out, and counted."""
 
     def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
         self._run, self._digests = run, config.digests
         self._tensors = len(replica.layout.parameters)
         count = len(named_tensors(replica.description, replica.sections()))
         self._trace = Trace(run.trace, count)
+        self.unwritten = Unwritten(run.steps)
 
     def write(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> None:
         """The replica's newest step. gradient: it was taken with; None: it was given whole."""
-        if replica.tensor_digests:
-            self._trace.append(replica.step, replica.tensor_digests)
         line = msgspec.json.encode(self._line(replica, seconds, gradient))
-        append_line(self._run.steps, line, STEPS_BYTES)
+
+        def both() -> None:
+            try:
+                if replica.tensor_digests:
+                    self._trace.append(replica.step, replica.tensor_digests)
+            finally:
+                append_line(self._run.steps, line, STEPS_BYTES)
+
+        self.unwritten.attempt(both)
 
     def _line(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> StepLine:
         told = parameters = None
@@ -78,13 +90,21 @@ class Records:
             older=older(replica.optimizer, replica.layout, replica.sections(), replica.step),
         )
 
+    def lack(self) -> messages.Unwritten | None:
+        """What found no room since this was asked last, or that there is room again."""
+        if (news := self.unwritten.news()) is None:
+            return None
+        lines, full = news
+        file = str(self._run.steps)
+        return messages.Unwritten(stage="update", file=file, lines=lines, full=full)
+
     def last_step(self) -> int:
         """The step of the last whole line, which ends the file from now on; 0 without one."""
         text = self._run.steps.read_text() if self._run.steps.exists() else ""
         whole = [line for line in text.split("\n") if line.endswith("}")]
         kept = "".join(f"{line}\n" for line in whole)
         if kept != text:
-            write_whole(self._run.steps, kept.encode(), durable=False)
+            self._keep(kept.encode(), durable=False)
         return msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
 
     def forget_after(self, step: int, past: int | str) -> None:
@@ -97,9 +117,21 @@ class Records:
             return
         before = file.with_name(f"steps-{past}.jsonl")
         if not before.exists():
-            with growing(before) as place:
-                shutil.copy2(file, place)
-        write_whole(file, b"".join(line + b"\n" for line in kept))
+            gone = len(lines) - len(kept)
+            self.unwritten.attempt(lambda: _copy(file, before), lines=gone)
+        self._keep(b"".join(line + b"\n" for line in kept), durable=True)
+
+    def _keep(self, lines: bytes, *, durable: bool) -> None:
+        """Of what steps.jsonl holds; where there is no room for a new file, the old one is cut."""
+        file = self._run.steps
+        try:
+            write_whole(file, lines, durable=durable)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            with file.open("r+b") as old:
+                if old.read(len(lines)) == lines:
+                    old.truncate(len(lines))
 
     def audited(self, step: int, number: int) -> None:
         """The trainer's own parameters, off the wire, were equal bit for bit."""
@@ -109,11 +141,21 @@ class Records:
         log = self._run.audits
         lines = log.read_bytes().splitlines() if log.exists() else []
         if encoded not in lines:
-            with log.open("ab") as out:
-                out.write(encoded + b"\n")
+            self.unwritten.attempt(lambda: _append(log, encoded))
 
     def close(self) -> None:
         self._trace.close()
+
+
+def _copy(file: Path, to: Path) -> None:
+    with growing(to) as place:
+        shutil.copy2(file, place)
+
+
+def _append(log: Path, line: bytes) -> None:
+    """To a file that others write as well."""
+    with log.open("ab") as out:
+        out.write(line + b"\n")
 
 
 def _states(replica: Replica) -> dict[str, str]:

@@ -217,6 +217,8 @@ class UpdateService:
         message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
         self._links.send("extract", message)
         self._links.report(message)
+        if (lack := o.records.lack()) is not None:
+            self._links.report(lack)
 
     def _say(self, sentence: str | None) -> None:
         if sentence is not None:

@@ -1,0 +1,139 @@
+"""Lines and records that find no room, on a file system that is full."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flowcheck.messages import Unwritten as Told
+from flowcheck.replica.kept.trace import Trace, digests_at
+from flowcheck.stages.bounded import append_line
+from flowcheck.stages.chain.events import Kind, read_event
+from flowcheck.stages.chain.room import Room
+from flowcheck.stages.unwritten import Unwritten
+
+MOST = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB, of which three pages are left."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mount -t tmpfs needs root")
+    (tmp_path / "filler").write_bytes(bytes(13 * 4096))
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_no_part_of_a_line_without_room_stays_and_what_a_kill_tore_is_ended_first(
+    disk: Path,
+) -> None:
+    path, lines = disk / "lines", []
+    path.write_bytes(b'{"torn')
+    with pytest.raises(OSError, match="space") as caught:
+        for number in range(100):
+            lines.append(b"%d" % number * 999)
+            append_line(path, lines[-1], MOST)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    assert path.read_bytes().splitlines() == [b'{"torn', *lines[:-1]] and len(lines) > 3
+    (disk / "filler").unlink()
+    append_line(path, b"again", MOST)
+    assert path.read_bytes().splitlines() == [b'{"torn', *lines[:-1], b"again"]
+
+
+def test_a_file_that_cannot_be_halved_for_lack_of_room_is_halved_later(disk: Path) -> None:
+    path = disk / "lines"
+    for _ in range(2):
+        append_line(path, b"x" * 5000, 8000)
+    assert path.stat().st_size > 8000
+    (disk / "filler").unlink()
+    append_line(path, b"y", 8000)
+    assert path.read_bytes() == b"y\n"
+
+
+def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the_next(
+    disk: Path,
+) -> None:
+    path, said = disk / "events.jsonl", list[str]()
+    room = Room(path, said.append)
+    line = b'{"kind":"note","why":"' + b"x" * 1000 + b'"}'
+    for _ in range(20):
+        assert not room.append(line)
+    there = len(path.read_bytes().splitlines())
+    assert 0 < there < 20 and room.lines == 20 - there
+    assert len(said) == 1 and "cannot be written (No space left" in said[0] and room.full
+    assert not room.look()
+    (disk / "filler").unlink()
+    assert room.append(b'{"kind":"stop"}') and not room.full and len(said) == 2
+    told = [read_event(own) for own in path.read_bytes().splitlines()]
+    assert None not in told and told[-2:][0] is not None
+    assert [one.kind for one in told[there:] if one] == [Kind.NOTE, Kind.STOP]
+    assert [one.count for one in told[there:] if one] == [room.lines, 0]
+
+
+def test_what_a_stage_lacks_is_counted_with_it_and_its_end_is_an_event(tmp_path: Path) -> None:
+    said = list[str]()
+    room = Room(tmp_path / "events.jsonl", said.append)
+    own = Unwritten(tmp_path / "steps")
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    for _ in range(3):
+        assert not own.attempt(full)
+        lines, why = own.news() or (0, "")
+        assert room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why)) is None
+    assert own.news() is None and own.attempt(lambda: None)
+    lines, why = own.news() or (-1, "-")
+    event = room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why))
+    assert event is not None and (event.count, room.lines, room.full) == (3, 3, ())
+    assert len(said) == 2 and own.news() is None
+    with pytest.raises(PermissionError):
+        own.attempt(lambda: (_ for _ in ()).throw(PermissionError(errno.EPERM, "no")))
+
+
+@pytest.mark.parametrize("tensors", [3, 200])
+def test_a_step_whose_digests_found_no_room_is_not_known_also_where_it_was_taken_before(
+    disk: Path, tensors: int
+) -> None:
+    """The digests of before are of another past."""
+    path = disk / "trace"
+    trace = Trace(path, tensors)
+    steps = 0
+    with suppress(OSError):
+        for step in range(1, 10_000):
+            trace.append(step, [bytes([step % 251]) * 16] * tensors)
+            steps = step
+    assert steps > 2 and digests_at(path, steps + 1) is None
+    with pytest.raises(OSError, match="space"):
+        trace.append(2, [b"n" * 16] * tensors)
+    assert digests_at(path, 2) is None
+    assert digests_at(path, 1) == [bytes([1]) * 16] * tensors
+    assert digests_at(path, steps) == [bytes([steps % 251]) * 16] * tensors
+    (disk / "filler").unlink()
+    trace.append(2, [b"n" * 16] * tensors)
+    assert digests_at(path, 2) == [b"n" * 16] * tensors
+    trace.close()
+    Trace(path, tensors).close()
+    assert digests_at(path, 2) == [b"n" * 16] * tensors
+
+
+def test_a_trace_that_begins_without_room_begins_once_there_is_some(disk: Path) -> None:
+    (disk / "more").write_bytes(bytes(3 * 4096))
+    trace = Trace(disk / "trace", 3)
+    with pytest.raises(OSError, match="space"):
+        trace.append(1, [b"a" * 16] * 3)
+    assert digests_at(disk / "trace", 1) is None
+    trace.close()
+    (disk / "filler").unlink()
+    trace = Trace(disk / "trace", 3)
+    trace.append(2, [b"b" * 16] * 3)
+    trace.close()
+    assert digests_at(disk / "trace", 2) == [b"b" * 16] * 3
+    assert digests_at(disk / "trace", 1) is None
