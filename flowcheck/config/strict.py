@@ -74,9 +74,9 @@ def _choices(kind: type[Section], key: str) -> tuple[str, ...]:
         kind = _sections(kind)[table]
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     found = types.get(last)
-    if isinstance(found, type) and issubclass(found, Enum):
-        return tuple(str(member.value) for member in found)
     for one in (found, *get_args(found)):  # a key that may be left out has None beside them
+        if isinstance(one, type) and issubclass(one, Enum):
+            return tuple(str(member.value) for member in one)
         if get_origin(one) is Literal:
             return get_args(one)
     return ()

@@ -9,8 +9,10 @@ import msgspec
 from flowcheck.errors import ConfigError
 from flowcheck.ops.ports.monitors import Monitors, Spot
 from flowcheck.ops.ports.partial import Placed, load_of
+from flowcheck.ops.ports.patience import MOST_S
 from flowcheck.ops.ports.search import MOST_STEPS, Search
 from flowcheck.ops.ports.taps import Sought, Tap, Want
+from flowcheck.ops.ports.uncovered import uncovered
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,31 +66,20 @@ def _machines(
     """Those that could see all of a group, if their monitor ports took everything: it is followed
     by one chain. Raises ConfigError with the first ring that the best of them cannot see."""
     wants = [want for want in sought.wants if want.group == group]
-    best: tuple[int, Want, int] | None = None
-    found = []
-    for machine in dict.fromkeys(spot.monitor.machine for spot in monitors.spots):
-        short = {want.name: _unseen(want, usable, monitors, machine, redundancy) for want in wants}
-        lacking = [want for want in wants if short[want.name]]
-        if not lacking:
-            found.append(machine)
-        elif best is None or len(lacking) < best[0]:
-            best = len(lacking), lacking[0], short[lacking[0].name]
-    if found or best is None:
+    machines = dict.fromkeys(spot.monitor.machine for spot in monitors.spots)
+
+    def lacking(machine: str, times: int) -> list[tuple[Want, int]]:
+        short = ((want, _unseen(want, usable, monitors, machine, times)) for want in wants)
+        return [(want, bits) for want, bits in short if bits]
+
+    short = {machine: lacking(machine, redundancy) for machine in machines}
+    found = [machine for machine in machines if not short[machine]]
+    if found:
         return found
-    _, want, chunks = best
-    ends = {p.switch for tap in sought.taps if want.name in tap.shows for p in tap.pairs}
-    there = [
-        f"{spot.name} to {spot.monitor.machine}"
-        for spot in monitors.spots
-        if spot.monitor.switch in ends
-    ]
-    times = f" on {redundancy} monitor ports" if redundancy > 1 else ""
-    why = (
-        f"cannot be covered at one machine, which has to see all of a group: chunks "
-        f"{want.named(chunks)} cannot be seen{times}. Its links end at {', '.join(sorted(ends))}; "
-        f"monitors there: {', '.join(there) or 'none'}"
-    )
-    raise ConfigError("ring", want.name, why)
+    fewer = range(min(redundancy - 1, len(monitors.spots)), 0, -1)
+    within = next((r for r in fewer if any(not lacking(one, r) for one in machines)), 0)
+    best = min(machines, key=lambda machine: len(short[machine]))
+    raise uncovered(sought, monitors, best, short[best], redundancy, within)
 
 
 def _unseen(
@@ -155,7 +146,10 @@ def _too_much(
     rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
     ends = {pair.switch for tap in taps for pair in tap.pairs}
     if found is None:
-        why = f"no choice was found in {most_steps:,} steps: state fewer rings or nodes"
+        why = (
+            f"no choice was found in {most_steps:,} steps or {MOST_S:g} s: state more monitors at "
+            f"{', '.join(sorted(ends))}, or fewer rings or nodes"
+        )
         return ConfigError("ring", rings, why)
     switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
     load = load_of(found.placed)
@@ -179,6 +173,8 @@ def _too_much(
         f"{', '.join(there)}",
         *(refusal for refusal in refusals if refusal is not None),
     ]
+    if needed <= room:
+        told.append(f"no way to share them was found (a search ends by itself after {MOST_S:g} s)")
     why = f"{'; '.join(told)}: state more or faster monitor ports"
     return ConfigError("monitor", rings, why)
 

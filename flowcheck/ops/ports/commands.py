@@ -37,7 +37,7 @@ def commands_of(choice: Choice, monitors: Monitors) -> tuple[Command, ...]:
         for source in sources_of(platform, pairs):
             words += ["--source", str(source)]
         if spot.monitor.port is not None:
-            words += ["--monitor", spot.monitor.port]
+            words += ["--monitor", platform.spelled(spot.monitor.port, monitor=True)]
         if spot.monitor.erspan is not None:
             words += ["--erspan", spot.monitor.erspan]
         if spot.session is not None:

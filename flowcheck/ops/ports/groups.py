@@ -67,7 +67,11 @@ def _group(number: int, name: str, members: list[int], per_node: int) -> Group:
         raise ConfigError("tp * cp * pp", name, why)
     on = [rank // per_node for rank in members]
     if len(set(on)) == 1:
-        why = f"its {len(members)} ranks are all on node {on[0]}: its rings cross no switch"
+        why = (
+            f"its {len(members)} ranks are all on node {on[0]}: its rings cross no switch (NVLink "
+            "sums), so no port shows them; see that gpus, tp, cp, pp and order are the job's: a "
+            "group that spans nodes can be seen"
+        )
         raise ConfigError("data-parallel group", name, why)
     counts = {node: on.count(node) for node in on}
     if len(set(counts.values())) > 1:

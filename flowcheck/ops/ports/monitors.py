@@ -119,6 +119,7 @@ def monitors_of(topology: Topology, plugs: Plugs, os: str | None) -> Monitors:
                 )
                 raise ConfigError(f"monitor[{number}].erspan", monitor.erspan, why)
     found = Monitors(tuple(spots))
+    _check_sessions(found)
     for spot in found.spots:
         if spot.os is not None:
             _check_ports(plugs, spot, named(spot.os))
@@ -136,6 +137,22 @@ def _session(
         why = f"{platform.title} numbers its sessions: state one that is free (one in use changes)"
         raise ConfigError(f"monitor[{number}].session", "not stated", why)
     return "flowcheck" if nth is None else f"flowcheck-{nth}"
+
+
+def _check_sessions(monitors: Monitors) -> None:
+    """Each monitor is a session by itself: a second one of its number or name replaces it."""
+    taken: dict[tuple[str, str], Spot] = {}
+    for spot in monitors.spots:
+        if spot.session is None:
+            continue
+        called = str(int(spot.session)) if spot.session.isdecimal() else spot.session
+        first = taken.setdefault((spot.monitor.switch, called), spot)
+        if first is not spot:
+            why = (
+                f"is that of monitor[{first.number}], too: {first.name} and "
+                f"{spot.monitor.called} would be one session; state another one for each"
+            )
+            raise ConfigError(f"monitor[{spot.number}].session", spot.session, why)
 
 
 def _check_ports(plugs: Plugs, spot: Spot, platform: Platform) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.ops.ports.bound import Bound
 from flowcheck.ops.ports.monitors import Monitors, Spot
 from flowcheck.ops.ports.partial import Partial, Placed, Seen, load_of, seen_on, shown_more
+from flowcheck.ops.ports.patience import Patience
 from flowcheck.ops.ports.taps import Pair, Tap, Want
 
 MOST_STEPS = 5_000
@@ -31,7 +32,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enough(Exception):
-    """The steps are used up."""
+    """The steps or the time are used up."""
 
 
 class Search:
@@ -54,7 +55,7 @@ class Search:
         self.monitors = monitors
         self.homes = homes
         self.redundancy = redundancy
-        self.most_steps = most_steps
+        self.patience = Patience(most_steps)
         self.steps = 0
         self.best: Placed | None = None
         self.best_home: dict[str, str] = {}
@@ -98,7 +99,7 @@ class Search:
     def _further(self, at: Partial, least: int) -> Iterator[Partial]:
         """The branches at a partial choice; none where it is whole, or leads to no better one."""
         self.steps += 1
-        if self.steps > self.most_steps:
+        if self.patience.spent(self.steps, None if self.best is None else len(self.best)):
             raise Enough
         short = self._short(at)
         if not short:

@@ -18,6 +18,10 @@ from flowcheck.ops.say import plain
 DIRECTIONS = (
     "Directions are the switch's: rx is what it receives from a server, what that one sends."
 )
+NO_SYSTEM = (
+    "no commands for it, as its system is not stated: a [[switch]] table with os, or --os "
+    "(`flowcheck switch list`)"
+)
 MOST_RINGS = 4
 WIDEST = 400
 """Columns of a line."""
@@ -40,8 +44,16 @@ def printed(chosen: Chosen) -> None:
         out.print(plain(command.render))
         if command.apply is not None:
             out.print(plain(f"or, for it to be done: {command.apply}"))
+    if unnamed := no_system(chosen):
+        out.print(plain(f"{', '.join(unnamed)}: {NO_SYSTEM}"))
     for told in chosen.assumed:
         out.print(plain(f"assumed: {told}"))
+
+
+def no_system(chosen: Chosen) -> list[str]:
+    """Switches of chosen ports whose commands cannot be told."""
+    spots = [chosen.monitors.spots[number] for number in chosen.need.monitors]
+    return list(dict.fromkeys(spot.monitor.switch for spot in spots if spot.os is None))
 
 
 def sentences(chosen: Chosen) -> Iterator[str]:

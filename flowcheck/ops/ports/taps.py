@@ -60,11 +60,13 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> int:
         return (1 << len(self.chunks)) - 1
 
-    def named(self, bits: int) -> str:
-        """Chunks by their numbers: those of a few."""
-        each = [c for n, some in enumerate(self.chunks) if bits >> n & 1 for c in some]
+    def lacked(self, bits: int) -> str:
+        """Chunks that are not seen, by their numbers: those of a few."""
+        each = sorted(c for n, some in enumerate(self.chunks) if bits >> n & 1 for c in some)
+        if bits == self.whole:
+            return f"none of this one's {len(each)} chunks"
         more = f" and {len(each) - 8} more" if len(each) > 8 else ""
-        return ", ".join(map(str, each[:8])) + more
+        return f"all of this one but chunks {', '.join(map(str, each[:8]))}{more}"
 
 
 class Sought(msgspec.Struct, frozen=True, kw_only=True):

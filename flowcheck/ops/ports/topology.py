@@ -182,6 +182,9 @@ def topology_from(tree: dict[str, Any]) -> Topology:
     if again := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError("switch.name", again, "is said of two switches")
     known = {cable.switch for cable in topology.cable}
+    if wrong := next((name for name in names if name not in known), None):
+        why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
+        raise ConfigError("switch.name", wrong, why)
     seen: set[tuple[str, str]] = set()
     for number, monitor in enumerate(topology.monitor):
         key = f"monitor[{number}]"

@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -106,9 +106,9 @@ class Platform(Section, frozen=True):
         Raises ConfigError for what is no port of this platform.
         """
         key = "--monitor" if monitor else "--source"
-        if found := re.fullmatch(self.port, port, re.ASCII):
+        if (written := _written(self.port, self.written, port)) is not None:
             self._one_spelling(key, port, "port")
-            return found.expand(self.written)
+            return written
         if self.bundle and re.fullmatch(self.bundle, port, re.ASCII):
             if monitor:
                 right = "a port channel can be watched, but is no monitor"
@@ -130,6 +130,14 @@ class Platform(Section, frozen=True):
             Direction.BOTH: self.ways.both,
         }
         return ways[direction]
+
+
+@lru_cache(maxsize=4096)
+def _written(pattern: str, written: str, port: str) -> str | None:
+    """A port by the pattern, as `written`; None: it is none. Kept, as a search for ports asks for
+    the same few some 100,000 times, and expanding parses `written` again each time."""
+    found = re.fullmatch(pattern, port, re.ASCII)
+    return None if found is None else found.expand(written)
 
 
 def folder() -> Path:
