@@ -150,7 +150,7 @@ def check(
         figures = expected.figures_in(ports_json, platform, request.sources)
     speeds = held.speeds(source_gbps, monitor_gbps)
     sizes = held.sizes(roce_mtu, path_mtu)
-    findings = held.check(platform, request, speeds, figures, sizes, state)
+    findings = held.check(os, request, speeds, figures, sizes, state)
     code = held.exit_code(findings)
     if as_json:
         print(json.dumps({"exit_code": code, "findings": msgspec.to_builtins(findings)}, indent=2))

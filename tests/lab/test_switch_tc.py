@@ -133,6 +133,7 @@ def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
     refused("would come twice", "--source", "p0", "--monitor", "other")
     refused("not ours (pref 1) on p0 ingress copies", "--source", "other", "--monitor", "mon0")
     assert switch.verb("apply", "--source", "p1", "--monitor", "mon0", "--session", "b")[0] == 0
+    refused("pref 1) on p0 ingress sends frames", "--source", "p1", "--monitor", "other")
     whose = "a filter of session b of FlowCheck's"
     refused(whose, "--source", "mon0", "--monitor", "other", "--session", "c")
     refused(whose, "--source", "p1", "--monitor", "mon0", "--session", "c")

@@ -1,11 +1,15 @@
 """Rules on a mirror session, against sums worked out by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from flowcheck.ops.switch import asked, platforms
+from flowcheck.ops.switch.render import Part, render
 from tests.unit.test_cli import flowcheck, refused
+from tests.unit.test_switch_render import EVERY, port, words
 
 SONIC = ("--os", "sonic", "--monitor", "Ethernet124")
 EOS = ("--os", "eos", "--monitor", "Ethernet32/1")
@@ -75,6 +79,47 @@ def test_a_tunnels_own_bytes_count_against_its_route() -> None:
     _, found = checked(*tunnel, *HUNDRED, "--source", "Ethernet0")
     assert found["speed"][0] == "refuse"
     assert "(4178+50)/4178" in found["speed"][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "why"),
+    [
+        (("campus", "--session", "1", "GigabitEthernet0/0/1"), "warn", "observe-port 1 inbound"),
+        (("onyx", "--session", "1", "ethernet1/1"), "warn", "direction ingress"),
+        (("onyx", "--session", "1", "ethernet1/1:both"), "ok", "weakest of them D"),
+        (("sonic", "Ethernet4"), "ok", "weakest of them V"),
+    ],
+)
+def test_the_weakest_line_of_this_very_set_up_is_its_evidence(
+    given: tuple[str, ...], verdict: str, why: str
+) -> None:
+    os, *number, source = given
+    monitor = re.sub(r"[0-9]+(:both)?$", "32", source)
+    asked_for = ("--os", os, *number, "--source", source, "--monitor", monitor)
+    code, found = checked(*asked_for, "--source-gbps", "25", "--monitor-gbps", "100")
+    assert (code, found["evidence"][0]) == (0, verdict)
+    assert why in found["evidence"][1]
+
+
+@pytest.mark.parametrize("os", EVERY)
+def test_what_a_platform_says_of_itself_is_its_weakest_line_of_any_direction(os: str) -> None:
+    platform = platforms.named(os)
+    for erspan, said in ((False, platform.span), (True, platform.erspan)):
+        letters = ""
+        for way in ("rx", "tx", "both") if said else ():
+            given = words(os, erspan=erspan)
+            option = dict(zip(given[::2], given[1::2], strict=True))
+            request = asked.asked(
+                platform,
+                [f"{port(os, 1)}:{way}"],
+                monitor=option.get("--monitor"),
+                erspan=option.get("--erspan"),
+                session=option.get("--session"),
+                bridge=option.get("--bridge"),
+            )
+            lines = render(os, request, [Part.SETUP])
+            letters += "".join(line.evidence for line in lines if line.part is Part.SETUP)
+        assert said == next((letter for letter in "MDV" if letter in letters), None)
 
 
 HELD = """

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.apply import commands, ovs, ovs_daemon, tc_asked
+from flowcheck.ops.switch.apply import (
+    commands,
+    ovs,
+    ovs_asked,
+    ovs_daemon,
+    ovs_state,
+    tc_asked,
+    tc_state,
+)
 from flowcheck.ops.switch.apply.bring import Step
 from flowcheck.ops.switch.apply.journal import Journal
 from flowcheck.ops.switch.apply.made import Made
@@ -36,17 +46,34 @@ def filter_at(device: str, way: str, to: str, cookie: str, control: str = "conti
     )
 
 
-def goal(tmp_path: Path, session: str, source: str, monitor: str, *there: Filter) -> Goal:
-    """Of devices that could all be asked for anything, with these filters."""
+def goal(
+    tmp_path: Path,
+    session: str,
+    source: str,
+    monitor: str,
+    *there: Filter,
+    frames: tuple[int, int] = (0, 0),
+    warn: Callable[[str], None] = lambda _: None,
+) -> Goal:
+    """Of devices that could all be asked for anything and carried `frames`, with these filters."""
     links = {
-        name: Link(name=name, index=n, mac="", mtu=9000, up=True, master=None, addresses=())
+        name: Link(
+            name=name,
+            index=n,
+            mac="",
+            mtu=9000,
+            up=True,
+            master=None,
+            addresses=(),
+            frames=frames,
+        )
         for n, name in enumerate(DEVICES)
     }
     hooks = {one.device: Hook(kind="clsact", shared=False, chains=False) for one in there}
     state = State(links=links, hooks=hooks, root={}, filters=list(there))
     wanted = asked.asked(platforms.named("tc"), [source], monitor=monitor, session=session)
     tc = Tc(session, "", Made(Journal(tmp_path, "tc")))
-    return tc_asked.goal(tc, wanted, state, lambda _: None)
+    return tc_asked.goal(tc, wanted, state, warn)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +102,96 @@ def test_what_this_very_session_does_now_is_no_reason_to_refuse_what_it_shall_do
     (copy,) = goal(tmp_path, "b", "eth9:tx", "eth2", live)
     assert str(copy) == "eth9 egress -> eth2"
     assert goal(tmp_path, "c", "eth1", "eth3", live)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        filter_at("eth2", "ingress", "eth9", "aa"),
+        filter_at("eth2", "ingress", "eth9", LIVE, "pipe"),
+        msgspec.structs.replace(
+            filter_at("eth2", "egress", "eth9", LIVE), copies_to=(), hands_to=("eth9",)
+        ),
+    ],
+)
+def test_a_monitor_port_somebody_else_sends_frames_to_is_refused_whatever_is_watched(
+    tmp_path: Path, there: Filter
+) -> None:
+    with pytest.raises(ConfigError, match=r"eth9.*not ours .* on eth2 .*gress sends frames"):
+        goal(tmp_path, "c", "eth1", "eth9", there)
+    assert goal(tmp_path, "c", "eth1", "eth3", there)
+
+
+@pytest.mark.parametrize("action", ["redirect egress", "mirror ingress", "mirror egress"])
+def test_every_way_tc_gives_frames_to_a_device_is_read(action: str) -> None:
+    """As `tc -j filter show` of iproute2 6.1 printed it."""
+    what, way = action.split()
+    mirred = {"order": 1, "kind": "mirred", "mirred_action": what, "direction": way}
+    actions = [mirred | {"to_dev": "eth9", "control_action": {"type": "stolen"}}]
+    options = {"fh": "800::800", "match": {"value": "0", "mask": "0"}, "actions": actions}
+    shown = {"protocol": "all", "pref": 9, "kind": "u32", "chain": 0, "options": options}
+    one = tc_state.filter_of("eth2", "ingress", shown)
+    assert one.copies_to + one.hands_to == ("eth9",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ((9, 7), (9, 57), "refused"),
+        ((9, 7), (59, 7), "refused"),
+        ((9, 7), (10, 8), "received 1 and sent 1"),
+        ((9, 7), (9, 7), ""),
+    ],
+)
+def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    told: str,
+) -> None:
+    looks = iter([before, after])
+    monkeypatch.setattr(tc_asked, "LOOK_S", 0)
+    monkeypatch.setattr(tc_state, "frames", lambda _: next(looks))
+    said: list[str] = []
+    ours = filter_at("eth2", "ingress", "eth9", LIVE)
+    for session in ("b", "c"):
+        assert goal(tmp_path, session, "eth1", "eth9", ours, frames=before, warn=said.append)
+    assert goal(tmp_path, "c", "eth1", "eth9", warn=said.append), "it never carried a frame"
+    assert said == []
+    if told == "refused":
+        with pytest.raises(ConfigError, match="carries other traffic"):
+            goal(tmp_path, "c", "eth1", "eth9", frames=before)
+        return
+    assert goal(tmp_path, "c", "eth1", "eth9", frames=before, warn=said.append)
+    assert len(said) == bool(told) and told in "".join(said)
+
+
+def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = {"br0": "internal", "eth1": "", "vm1": "internal", "eth9": ""}
+    ports = {
+        name: ovs_state.Port(
+            uuid=name, name=name, tag=None, vlan_mode=None, kinds=(kind,), numbers=(n,), errors=()
+        )
+        for n, (name, kind) in enumerate(kinds.items())
+    }
+    bridge = ovs_state.Bridge(
+        name="br0", ports=frozenset(ports), mirrors=frozenset(), controlled=False
+    )
+    state = ovs_state.State(
+        bridges={"br0": bridge}, ports=ports, mirrors={}, virtual_network=False, counts_after_ms=1
+    )
+    monkeypatch.setattr(ovs_daemon.Daemon, "learned", lambda *_: "")
+    told = {}
+    for source in ("br0", "eth1", "vm1"):
+        said: list[str] = []
+        wanted = asked.asked(platforms.named("openvswitch"), [source], monitor="eth9", bridge="br0")
+        ovs_asked.goal(ovs.OpenVSwitch("flowcheck", None), wanted, state, said.append)
+        told[source] = "".join(said)
+    assert "br0 is the bridge's own port" in told["br0"]
+    assert told["eth1"] == told["vm1"] == ""
 
 
 @pytest.mark.parametrize(("answers", "sentence"), [(False, "vswitchd does not"), (True, "timeout")])

@@ -9,12 +9,16 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.switch import rates, rules, state
-from flowcheck.ops.switch.platforms import Platform
+from flowcheck.ops.switch.platforms import Evidence, named, weakest
+from flowcheck.ops.switch.render import Part, render
 from flowcheck.ops.switch.rules import Finding, Verdict
 from flowcheck.ops.switch.session import Session
 
 ROCE_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
+
+MOST_LINES = 4
+"""Told of those from memory."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +29,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(
-    platform: Platform,
+    os: str,
     session: Session,
     speeds: rates.Speeds,
     figures: rates.Figures | None,
@@ -33,14 +37,34 @@ def check(
     held: Path | None,
 ) -> list[Finding]:
     """A finding for each rule. Raises ConfigError for a state file that is none."""
+    platform = named(os)
     there = None if held is None else state.read(held)
     found = rules.by_ports(platform, session)
     if exit_code(found) == 0:
+        found.append(learned(os, session))
         found += state.overlaps(platform, rules.planned(platform, session), there)
     found += rates.speed(platform, session, speeds, figures, sizes.roce_mtu)
     found.append(rates.truncation(platform))
     fits = rates.path_mtu(platform, session, sizes.roce_mtu, sizes.path_bytes)
     return [*found, fits] if fits else found
+
+
+def learned(os: str, session: Session) -> Finding:
+    """The weakest evidence of the lines this very set-up has, and which lines are from memory."""
+    lines = [line for line in render(os, session, [Part.SETUP]) if line.part is Part.SETUP]
+    letter = weakest(line.evidence for line in lines)
+    what = "tunnel" if session.tunnel else "monitor port"
+    if letter is not Evidence.M:
+        why = f"one {what}; the lines of its set-up were read, the weakest of them {letter}"
+        return rules.finding("evidence", Verdict.OK, why)
+    told = dict.fromkeys(line.command.strip() for line in lines if line.evidence is letter)
+    more = f" and {len(told) - MOST_LINES} more" if len(told) > MOST_LINES else ""
+    first = "; ".join([*told][:MOST_LINES])
+    why = (
+        f"one {what}; of its set-up these are from memory (M): {first}{more}: check them on your "
+        "release"
+    )
+    return rules.finding("evidence", Verdict.WARN, why)
 
 
 def exit_code(findings: list[Finding]) -> int:

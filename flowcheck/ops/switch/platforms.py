@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
@@ -37,6 +38,11 @@ EVIDENCE = {
 }
 
 
+def weakest(letters: Iterable[Evidence]) -> Evidence:
+    """M below D below V. Raises ValueError for none."""
+    return max(letters, key=[*Evidence].index)
+
+
 class Ways(Section, frozen=True):
     """The platform's words for the switch's directions; `both` is missing where it has none."""
 
@@ -56,6 +62,7 @@ class Platform(Section, frozen=True):
     identity: Literal["name", "number"]
     """What its sessions are called by."""
     span: Evidence
+    """The weakest of its set-up's lines, whatever the direction; `erspan` the same of a tunnel."""
     truncation: str
     """Its word for cutting copies."""
     absent: str

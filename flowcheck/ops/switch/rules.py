@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch.platforms import Evidence, Platform
+from flowcheck.ops.switch.platforms import Platform
 from flowcheck.ops.switch.session import Direction, Session
 
 SANE = 64
@@ -43,7 +43,6 @@ def by_ports(platform: Platform, session: Session) -> list[Finding]:
         _monitor_apart(session),
         _directions(platform, session),
         _numbers(platform, session),
-        _target(platform, session),
     ]
 
 
@@ -122,12 +121,3 @@ def _numbers(platform: Platform, session: Session) -> Finding:
         why = f"takes {taken}; {platform.title} has {least} to {most}"
         return finding("session", Verdict.REFUSE, why)
     return finding("session", Verdict.OK, f"takes {taken} of {least} to {most}")
-
-
-def _target(platform: Platform, session: Session) -> Finding:
-    what = "tunnel" if session.tunnel else "monitor port"
-    evidence = platform.erspan if session.tunnel else platform.span
-    if evidence is Evidence.M:
-        why = f"the commands for a {what} are from memory: check them on your release"
-        return finding("evidence", Verdict.WARN, why)
-    return finding("evidence", Verdict.OK, f"one {what}; its commands were read ({evidence})")

@@ -13,6 +13,10 @@ from flowcheck.ops.switch.render import Line, Part, in_order
 from flowcheck.ops.switch.rules import Finding
 from flowcheck.ops.switch.session import Session, Tunnel
 
+WEAKEST = (
+    "SPAN, ERSPAN: the weakest letter of any line of set-up, in any direction; "
+    "`flowcheck switch check` says your session's, and which lines are from memory."
+)
 UNTRIED = "None was ever tried on a switch by us."
 EVERY = (
     "Nothing else on the monitor port: no STP, LLDP, address or VLAN, and flow control and PFC "
@@ -38,6 +42,7 @@ def listed() -> None:
     for row in rows:
         print(" ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip())
     print("; ".join(f"{key} = {what}" for key, what in EVIDENCE.items()))
+    print(WEAKEST)
     print(UNTRIED)
 
 

@@ -30,6 +30,12 @@ def goal(ovs: OpenVSwitch, session: Session, state: State, warn: Callable[[str],
     ways: dict[Direction, set[str]] = {Direction.RX: set(), Direction.TX: set()}
     for source in session.sources:
         port = _port(state, bridge, "--source", source.port)
+        if port.name == bridge.name:
+            warn(
+                f"{port.name} is the bridge's own port: rx is only what this host itself sends "
+                "through it, tx only what this host gets; frames from one port to another are in "
+                "neither. For a server, take the port it is at"
+            )
         for way in source.direction.ways():
             ways[way].add(port.uuid)
     mine = ovs.mine(state)

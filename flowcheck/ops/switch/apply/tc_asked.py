@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.apply import tc_state
 from flowcheck.ops.switch.apply.tc import Goal, Tc
 from flowcheck.ops.switch.apply.tc_state import Filter, Link, State
 from flowcheck.ops.switch.apply.tc_steps import Copy
@@ -15,6 +17,10 @@ from flowcheck.ops.switch.session import Direction, Session, Source
 WAY = {Direction.RX: "ingress", Direction.TX: "egress"}
 HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
 """Root qdiscs that drop nothing while the device keeps up."""
+LOOK_S = 0.5
+MOST_FRAMES = 4
+"""In LOOK_S, one way: what a host says by itself of a device that has come up (IPv6's neighbour and
+multicast reports, LLDP, spanning tree) stays below; more is somebody's traffic."""
 
 
 def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) -> Goal:
@@ -39,6 +45,8 @@ def goal(tc: Tc, session: Session, state: State, warn: Callable[[str], None]) ->
             copy = Copy(device=link.name, way=WAY[way], monitor=monitor.name, form=tc.form)
             _others(tc, state, copy)
             wanted.append(copy)
+    if not _taken(tc, state, monitor):
+        _talking(monitor, warn)
     return frozenset(wanted)
 
 
@@ -86,15 +94,57 @@ def _loops(tc: Tc, state: State, session: Session) -> None:
                 raise ConfigError("--source", str(source), right)
 
 
-def _whose(one: Filter) -> str:
-    """By its cookie and its form; a cookie alone may spell a name by chance."""
+def _taken(tc: Tc, state: State, monitor: Link) -> bool:
+    """Whether sessions of FlowCheck's, this one or others, copy there already; somebody else's
+    frames among them would be taken for copies."""
+    mine = tc.filters(state)
+    there = [one for one in state.filters if monitor.name in one.copies_to + one.hands_to]
+    for one in there:
+        if one not in mine and not _session(one):
+            right = (
+                f"is where a filter {_whose(one)} on {one.device} {one.way} sends frames already: "
+                "they would be mixed with ours"
+            )
+            raise ConfigError("--monitor", monitor.name, right)
+    return bool(there)
+
+
+def _talking(monitor: Link, warn: Callable[[str], None]) -> None:
+    """Whether somebody is reached through it: Linux learns no addresses behind a device of no
+    bridge, so its counters are looked at twice. One that never carried a frame is not waited for.
+    """
+    if not any(monitor.frames):
+        return
+    before = tc_state.frames(monitor.name)
+    time.sleep(LOOK_S)
+    got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
+    what = f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of ours was there"
+    if max(got, sent) > MOST_FRAMES:
+        right = (
+            f"{what}: it carries other traffic, which copies would mix with. Is it the capture "
+            "card that sends, silence it"
+        )
+        raise ConfigError("--monitor", monitor.name, right)
+    if got or sent:
+        warn(f"{monitor.name} {what}: look who else uses it")
+
+
+def _session(one: Filter) -> str:
+    """Of FlowCheck's, whose filter it is by its cookie and its form; empty: of none. A cookie alone
+    may spell a name by chance."""
     if len(one.cookies) == len(one.copies_to) == 1 and one.controls == ("continue",):
         try:
             name = bytes.fromhex(one.cookies[0]).decode("ascii")
         except ValueError:
             name = ""
         if re.fullmatch(NAME, name):
-            return f"of session {name} of FlowCheck's (pref {one.pref})"
+            return name
+    return ""
+
+
+def _whose(one: Filter) -> str:
+    if name := _session(one):
+        return f"of session {name} of FlowCheck's (pref {one.pref})"
     return f"that is not ours (pref {one.pref})"
 
 

@@ -30,6 +30,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     up: bool
     master: str | None
     addresses: tuple[str, ...]
+    frames: tuple[int, int] = (0, 0)
+    """Received and sent since it was made."""
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     controls: tuple[str, ...]
     """What follows each action."""
     copies_to: tuple[str, ...]
+    hands_to: tuple[str, ...] = ()
+    """Devices that get frames otherwise: redirected, or as if they had received them."""
     matches_all: bool
     in_hardware_only: bool
 
@@ -90,7 +94,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 def read() -> State:
     """The devices, qdiscs and filters of this network namespace. Raises StateError."""
     links = {}
-    for one in run_json(["ip", "-j", "address", "show"]) or []:
+    for one in run_json(["ip", "-j", "-s", "address", "show"]) or []:
         if link := _link(one):
             links[link.name] = link
     kinds, shared, root = {}, set(), {}
@@ -126,6 +130,12 @@ def read_hook(device: str, way: str) -> list[Filter]:
 def read_chains(device: str, way: str) -> set[int]:
     """The numbers of a hook's chains, as of its filters. Raises StateError."""
     return {one.get("chain", 0) for one in _shown(device, "chain", way)}
+
+
+def frames(device: str) -> tuple[int, int]:
+    """Received and sent by now. Raises StateError where it has gone."""
+    (one,) = run_json(["ip", "-j", "-s", "link", "show", "dev", device])
+    return _frames(one)
 
 
 def has_gone(device: str) -> bool:
@@ -180,7 +190,14 @@ def _link(one: dict[str, Any]) -> Link | None:
         up="UP" in one.get("flags", ()),
         master=one.get("master"),
         addresses=tuple(found),
+        frames=_frames(one),
     )
+
+
+def _frames(one: dict[str, Any]) -> tuple[int, int]:
+    counts = one.get("stats64", {})
+    rx, tx = (counts.get(way, {}).get("packets", 0) for way in ("rx", "tx"))
+    return rx, tx
 
 
 def filter_of(device: str, way: str, one: dict[str, Any]) -> Filter:
@@ -188,6 +205,7 @@ def filter_of(device: str, way: str, one: dict[str, Any]) -> Filter:
     try:
         options, actions = one["options"], one["options"].get("actions", [])
         handle = options.get("fh", options.get("handle"))
+        mirred = [action for action in actions if action.get("kind") == "mirred"]
         table = one["kind"] == "u32" and "ht_divisor" in options
         return Filter(
             device=device,
@@ -199,17 +217,17 @@ def filter_of(device: str, way: str, one: dict[str, Any]) -> Filter:
             handle=None if table else str(handle),
             cookies=tuple(str(action["cookie"]) for action in actions if "cookie" in action),
             controls=tuple(_control(action) for action in actions),
-            copies_to=tuple(
-                str(action.get("to_dev"))
-                for action in actions
-                if (action.get("kind"), action.get("mirred_action"), action.get("direction"))
-                == ("mirred", "mirror", "egress")
-            ),
+            copies_to=tuple(str(one.get("to_dev")) for one in mirred if _copies(one)),
+            hands_to=tuple(str(one.get("to_dev")) for one in mirred if not _copies(one)),
             matches_all=one["kind"] == "matchall" or _all_of_u32(options),
             in_hardware_only=bool(options.get("skip_sw")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{device} {way}: tc shows a filter that cannot be read: {one}") from error
+
+
+def _copies(mirred: dict[str, Any]) -> bool:
+    return (mirred.get("mirred_action"), mirred.get("direction")) == ("mirror", "egress")
 
 
 def _control(action: dict[str, Any]) -> str:
