@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.extraction import SIMPLE, bench, packets_of, plan_of
 from test_loss_steps import FIRST, SIZES, iteration_of, sends
 from test_watch_reading import CONFIG
 
-from flowcheck.messages import StepApplied
+from flowcheck.messages import StepApplied, StepArrived
 from flowcheck.ops.watch.history import History
 from flowcheck.stages.chain.events import PACKETS, Kind
 from flowcheck.stages.chain.losses import Losses
 from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.incarnation import Incarnation
 
 PACKETS_OF_ALL = packets_of(sends(SIMPLE))
 
@@ -49,4 +51,28 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
         assert told[4] == (2, 2) and recorder._lacking.newest is None
         kinds = [event.kind for event in history.recent if event.what == PACKETS]
         assert kinds == [Kind.LOSS, Kind.HEAL]
+    run.remove()
+
+
+def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, shm: Path) -> None:
+    """Its steps wait until it is learned, and are whole and taken before the next look at files."""
+    run = RunDir.create(tmp_path / "run", shm)
+    recorder, history = Recorder(run, CONFIG), History(run.events)
+    for step in (1, 2, 3):
+        recorder.heard(StepArrived(step=step, time_ns=step))
+        recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
+    later = Incarnation(number=2, iterations=3, step=2)
+    run.incarnation.write_bytes(msgspec.json.encode(later))
+    for step in (3, 4):
+        recorder.heard(StepArrived(step=step, time_ns=10 + step))
+        recorder.heard(StepApplied(step=step, seconds=0.1, digest="e"))
+    recorder.turn([])
+    history.look()
+    assert [(one.step, one.arrived_ns) for one in history.timeline] == [
+        (1, 1),
+        (2, 2),
+        (3, 13),
+        (4, 14),
+    ]
+    assert [event.kind for event in history.recent].count(Kind.HANDOVER) == 1
     run.remove()

@@ -30,6 +30,7 @@ from flowcheck.ops.watch.parts.health import Word
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.samples import samples
 from flowcheck.ops.watch.state import State
+from flowcheck.ops.watch.tables import last_frame
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.bounded import append_line
 from flowcheck.stages.chain.beat import Beat, write_beat
@@ -114,6 +115,31 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     before = json.loads(capsys.readouterr().out)
     assert (before["ended"]["how"], before["jobs"][0]["step"]) == ("failed", 5)
     assert before["ended"]["restarts"] == {"parse-0": 2, "extract": 0}
+
+
+def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_the_end(
+    tmp_path: Path,
+) -> None:
+    run = made(tmp_path / "run")
+    place = tmp_path / "kept" / "step-5"
+    place.mkdir(parents=True)
+    os.utime(place, ns=(10**18, 10**18))
+    now_ns = time.monotonic_ns()
+    beat = Beat(pid=1, started_ns=1, beat_ns=now_ns, frame_ns=(now_ns - 7 * 10**9,))
+    write_beat(run.beat, beat)
+    record(run, How.ASKED, "Ctrl-C", [Kept(step=5, checkpoint=str(place))])
+    run.remove(keep_records=True)
+    state = Reader(run.root, cached_s=0.0).state()
+    kept = state.jobs[0].durable
+    assert kept is not None
+    assert (kept.step, kept.target, kept.name) == (5, str(place.parent), "step-5")
+    assert state.jobs[0].timeline[-1].durable_ns == kept.time_ns == 10**18
+    assert (state.rings[0].frame_age_s or 0.0) >= 7
+    assert last_frame(state, state.rings[0]).endswith("s before the end")
+    unknown = msgspec.structs.replace(state.rings[0], frame_age_s=None, head=1)
+    assert last_frame(state, unknown) == "-"
+    place.rmdir()
+    assert Reader(run.root, cached_s=0.0).state().jobs[0].durable is None, "it is gone"
 
 
 def test_who_found_a_killed_chain_is_told_and_when_it_last_lived(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class Run:
         self._display.say("services are up on the checkpoint node; they see the mirror port alone")
         own, run = as_typed(), quote(str(plan.run))
         self._display.say(f"to watch them from another terminal: {own} top --run {run}")
-        self._display.say(f"or in a browser of this machine: {own} watch --run {run}")
+        self._display.say(f"or in a browser, at the address this prints: {own} watch --run {run}")
         return services
 
     def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.ops.running.last import last_step
+from flowcheck.ops.watch.arriving import aged
 from flowcheck.ops.watch.ended import clock, last_sign_ns, read_end, write_end
 from flowcheck.ops.watch.parts.end import End, How, Kept
 from flowcheck.ops.watch.parts.ring import Ring
@@ -60,7 +61,7 @@ def record(
             time_ns=now_ns,
             jobs=tuple(jobs),
             restarts=restarts,
-            rings=tuple(_rings(run)),
+            rings=tuple(_rings(run, aged_now=time_ns is None)),
         ),
     )
 
@@ -100,12 +101,15 @@ def _step(run: RunDir) -> int:
     return 0
 
 
-def _rings(run: RunDir) -> list[Ring]:
+def _rings(run: RunDir, *, aged_now: bool) -> list[Ring]:
+    """aged_now: it ends now, so that ages of frames are those at its end."""
     found: list[Ring] = []
     with suppress(*FAILURES):
         config = run.settings()
         for number in range(len(config.rings)):
             found.append(read_ring(run, config, number)[0])
+        if aged_now:
+            found = aged(found, config, read_beat(run.beat))
     return found
 
 

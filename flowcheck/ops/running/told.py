@@ -16,6 +16,7 @@ from flowcheck.ops.watch import durable, ended
 from flowcheck.ops.watch.awaited import awaited
 from flowcheck.ops.watch.parts.job import Job
 from flowcheck.ops.watch.state import State
+from flowcheck.ops.watch.tables import last_frame
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows
 
@@ -85,7 +86,7 @@ def _rings(state: State) -> Table:
             f"{ring.parsed - ring.tail:,}",
             f"[red]{dropped:,}[/]" if dropped else "0",
             f"[red]{ring.missing_packets:,}[/]" if ring.missing_packets else "0",
-            "none" if ring.frame_age_s is None else f"{ring.frame_age_s:,.0f} s ago",
+            last_frame(state, ring),
             "2 MiB pages" if ring.huge_pages else "/dev/shm",
         )
     return table

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from rich.markup import escape
 
 from flowcheck.config import PersistConfig
 from flowcheck.ops.watch.parts.durable import Durable
+from flowcheck.ops.watch.parts.end import End
+from flowcheck.ops.watch.parts.job import Job
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.persist import told
 
@@ -36,6 +39,38 @@ def read(where: RunDir, config: PersistConfig | None) -> Durable | None:
         error=found.error,
         attempts=found.attempts,
     )
+
+
+def at_its_end(job: Job, end: End | None) -> Job:
+    """With the checkpoint that was made of its replica as its chain ended, while that is there and
+    is no older than what was durable before."""
+    kept = end.jobs[job.number - 1] if end is not None and job.number <= len(end.jobs) else None
+    before = job.durable.step if job.durable is not None else None
+    if kept is None or kept.checkpoint is None or (before is not None and before > kept.step):
+        return job
+    place = Path(kept.checkpoint)
+    try:
+        made_ns = place.stat().st_mtime_ns
+    except OSError:
+        return job
+    own = Durable(
+        target=str(place.parent),
+        step=kept.step,
+        name=place.name,
+        time_ns=made_ns,
+        age_s=round((time.time_ns() - made_ns) / 1e9, 1),
+        count=(job.durable.count if job.durable is not None else 0) + (before != kept.step),
+        phase="",
+        phase_step=None,
+        done_share=None,
+        error="",
+        attempts=0,
+    )
+    timeline = tuple(
+        msgspec.structs.replace(one, durable_ns=made_ns) if one.step == kept.step else one
+        for one in job.timeline
+    )
+    return msgspec.structs.replace(job, durable=own, timeline=timeline)
 
 
 def served(where: RunDir) -> str | None:

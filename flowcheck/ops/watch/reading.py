@@ -20,6 +20,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.ops.watch.arriving import aged, told
+from flowcheck.ops.watch.durable import at_its_end
 from flowcheck.ops.watch.ended import read_end, why_over
 from flowcheck.ops.watch.health import of_chain, of_job, worst
 from flowcheck.ops.watch.jobs import JobReader
@@ -92,7 +93,10 @@ class Reader:
         stops = [event.time_ns for event in events if event.kind is Kind.STOP]
         why = why_over(self._run, end, max(stops, default=None))
         health = Health(word=Word.STALE, reason=why)
-        told = tuple(msgspec.structs.replace(job, health=health, arrival=None) for job in jobs)
+        told = tuple(
+            msgspec.structs.replace(at_its_end(job, end), health=health, arrival=None)
+            for job in jobs
+        )
         return self._made(health, beat, (), end.rings if end is not None else (), told, end)
 
     def _living(self, config: JobConfig, beat: Beat | None, end: End | None) -> State:

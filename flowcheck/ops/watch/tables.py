@@ -130,12 +130,19 @@ def rings_table(state: State) -> Table:
             str(ring.number),
             Text(plain(ring.source)),
             f"{_bar(ring.fill)} {ring.fill:4.0%}",
-            "none" if ring.frame_age_s is None else f"{span(ring.frame_age_s)} ago",
+            last_frame(state, ring),
             _dropped(ring),
             _counted(ring.missing_packets, "packet"),
             ", ".join(f"{name} {count:,}" for name, count in ring.verdicts.items()),
         )
     return table
+
+
+def last_frame(state: State, ring: Ring) -> str:
+    if ring.frame_age_s is None:
+        return "-" if ring.head else "none"
+    over = state.ended is not None and not state.stages  # as it was then
+    return f"{span(ring.frame_age_s)} {'before the end' if over else 'ago'}"
 
 
 def _dropped(ring: Ring) -> str:

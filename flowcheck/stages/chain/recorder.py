@@ -96,6 +96,8 @@ class Recorder:
         if isinstance(message, Unwritten):
             self._lack(message)
             return
+        if isinstance(message, JobLearned | StepArrived | StepApplied):
+            self._look_at_files()  # a later life is told before its steps, which it counts anew
         event = event_of(message, job=self._job, now_ns=time.time_ns())
         self._write(event, msgspec.to_builtins(message))
         if isinstance(message, StepLost):

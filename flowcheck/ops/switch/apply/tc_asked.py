@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
+from threading import Event
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.switch.apply import tc_state
@@ -116,7 +116,7 @@ def _talking(monitor: Link, warn: Callable[[str], None]) -> None:
     if not any(monitor.frames):
         return
     before = tc_state.frames(monitor.name)
-    time.sleep(LOOK_S)
+    Event().wait(LOOK_S)
     got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
     what = f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of ours was there"
     if max(got, sent) > MOST_FRAMES:
