@@ -190,10 +190,10 @@ class Recorder:
             self._life = life.number
 
     def _new_lines(self, name: str) -> list[bytes]:
-        path = getattr(self._run, name)
-        if not path.exists():
+        path, at = getattr(self._run, name), self._read.get(name, 0)
+        if not path.exists() or path.stat().st_size == at:
             return []
-        content, at = path.read_bytes(), self._read.get(name, 0)
+        content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         self._read[name] = len(whole)
         return whole[at:].splitlines() if len(whole) > at else []

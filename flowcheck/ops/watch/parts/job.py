@@ -105,7 +105,7 @@ class Job(Part, frozen=True, kw_only=True):
     anchors_before: int
     """How many more there were."""
     durable: Durable | None
-    """None: the job file states no [persist]."""
+    """None: the job file states no [persist], and nothing was written as the chain ended."""
     kept_at: str | None
     """The folder its replica is written to when the chain stops."""
     served: str | None
