@@ -48,8 +48,8 @@ CORE_HEADERS = (
 )
 """Headers cffi may read: declarations only, no inline functions, no macros that matter."""
 
-STEP_HEADERS = ("fc_step.h",)
-"""The optimizer step's header for cffi; the others in that folder hold inlines and vectors."""
+STEP_HEADERS = ("fc_step.h", "fc_commit.h")
+"""Of the optimizer's step, for cffi; the others in that folder hold inlines and vectors."""
 
 DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
 """The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
@@ -127,10 +127,11 @@ def dpdk_missing() -> str | None:
 def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     """The capture module: EAL, ports, copy engines."""
     ffi = FFI()
-    ffi.cdef(declarations(DPDK, DPDK_HEADERS) + "\nconst char *fc_last_error(void);\n")
+    shared = "\nconst char *fc_last_error(void);\nint fc_map_trust(uint32_t uid);\n"
+    ffi.cdef(declarations(DPDK, DPDK_HEADERS) + shared)
     ffi.set_source(
         "flowcheck._dpdk",
-        "".join(f'#include "{name}"\n' for name in (*DPDK_HEADERS, "fc_error.h")),
+        "".join(f'#include "{name}"\n' for name in (*DPDK_HEADERS, "fc_error.h", "fc_shm.h")),
         sources=[
             *(str(path) for path in sorted(DPDK.glob("*.c"))),
             *(str(CORE / name) for name in DPDK_CORE_SOURCES),

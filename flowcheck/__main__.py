@@ -12,7 +12,9 @@ def _stage() -> None:
     from pathlib import Path
 
     from flowcheck.stages.chain.launch import run_stage
+    from flowcheck.stages.privilege.descend import begin, for_stage
 
+    begin()
     parser = ArgumentParser(prog="flowcheck stage", allow_abbrev=False)
     parser.add_argument("name")
     parser.add_argument("--run", type=Path, required=True)
@@ -20,6 +22,7 @@ def _stage() -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--lend", type=int)
     told = parser.parse_args(sys.argv[2:])
+    for_stage(told.name, told.run, told.number)
     code = run_stage(told.name, told.run, told.number, told.parent)
     if told.lend is not None and code == 0:
         from flowcheck.ops.running.saved import lend_this
@@ -30,6 +33,9 @@ def _stage() -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["stage"] and "--parent" in sys.argv:
+        from flowcheck.private_files import keep_private
+
+        keep_private()
         from flowcheck.ops.running.refused import in_words
 
         in_words(_stage)

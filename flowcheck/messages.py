@@ -89,6 +89,13 @@ class StepShort(Message, frozen=True, kw_only=True):
     why: str
 
 
+class StepDoubtful(Message, frozen=True, kw_only=True):
+    """`step` was taken, and then copies came that differ within so many bytes of it."""
+
+    step: int
+    conflict_bytes: int
+
+
 class StepSaved(Message, frozen=True, kw_only=True):
     """A checkpoint of `step` is durable."""
 
@@ -185,6 +192,7 @@ _CLOSED_SET = (
     | StepApplied
     | StepLost
     | StepShort
+    | StepDoubtful
     | StepSaved
     | SaveFailed
     | Drained

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flowcheck.private_files import FILE, FOLDER, make_private, write_new
+
 _APART = re.compile(r"\.\d+\.tmp\Z")
 """The end of a name that `growing_apart` gives: the number of the process that writes."""
 
@@ -19,7 +21,7 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = True) -
     """The old content or the new one, at every instant. durable: it is on disk when this returns;
     else it need not outlive the machine."""
     with growing(path, durable=durable) as place:
-        place.write_bytes(data)
+        write_new(place, data)
 
 
 def put(descriptor: int, data: bytes, at: int) -> None:
@@ -36,8 +38,9 @@ def put(descriptor: int, data: bytes, at: int) -> None:
 
 @contextmanager
 def growing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Where to write a file or a folder that gets its name when it is whole; nothing of it stays
-    after an error. One process writes `path` at a time: what a killed one left goes first."""
+    """Where to write a file or a folder that gets its name when it is whole, its owner's alone
+    (private_files.py); nothing of it stays after an error. One process writes `path` at a time:
+    what a killed one left goes first."""
     place = place_of(path)
     _remove(place)
     with _taking_its_name(place, path, durable=durable):
@@ -81,6 +84,7 @@ def sync(path: Path) -> None:
 def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None]:
     try:
         yield
+        make_private(place, path.parent)
         if durable:
             sync(place)
         place.replace(path)
@@ -96,9 +100,9 @@ def _made(place: Path, *, folder: bool) -> int:
     while True:
         _remove(place)  # of a process that had this number
         if folder:
-            place.mkdir()
+            place.mkdir(mode=FOLDER)
         else:
-            place.touch(exist_ok=False)
+            place.touch(mode=FILE, exist_ok=False)
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
         with suppress(OSError):  # NFS locks no folder: nobody else's is taken away there
             fcntl.flock(descriptor, fcntl.LOCK_EX)

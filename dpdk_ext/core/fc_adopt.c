@@ -28,7 +28,7 @@ static bool find_message(const struct fc_extractor *x, uint32_t flow, uint64_t p
 }
 
 int fc_adopt_packet(struct fc_extractor *x, uint32_t flow, uint64_t psn, const uint8_t *payload,
-		    uint32_t payload_bytes)
+		    uint32_t payload_bytes, int differs)
 {
 	const struct fc_piece piece = { flow, psn, payload, payload_bytes };
 	struct fc_message m;
@@ -40,7 +40,7 @@ int fc_adopt_packet(struct fc_extractor *x, uint32_t flow, uint64_t psn, const u
 	if (fc_bytes_of_packet(&m, nth) != payload_bytes || home->position != m.position)
 		return 0;
 	fc_change_begin(x);
-	fc_home_deliver(x, home, nth * m.pmtu_bytes, &piece);
+	fc_home_deliver_held(x, home, &m, &piece, differs != 0);
 	fc_change_end(x);
 	return 1;
 }

@@ -27,10 +27,15 @@ int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t
 	const uint64_t chosen = class_of(bytes);
 	const uint64_t size = class_bytes(chosen);
 
-	if (h->blocks_free[chosen]) {
-		*at = h->blocks_free[chosen] - 1;
+	uint64_t *link = &h->blocks_free[chosen];
+	/* Blocks of this change come first on the list, the first of them last: behind it
+	 * lies what was free before. */
+	if (x->given[chosen])
+		link = (uint64_t *)(x->staging->data + x->given[chosen] - 1);
+	if (*link) {
+		*at = *link - 1;
 		uint64_t *next = (uint64_t *)(x->staging->data + *at);
-		fc_set(x, &h->blocks_free[chosen], *next);
+		fc_set(x, link, *next);
 		fc_set(x, next, 0); /* the link must come back with the block */
 	} else if (size <= h->data_bytes - h->data_used) {
 		*at = h->data_used;
@@ -47,6 +52,9 @@ void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t size_class)
 {
 	struct fc_staging_header *h = x->staging->header;
 
+	if (!x->given[size_class])
+		x->given[size_class] = at + 1;
+	x->freed = x->gave_blocks = true;
 	fc_set(x, (uint64_t *)(x->staging->data + at), h->blocks_free[size_class]);
 	fc_set(x, &h->blocks_free[size_class], at + 1);
 	fc_set(x, &h->data_held, h->data_held - class_bytes(size_class));

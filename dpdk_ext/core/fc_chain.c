@@ -31,20 +31,48 @@ struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc
 	return near;
 }
 
+/* Of the memory keys its owner used, so many are remembered. */
+static uint64_t keys_kept(const struct fc_flow *flow)
+{
+	return flow->rkeys_ever < FC_FLOW_KEYS ? flow->rkeys_ever : FC_FLOW_KEYS;
+}
+
 bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey)
 {
 	const struct fc_message *message = fc_message_at(flows, flow->last_message);
-	bool any = false;
+	const uint64_t known = keys_kept(flow);
 
+	for (uint64_t i = 0; i < known; i++)
+		if (flow->rkeys[i] == rkey)
+			return false;
+	if (flow->rkeys_ever <= FC_FLOW_KEYS)
+		return known;
 	for (int hops = 0; message && hops < 256; hops++) {
-		if (message->flags & FC_MESSAGE_RETH && message->length_bytes) {
-			if (message->rkey == rkey)
-				return false;
-			any = true;
-		}
+		if (message->flags & FC_MESSAGE_RETH && message->length_bytes &&
+		    message->rkey == rkey && message->standing != FC_STANDING_UNPROVEN)
+			return false;
 		message = fc_message_at(flows, message->previous);
 	}
-	return any;
+	return true;
+}
+
+/* The key of a message that is believed is one of its owner's. */
+static void remember_key(struct fc_flow *flow, uint32_t rkey)
+{
+	for (uint64_t i = 0; i < keys_kept(flow); i++)
+		if (flow->rkeys[i] == rkey)
+			return;
+	flow->rkeys[flow->rkeys_ever++ % FC_FLOW_KEYS] = rkey;
+}
+
+/* A key that was new has others beside it. */
+static void forget_key(struct fc_flow *flow, uint32_t rkey)
+{
+	const uint64_t known = keys_kept(flow);
+
+	for (uint64_t i = 0; i < known; i++)
+		if (flow->rkeys[i] == rkey)
+			flow->rkeys[i] = flow->rkeys[(i + 1) % known];
 }
 
 /* The second half of a send in the form for adaptive routing: the bytes went
@@ -93,12 +121,21 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	message->opcode = a->packet->opcode;
 	message->previous = near->before ? near->before->position : 0;
 	message->flags = closes(a->packet) ? FC_MESSAGE_CLOSING : 0;
+	/* A queue pair in error sends what is under way and ends: this one was not refused. */
+	if (a->flow->refused_psn && a->flow->next_psn > a->flow->refused_next + FC_PSN_FAR)
+		a->flow->refused_psn = 0;
 	if (fc_stops_beyond_refusal(a->flow, message)) {
 		message->flags |= FC_MESSAGE_REFUSED;
 		a->parser->counters.refused_messages++;
 	}
+	message->standing = a->standing;
+	if (a->packet->flags & FC_PACKET_RETH && a->packet->length_bytes &&
+	    a->standing != FC_STANDING_UNPROVEN)
+		remember_key(a->flow, a->packet->rkey);
 	count_run(a->flow, near, message);
-	if (!near->after && fc_is_write(message->opcode) && a->flow->messages &&
+	/* Where no record says what came before, only a known key goes on with its count. */
+	if ((near->before || a->standing != FC_STANDING_UNPROVEN) && !near->after &&
+	    fc_is_write(message->opcode) && a->flow->messages &&
 	    first_psn == a->flow->expected_psn && a->flow->next_number != FC_NUMBER_UNKNOWN &&
 	    a->flow->next_number) {
 		message->number = number_after(a->flow->next_number - 1, message->flags);
@@ -216,6 +253,17 @@ static void number_from(struct fc_arrival *a, struct fc_message *message)
 	}
 }
 
+/* What begins behind `last`, the last message of its flow. */
+static void go_on_after(struct fc_flow *flow, const struct fc_message *last)
+{
+	const bool known = last->number != FC_NUMBER_UNKNOWN;
+
+	flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
+	flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;
+	flow->run_psn = last->run_psn;
+	flow->run_next = last->kind == FC_KIND_WRITE ? last->nth + 1 : 0;
+}
+
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 {
 	number_from(a, message);
@@ -223,14 +271,10 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 	if (!last || fc_message_stop(last) != a->flow->expected_psn)
 		return;
 	fc_touch_flow_rest(a->parser, a->flow);
-	const bool known = last->number != FC_NUMBER_UNKNOWN;
-	a->flow->next_number = known ? last->number + 1 : FC_NUMBER_UNKNOWN;
-	a->flow->next_counted = known && last->flags & FC_MESSAGE_COUNTED;
-	a->flow->run_psn = last->run_psn;
-	a->flow->run_next = last->kind == FC_KIND_WRITE ? last->nth + 1 : 0;
+	go_on_after(a->flow, last);
 }
 
-void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)
+static void unlink_message(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
 
@@ -246,6 +290,36 @@ void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)
 			behind->previous = message->previous;
 		}
 	}
+}
+
+void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)
+{
+	struct fc_flow *flow = a->flow;
+
+	fc_touch_flow_rest(a->parser, flow);
+	fc_touch_message(a->parser, message);
+	unlink_message(a, message);
+	fc_holes_unsee(a->parser, flow, message->first_psn, fc_message_stop(message));
+	if (message->standing == FC_STANDING_FRESH && message->length_bytes)
+		forget_key(flow, message->rkey);
+	message->standing = FC_STANDING_UNPROVEN;
+	message->number = FC_NUMBER_UNKNOWN;
+	message->flags &= (uint8_t)~FC_MESSAGE_COUNTED;
+	message->packets_seen = 0;
+	if (flow->expected_psn != fc_message_stop(message))
+		return;
+	const struct fc_message *last = fc_message_at(a->parser->flows, flow->last_message);
+	flow->expected_psn = last ? fc_message_stop(last) : message->first_psn;
+	flow->next_number = FC_NUMBER_UNKNOWN;
+	flow->next_counted = 0;
+	flow->run_next = 0;
+	if (last)
+		go_on_after(flow, last);
+}
+
+void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)
+{
+	unlink_message(a, message);
 	fc_touch_message(a->parser, message);
 	message->packets = 0;
 	message->length_bytes = 0;

@@ -69,9 +69,12 @@ struct fc_parse_counters {
 		llc_other_frames, ethernet_other_frames, unknown_frames;
 	/* Beside the verdicts: these do not add up to frames. */
 	uint64_t icrc_checked_frames, duplicate_packets, vlan_frames, encapsulated_frames;
-	uint64_t flow_table_full_packets, incarnations;
+	uint64_t flow_table_full_packets, incarnations; /* writes and SENDs without a record */
 	uint64_t refused_messages;  /* known, when their receiver refused them or after */
 	uint64_t unpaired_refusals; /* NAKs that end a queue pair, of none or several flows */
+	/* Answers, READs and atomics without a record: only so many flows that never wrote or
+	 * sent have one. */
+	uint64_t flowless_packets;
 };
 
 /* Written by extract. */
@@ -86,7 +89,9 @@ struct fc_extract_counters {
 	uint64_t held_packets;    /* orphans kept until their message is known */
 	uint64_t orphan_dropped_packets;
 	uint64_t flag_mismatch_lines;
-	uint64_t deviating_messages; /* size or number not as planned */
+	uint64_t deviating_messages;     /* size or number not as planned */
+	uint64_t unlearned_full_packets; /* of staging_full_packets: their flow had no plan yet */
+	uint64_t held_given_up_packets;  /* of orphan_dropped_packets: kept, and then not */
 };
 
 #endif

@@ -7,21 +7,24 @@
 
 #include "fc_copy.h"
 #include "fc_error.h"
+#include "fc_roce.h"
 #include "fc_staging_ops.h"
 
 /* Slots ahead whose headers and whose payloads are fetched. */
 #define HEADERS_AHEAD 8
 #define PAYLOADS_AHEAD 2
 
-/* Takes back, latest first, what was changed since the last commit. */
+/* Takes back, latest first, what was changed since the last commit. The journal is whole until all
+ * of it is taken back and the shard says so: killed before, all is taken back again. */
 static int roll_back(struct fc_extractor *x)
 {
 	struct fc_staging_header *h = x->staging->header;
 
 	if (h->journal_base != fc_ring_tail(x->ring))
 		h->journal_used = 0;
-	for (; h->journal_used; h->journal_used--) {
-		const struct fc_journal_entry *entry = &x->staging->journal[h->journal_used - 1];
+	bool of_shard = false;
+	for (uint64_t left = h->journal_used; left; left--) {
+		const struct fc_journal_entry *entry = &x->staging->journal[left - 1];
 		const bool in_shard = entry->where & FC_IN_SHARD;
 		const struct fc_map *map = in_shard && x->shard ? &x->shard->map : &x->staging->map;
 		const uint64_t at = entry->where & ~FC_IN_SHARD;
@@ -31,9 +34,24 @@ static int roll_back(struct fc_extractor *x)
 		if (at % 8 || at + 8 > map->bytes)
 			return fc_fail(EINVAL, "the extractor's journal is torn");
 		*(uint64_t *)(map->base + at) = entry->before;
-		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		of_shard = of_shard || in_shard;
 	}
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (of_shard)
+		fc_shard_undo(x->shard);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	h->journal_used = 0;
 	return 0;
+}
+
+/* Where no slot moved they are committed in place: a kill may have torn them there. */
+static void restore_counters(struct fc_extractor *x)
+{
+	struct fc_reader *reader = x->ring->reader;
+	struct fc_extract_commit *copy = FC_COMMITTED(reader->extract, reader->tail);
+
+	if (memcmp(&copy->counters, x->counters, sizeof copy->counters))
+		copy->counters = *x->counters;
 }
 
 int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
@@ -56,17 +74,22 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.counters = &staging->header->counters,
 		.block = block != 0,
 	};
-	const int code = roll_back(x);
+	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
+	const int code =
+		x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
 	if (code < 0) {
-		free(x);
+		fc_extractor_close(x);
 		return code;
 	}
+	restore_counters(x);
 	*out = x;
 	return 0;
 }
 
 void fc_extractor_close(struct fc_extractor *x)
 {
+	if (x)
+		free(x->place_freed);
 	free(x);
 }
 
@@ -90,6 +113,11 @@ void fc_change_begin(struct fc_extractor *x)
 	struct fc_staging_header *h = x->staging->header;
 	uint64_t *counters = (uint64_t *)x->counters;
 
+	x->change++;
+	x->freed = false;
+	if (x->gave_blocks)
+		memset(x->given, 0, sizeof x->given);
+	x->gave_blocks = false;
 	h->journal_used = 0;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	h->journal_base = x->ring->reader->tail;
@@ -123,8 +151,7 @@ void fc_change_end(struct fc_extractor *x)
 	commit(x, x->ring->reader->tail);
 }
 
-/* False where the source must wait before this slot. */
-static bool extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
+static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 {
 	const struct fc_mark mark = slot->mark;
 	const struct fc_piece piece = {
@@ -134,19 +161,25 @@ static bool extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 		.payload_bytes = mark.payload_bytes,
 	};
 	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
+	enum fc_slot_end end = FC_SLOT_DONE;
 
-	if ((mark.verdict == FC_WRITE && mark.message) || mark.verdict == FC_ORPHAN) {
+	/* What its receiver refused was sent all the same; and a refusal may be made up. */
+	const bool of_write = mark.verdict == FC_WRITE ||
+			      (mark.verdict == FC_REFUSED && fc_is_write(mark.opcode));
+
+	if ((of_write && mark.message) || mark.verdict == FC_ORPHAN) {
 		/* The parser is another process: its word is checked, not believed. */
 		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
 		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
 			x->counters->ignored_packets++;
 		else if (mark.verdict == FC_ORPHAN)
-			fc_hold_packet(x, &piece);
-		else if (!fc_home_packet(x, &mark, &piece))
-			return false;
+			end = fc_hold_packet(x, &piece);
+		else
+			end = fc_home_packet(x, &mark, &piece);
 	}
-	x->counters->seen_frames++;
-	return true;
+	if (end == FC_SLOT_DONE)
+		x->counters->seen_frames++;
+	return end;
 }
 
 /* The header of a slot far ahead, and the payload of a nearer one whose header is
@@ -167,13 +200,13 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	uint64_t done = 0;
 
 	fc_change_begin(x);
-	/* Two packets' worth: one for its home, one for those that waited for it. */
 	while (done < count && fc_journal_left(x) > 2 * FC_JOURNAL_PACKET) {
 		prefetch(x, first + done);
-		if (!extract_slot(x, fc_ring_slot(x->ring, first + done))) {
-			x->stalled = true;
+		x->first_slot = !done;
+		const enum fc_slot_end end = extract_slot(x, fc_ring_slot(x->ring, first + done));
+		x->stalled = end == FC_SLOT_WAITS;
+		if (end != FC_SLOT_DONE)
 			break;
-		}
 		done++;
 	}
 	commit(x, first + done);

@@ -62,9 +62,10 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number);
 /* Forgets a staged message; later packets of it are ignored. */
 void fc_staged_release(struct fc_extractor *x, uint64_t record);
 /* One flow's packets over several rings. 1 if this ring knows the message of packet
- * `psn`, which then goes to the message's home as if it had come here; else 0. */
+ * `psn`, which then goes to the message's home as if it had come here; else 0. `differs`: so
+ * did another copy that came to the ring which held it. */
 int fc_adopt_packet(struct fc_extractor *x, uint32_t flow, uint64_t psn, const uint8_t *payload,
-		    uint32_t payload_bytes);
+		    uint32_t payload_bytes, int differs);
 /* Forgets a held packet that another ring adopted. */
 void fc_adopted(struct fc_extractor *x, uint64_t held);
 /* The number of a message that starts at `psn`, told by this ring's record of it or

@@ -6,7 +6,7 @@
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
 _Static_assert(sizeof(struct fc_flows_header) <= 4096, "the header fits its page");
-_Static_assert(sizeof(struct fc_flow) == 512 && offsetof(struct fc_flow, last_ns) == 64 &&
+_Static_assert(sizeof(struct fc_flow) == 576 && offsetof(struct fc_flow, last_ns) == 64 &&
 		       sizeof(struct fc_message) == 128 &&
 		       offsetof(struct fc_message, number) == 64,
 	       "what a packet changes lies in one cache line of each record");
@@ -193,6 +193,13 @@ static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
 	struct fc_flows *flows = parser->flows;
 	const uint64_t used = flows->header->flows_used;
 
+	const bool silent = !fc_is_of_message(a->packet);
+
+	if (silent &&
+	    (used >= FC_FLOWS_MAX || flows->header->silent_flows >= FC_SILENT_FLOWS_MAX)) {
+		parser->counters.flowless_packets++;
+		return NULL;
+	}
 	if (used >= FC_FLOWS_MAX) {
 		parser->counters.flow_table_full_packets++;
 		return NULL;
@@ -208,7 +215,13 @@ static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
 	flow->incarnation = incarnation;
 	flow->udp_source_port = a->packet->udp_source_port;
 	flow->first_ns = a->now_ns;
-	*entry = a->hash >> 32 << 32 | (used + 1);
+	flow->owners_made = 1;
+	if (silent) {
+		flow->owner = FC_OWNER_SILENT;
+		flows->header->silent_flows++;
+	}
+	if (!*entry) /* else it is one more owner of a key that has one */
+		*entry = a->hash >> 32 << 32 | (used + 1);
 	FC_STORE_RELEASE(&flows->header->flows_used, used + 1); /* pairs with fc_flows_used() */
 	return flow;
 }
@@ -217,8 +230,8 @@ struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
 {
 	struct fc_flow *flow = a->flow;
 
-	/* Found before the packets just before this one changed the table? */
-	if (FC_UNLIKELY(!flow || flow->retired))
+	/* Found before the packets just before this one changed who is first? */
+	if (FC_UNLIKELY(!flow || flow->owner & FC_OWNER_SEVERAL))
 		flow = fc_flow_find(a->parser->flows, &a->packet->key, a->hash);
 	if (FC_UNLIKELY(!flow))
 		return flow_make(a, 0);
@@ -226,17 +239,79 @@ struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
 	return flow;
 }
 
+struct fc_flow *fc_owner_after(const struct fc_flows *flows, const struct fc_flow *flow)
+{
+	const uint32_t next = flow->next_owner;
+
+	return next && next <= FC_FLOWS_MAX ? &flows->flows[next - 1] : NULL;
+}
+
+void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_flow *dropped)
+{
+	fc_touch_flow_rest(parser, before);
+	fc_touch_flow_rest(parser, dropped);
+	fc_touch_flow_packet(parser, dropped);
+	before->next_owner = dropped->next_owner;
+	dropped->next_owner = 0;
+	dropped->retired = 1;
+	dropped->owner &= (uint8_t)~FC_OWNER_SEVERAL;
+}
+
+/* Takes out of the list of `first` the one owner beside it that there is least reason to
+ * believe in: the one that sent least. */
+static void drop_weakest(struct fc_parser *parser, struct fc_flow *first)
+{
+	struct fc_flow *before = first, *weakest = NULL, *before_weakest = NULL;
+
+	for (struct fc_flow *o; (o = fc_owner_after(parser->flows, before)); before = o)
+		if (!weakest || o->write_packets <= weakest->write_packets) {
+			weakest = o;
+			before_weakest = before;
+		}
+	if (weakest)
+		fc_owner_drop(parser, before_weakest, weakest);
+}
+
 struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a)
 {
-	struct fc_flow *old = a->flow;
-	struct fc_flow *flow = flow_make(a, old->incarnation + 1);
+	struct fc_flows *flows = a->parser->flows;
+	struct fc_flow *first = fc_flow_find(flows, &a->packet->key, a->hash), *last = first;
+	int owners = 1;
 
+	for (struct fc_flow *o; (o = fc_owner_after(flows, last)); last = o)
+		owners++;
+	if (owners == FC_OWNERS_MAX) {
+		drop_weakest(a->parser, first);
+		for (last = first; last->next_owner; last = fc_owner_after(flows, last))
+			continue;
+	}
+	struct fc_flow *flow = flow_make(a, (uint32_t)first->owners_made);
 	if (flow) {
-		fc_touch_flow_rest(a->parser, old);
-		old->retired = 1;
+		fc_touch_flow_packet(a->parser, first);
+		fc_touch_flow_rest(a->parser, first);
+		fc_touch_flow_rest(a->parser, last);
+		first->owner |= FC_OWNER_SEVERAL;
+		flow->owner |= FC_OWNER_SEVERAL;
+		first->owners_made++;
+		last->next_owner = (uint32_t)(flow - flows->flows) + 1;
 		a->parser->counters.incarnations++;
 	}
 	return flow;
+}
+
+void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow *flow)
+{
+	struct fc_flows *flows = a->parser->flows;
+	uint64_t *entry = index_entry(flows, &a->packet->key, a->hash);
+	struct fc_flow *first = &flows->flows[(uint32_t)*entry - 1];
+
+	fc_touch_flow_rest(a->parser, before);
+	fc_touch_flow_rest(a->parser, flow);
+	fc_journal(a->parser, entry, sizeof *entry);
+	before->next_owner = flow->next_owner;
+	flow->next_owner = (uint32_t)(first - flows->flows) + 1;
+	flow->owners_made = first->owners_made;
+	*entry = a->hash >> 32 << 32 | ((uint64_t)(flow - flows->flows) + 1);
 }
 
 void fc_undo_begin(struct fc_parser *parser, uint64_t position)
@@ -250,12 +325,26 @@ void fc_undo_begin(struct fc_parser *parser, uint64_t position)
 		       header->messages * sizeof *parser->message_epochs);
 		parser->epoch = 1;
 	}
-	fc_journal(parser, &header->flows_used, 2 * sizeof(uint64_t));
+	fc_journal(parser, &header->flows_used, 3 * sizeof(uint64_t));
 }
 
 void fc_undo_end(struct fc_flows *flows)
 {
 	FC_STORE_RELEASE(&flows->header->undo_used_bytes, 0);
+}
+
+/* The entry that ends at `used`: its old bytes, or NULL where it cannot be one. */
+static const uint8_t *undo_entry(const struct fc_flows *flows, uint64_t used,
+				 struct fc_undo_tail *tail)
+{
+	if (used < sizeof *tail)
+		return NULL;
+	memcpy(tail, flows->undo + used - sizeof *tail, sizeof *tail);
+	const uint64_t room = used - sizeof *tail;
+	if (tail->bytes > room || ((tail->bytes + 7) & ~7ull) > room ||
+	    tail->offset > flows->map.bytes || tail->bytes > flows->map.bytes - tail->offset)
+		return NULL;
+	return flows->undo + room - ((tail->bytes + 7) & ~7ull);
 }
 
 int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
@@ -265,16 +354,15 @@ int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
 
 	if (used > FC_UNDO_BYTES)
 		return fc_fail(EINVAL, "the undo journal of the flow table is torn");
-	/* An entry per record and span, so any order would do. */
-	for (uint64_t at = 0; header->undo_base_position == parsed && at < used;) {
-		uint64_t head[2] = { 0, UINT64_MAX };
-		if (used - at >= sizeof head)
-			memcpy(head, flows->undo + at, sizeof head);
-		if (head[1] > used - at - sizeof head || head[0] > flows->map.bytes ||
-		    head[1] > flows->map.bytes - head[0])
+	/* Latest first: what was changed twice in a span comes back as it was before both. Killed
+	 * here, the next one begins again at the end and comes to the same. */
+	while (header->undo_base_position == parsed && used) {
+		struct fc_undo_tail tail;
+		const uint8_t *before = undo_entry(flows, used, &tail);
+		if (!before)
 			return fc_fail(EINVAL, "the undo journal of the flow table is torn");
-		memcpy(flows->map.base + head[0], flows->undo + at + sizeof head, head[1]);
-		at += sizeof head + ((head[1] + 7) & ~7ull);
+		memcpy(flows->map.base + tail.offset, before, tail.bytes);
+		used = (uint64_t)(before - flows->undo);
 	}
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	fc_undo_end(flows);

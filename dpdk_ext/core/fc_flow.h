@@ -6,6 +6,10 @@
  * (source, destination, destination QP) and an incarnation: a key that comes
  * back with other memory keys, addresses or first bytes is a new flow.
  *
+ * One packet, or a few, prove nothing: the flows of one key stand beside each other
+ * (`next_owner`), and each packet goes to the one that it fits. Only a flow that sends on
+ * while the others are silent becomes the first of them.
+ *
  * PSNs are unwrapped: FC_PSN_ORIGIN + the 24-bit PSN for the first packet of a
  * flow, continued by serial arithmetic, so that they only grow in step with the
  * sender and differences need no wrap.
@@ -21,6 +25,9 @@
 enum {
 	FC_FLOWS_MAX = 8192,
 	FC_FLOW_HOLES = 16,
+	FC_FLOW_KEYS = 4, /* of the three protocols of NCCL each has a buffer */
+	/* Flows that never wrote or sent: what only answers or reads is not to fill the table. */
+	FC_SILENT_FLOWS_MAX = FC_FLOWS_MAX / 4,
 };
 /* FC_PSN_ORIGIN = 2^32: room to learn of earlier packets of the first message. */
 
@@ -67,19 +74,33 @@ struct fc_flow {
 	uint64_t lost_holes;   /* packets in holes that no longer fit below */
 	uint64_t last_ack_psn; /* 24 bit, as in the BTH of the last ACK of this flow */
 	uint64_t last_ack_msn;
-	uint32_t retired; /* 1: a later incarnation took the key over */
-	uint32_t spare_message;
+	/* 1: another owner of the key has sent a whole message since this one's last packet.
+	 * 0 again as soon as this one sends. */
+	uint32_t retired;
+	/* Owners of one key: index + 1 of the next one in the list, 0 at its end. */
+	uint32_t next_owner;
+	/* Packets of it since another owner of the key sent the last one; while there are
+	 * several. */
+	uint64_t unbroken;
+	uint64_t owners_made; /* of its key, up to now; of the first in the list */
 	/* Unwrapped; 0: none. The receiver refused the request that has this PSN, and
 	 * took nothing after it: a queue pair in error drops what comes (IB 9.9.3). */
 	uint64_t refused_psn;
+	uint64_t refused_next; /* next_psn when it was refused */
+	/* Its last memory keys, each at its number modulo FC_FLOW_KEYS; they outlive the
+	 * records they come from. */
+	uint32_t rkeys[FC_FLOW_KEYS];
+	uint64_t rkeys_ever;
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
-	uint8_t spare_lines[8];
+	uint8_t spare_lines[24];
 };
 
 enum fc_flow_owner {
 	FC_OWNER_DOUBTED = 1, /* a packet came that this owner cannot have sent */
 	FC_OWNER_PORTS = 2,   /* sends from more than one UDP port */
+	FC_OWNER_SEVERAL = 4, /* its key has other owners, too */
+	FC_OWNER_SILENT = 8,  /* no write or SEND packet came of it yet */
 };
 
 /* What a record is of. Only writes have numbers, keys and addresses. */
@@ -102,6 +123,15 @@ enum fc_message_flags {
 	FC_MESSAGE_COUNTED = 32,   /* number is an unbroken count from the flow's PSN 0 */
 	FC_MESSAGE_CLOSING = 64,   /* empty, to address and key 0: closes the write before it */
 	FC_MESSAGE_REFUSED = 128,  /* never reached memory; packets_seen is and stays 0 */
+};
+
+/* What its memory key says of who sent it. */
+enum fc_message_standing {
+	FC_STANDING_KNOWN = 0, /* its owner used the key before, or it is the first one */
+	/* The key is new where the next message belongs. Believed; it gives way to a known key. */
+	FC_STANDING_FRESH = 1,
+	/* The key is new out of order, or a known key took its PSNs: no plan places it. */
+	FC_STANDING_UNPROVEN = 2,
 };
 
 /* The first cache line is what later packets need, its end what they change. */
@@ -127,8 +157,8 @@ struct fc_message {
 	uint64_t va;     /* RETH virtual address */
 	uint64_t first_ns;
 	uint32_t rkey;
-	uint32_t spare_rest;
-	uint8_t head[16]; /* first payload bytes: what tells an incarnation apart */
+	uint32_t standing; /* enum fc_message_standing */
+	uint8_t head[16];  /* first payload bytes: what tells an incarnation apart */
 	/* The unbroken run of messages it is of, by the PSN of the first one, and its place
 	 * there from 0: what counts where the flow's own start was not seen. */
 	uint64_t run_psn, nth;
@@ -144,7 +174,8 @@ struct fc_flows_header {
 	uint8_t pad_identity[48];
 	uint64_t flows_used;    /* published by release */
 	uint64_t messages_made; /* pool position of the newest message */
-	uint8_t pad_used[112];
+	uint64_t silent_flows;  /* of flows_used, those with FC_OWNER_SILENT */
+	uint8_t pad_used[104];
 	/* Undo journal: before a span's first change of a record, its old bytes go
 	 * here. base_position == ring.parsed after a kill: roll back. */
 	uint64_t undo_base_position;

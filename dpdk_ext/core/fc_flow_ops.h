@@ -21,6 +21,13 @@
  * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
  * has ended, and so has whoever sent it. */
 #define FC_RESTED_NS 20000000000ull
+/* Owners of one key that packets are told apart for: more come only from who makes them up. */
+#define FC_OWNERS_MAX 4
+/* Packets that an owner sends while the others of its key are silent, until it is the first of
+ * them; until those that sent less are forgotten; and until all others are. */
+#define FC_PROOF_PACKETS 256
+#define FC_SILENT_PACKETS 4096
+#define FC_ENDED_PACKETS (1u << 20)
 #define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
 #define FC_UNDO_BYTES (1u << 20)
 /* More than one packet can add to the journal: two flows, and a message with
@@ -28,14 +35,30 @@
 #define FC_UNDO_PACKET_BYTES 131072
 #define FC_REFUSE_MAX 1024
 #define FC_RENUMBER_MAX 64
+/* Messages that may give way to one. */
+#define FC_RIVALS_MAX 32
 /* Slots decoded before the first of them is assembled: enough to hide what misses the
  * first cache, few enough that two batches' payloads stay in it. */
 #define FC_BATCH_SLOTS 4
 /* Slots whose addresses are at hand: this batch and what is fetched ahead. */
 #define FC_LINED_SLOTS 64
 
+/* Is it a write or a SEND packet: part of a message that a flow is followed for? */
+static inline bool fc_is_of_message(const struct fc_packet *p)
+{
+	return p->verdict == FC_WRITE || p->verdict == FC_SEND;
+}
+
 struct fc_flow_epochs {
 	uint32_t packet, rest, holes;
+};
+
+/* Flows by the pair of hosts they lead between: for a NAK, which names no flow. A record
+ * keeps its addresses, so this grows with the table, whenever somebody asks. */
+struct fc_host_pairs {
+	uint64_t flows;                /* of the table, that are in here */
+	uint32_t newest[FC_FLOWS_MAX]; /* by hash: index + 1 of the newest flow, 0: none */
+	uint32_t older[FC_FLOWS_MAX];  /* by flow: of the next older one of its hash */
 };
 
 struct fc_message_epochs {
@@ -51,6 +74,7 @@ struct fc_parser {
 	uint32_t epoch;
 	struct fc_message_epochs *message_epochs;
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
+	struct fc_host_pairs host_pairs;
 	uint64_t hashes[FC_BATCH_SLOTS];
 	struct fc_packet packets[FC_BATCH_SLOTS];
 	struct fc_slot *slots[FC_LINED_SLOTS]; /* by position, those just before lined_up */
@@ -67,8 +91,10 @@ struct fc_arrival {
 	struct fc_flow *flow;
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
-	uint64_t psn; /* unwrapped */
-	bool summed;  /* its ICRC is right, or nobody wants to know */
+	uint64_t psn;      /* unwrapped */
+	bool summed;       /* its ICRC is right, or nobody wants to know */
+	bool contested;    /* its owner is silent while another one of the key sends */
+	uint32_t standing; /* enum fc_message_standing of the message it begins */
 };
 
 /* Where a PSN falls among the messages of its flow. */
@@ -79,18 +105,28 @@ struct fc_neighbours {
 	bool forgotten;            /* older records are gone or too far back */
 };
 
+/* Behind the old bytes of each entry, so that the journal is read from its end. */
+struct fc_undo_tail {
+	uint64_t offset; /* of the record in the file */
+	uint64_t bytes;
+};
+
 /* Copies `bytes` at `record` into the journal; from here on a kill brings them back. */
 static inline void fc_journal(struct fc_parser *parser, const void *record, uint32_t bytes)
 {
 	struct fc_flows *flows = parser->flows;
 	uint8_t *entry = flows->undo + flows->header->undo_used_bytes;
-	const uint64_t head[2] = { (uint64_t)((const uint8_t *)record - flows->map.base), bytes };
+	const uint32_t padded = (bytes + 7u) & ~7u;
+	const struct fc_undo_tail tail = {
+		.offset = (uint64_t)((const uint8_t *)record - flows->map.base),
+		.bytes = bytes,
+	};
 
-	memcpy(entry, head, sizeof head);
-	memcpy(entry + sizeof head, record, bytes);
+	memcpy(entry, record, bytes);
+	memcpy(entry + padded, &tail, sizeof tail);
 	/* A kill keeps program order, so the compiler is the only one to hold back. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	flows->header->undo_used_bytes += sizeof head + ((bytes + 7u) & ~7u);
+	flows->header->undo_used_bytes += padded + sizeof tail;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -187,7 +223,8 @@ static inline bool fc_is_other_port(const struct fc_arrival *a)
 	       !(a->flow->owner & FC_OWNER_PORTS);
 }
 
-/* A packet with a key of this owner came where its next one belongs: doubts end. */
+/* A packet came that goes on with a message of this owner, or begins its next one with a
+ * key of its own: doubts end. */
 static inline void fc_trust_owner(struct fc_arrival *a)
 {
 	if (fc_is_other_port(a))
@@ -202,14 +239,31 @@ static inline bool fc_is_far_behind(const struct fc_arrival *a)
 	return a->psn + FC_PSN_FAR < a->flow->next_psn;
 }
 
-/* May this packet, which has no address, be of the queue pair's next owner? After a
- * sign of somebody new, nothing without an address is placed. */
-static inline bool fc_is_doubtful(const struct fc_arrival *a, const struct fc_neighbours *near)
+/* Beyond all that its owner has under way? */
+static inline bool fc_is_far_ahead(const struct fc_arrival *a)
 {
 	const struct fc_flow *flow = a->flow;
 
-	return (flow->owner & FC_OWNER_DOUBTED || fc_is_other_port(a) || fc_is_far_behind(a) ||
-		(near->at && a->now_ns > near->at->last_ns + FC_RESTED_NS)) &&
+	return flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
+	       a->psn > flow->expected_psn + FC_PSN_FAR;
+}
+
+/* Nothing of its message came for longer than a sender waits? */
+static inline bool fc_is_at_rest(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	return near->at && a->now_ns > near->at->last_ns + FC_RESTED_NS;
+}
+
+/* May this packet, which has no address, be of the queue pair's next owner? After a
+ * sign of somebody new, nothing without an address is placed but what goes on with a
+ * message under way: a sign may be anybody's. */
+static inline bool fc_is_doubtful(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_flow *flow = a->flow;
+	const bool goes_on = near->at && a->psn >= flow->next_psn;
+
+	return ((flow->owner & FC_OWNER_DOUBTED && !goes_on) || a->contested ||
+		fc_is_other_port(a) || fc_is_far_behind(a) || fc_is_at_rest(a, near)) &&
 	       flow->next_psn;
 }
 
@@ -233,12 +287,28 @@ static inline uint8_t fc_head_bytes(const struct fc_packet *p)
 	return p->payload_bytes < 16 ? (uint8_t)p->payload_bytes : 16;
 }
 
+/* How well a packet fits an owner of its queue pair. */
+enum fc_fit {
+	FC_FITS_NOT,   /* this owner cannot have sent it */
+	FC_FITS_LOOSE, /* nothing speaks against it, nor for it */
+	FC_FITS_FRESH, /* begins the next message, with a key that is new */
+	FC_FITS_AGAIN, /* repeats what this owner sent */
+	FC_FITS_LATE,  /* of a message or with a key of this owner, not next in order */
+	FC_FITS_NEXT,  /* of a message or with a key of this owner, and next in order */
+};
+
 /* fc_flow.c */
 uint64_t fc_key_hash(const struct fc_flow_key *key);
+/* The first owner of `key`, or NULL. */
 struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash);
 struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a);
-/* Retires a->flow and makes the next incarnation of its key; NULL if the table is full. */
+/* Puts one more owner of the key into its list; NULL if the table is full. */
 struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
+/* The owners of a key: the next one in the list, or NULL; takes one out of it, or puts it
+ * at its beginning. `before` is the one before it there. */
+struct fc_flow *fc_owner_after(const struct fc_flows *flows, const struct fc_flow *flow);
+void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_flow *dropped);
+void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow *flow);
 void fc_undo_begin(struct fc_parser *parser, uint64_t position);
 void fc_undo_end(struct fc_flows *flows);
 /* Takes back what a killed parser had not committed. -EINVAL if the journal is torn. */
@@ -249,6 +319,8 @@ bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn);
 uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop);
 /* Notes that [start, stop) was seen; false if all of it was before. */
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+/* What came of [start, stop) was somebody else's: all of it is missing again. */
+void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
@@ -261,18 +333,33 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 /* Numbers `message` and those behind it that can be numbered now. */
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
 
+/* Takes `message` out of the chain of a->flow, whose PSNs are missing again: it was made up,
+ * as far as can be told, and whoever goes on with it goes on in vain. */
+void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message);
 /* Takes `message` out of the chain of a->flow; its record stays, without packets. */
 void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
 
 /* fc_owner.c: is the ICRC right, whatever is sampled? What changes who owns a queue
  * pair or what its messages are worth asks first. */
 bool fc_is_genuine(struct fc_arrival *a);
+/* Is its memory key one that this owner used before, or the first that it uses? */
+bool fc_is_known_key(const struct fc_arrival *a);
 /* A packet came that the owner of a->flow cannot have sent: FC_ICRC_BAD or `verdict`. */
 enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict);
 /* Does this RETH packet say that the queue pair belongs to somebody new? */
 bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* The message of a key new to its owner that this RETH packet, of a key known to it,
+ * contradicts; or NULL. */
+struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* What a message that begins with this RETH packet is to be believed. */
+enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
+					const struct fc_neighbours *near);
 /* Does it contradict a message whose length was only inferred? */
 bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* a->flow becomes the one of several owners that this write or SEND packet is of. */
+void fc_find_owner(struct fc_arrival *a);
+/* Notes who sent it, and who is first of them. message: that it is of, or NULL. */
+void fc_note_owner(struct fc_arrival *a, const struct fc_message *message);
 
 /* fc_message.c: is the packet older than every record kept? */
 bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near);
@@ -281,8 +368,12 @@ void fc_note_again(struct fc_arrival *a);
 /* a->flow becomes the next owner's, its neighbours none. FC_WRITE, or why not. */
 enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near);
 
+/* Is a packet without RETH what message `m` has at this PSN? */
+bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m);
+
 /* fc_send.c: a SEND packet into its message. */
 enum fc_verdict fc_place_send(struct fc_arrival *a);
+enum fc_fit fc_send_fit(const struct fc_arrival *a, const struct fc_neighbours *near);
 
 /* fc_refuse.c: a NAK that puts the queue pair in error. */
 enum fc_verdict fc_note_refusal(struct fc_arrival *a);

@@ -89,6 +89,17 @@ static bool fill(struct fc_flow *flow, uint64_t start, uint64_t stop)
 	return found;
 }
 
+void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
+{
+	start = start > flow->first_psn ? start : flow->first_psn;
+	stop = stop < flow->next_psn ? stop : flow->next_psn;
+	if (start >= stop)
+		return;
+	fc_touch_holes(parser, flow);
+	(void)fill(flow, start, stop);
+	add_hole(flow, start, stop);
+}
+
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	if (flow->next_psn == 0) {

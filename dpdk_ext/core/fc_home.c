@@ -149,6 +149,8 @@ struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_
 
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
+	else if (m->standing == FC_STANDING_UNPROVEN)
+		d.kind = FC_HOME_STAGED; /* a stranger may have made it up */
 	else if (fc_plan_covers(plan, number)) {
 		if (number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
@@ -189,6 +191,13 @@ void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint6
 	fc_set(x, &home->position, position);
 }
 
+void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets)
+{
+	x->counters->staging_full_packets += packets;
+	if (x->staging->plans[flow].state == FC_PLAN_UNKNOWN)
+		x->counters->unlearned_full_packets += packets;
+}
+
 void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
 		     const struct fc_piece *piece)
 {
@@ -202,16 +211,36 @@ void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_
 				piece->payload_bytes);
 		break;
 	case FC_HOME_DROPPED:
-		x->counters->staging_full_packets++;
+		fc_note_full(x, piece->flow, 1);
 		break;
 	default:
 		x->counters->ignored_packets++;
 	}
 }
 
-/* Packets that came before their message was known. */
-static void deliver_held(struct fc_extractor *x, const struct fc_home *home,
-			 const struct fc_message *m)
+void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
+			  const struct fc_message *m, const struct fc_piece *piece, bool differs)
+{
+	const uint64_t nth = piece->psn - m->first_psn;
+
+	if (fc_bytes_of_packet(m, nth) != piece->payload_bytes) {
+		x->counters->ignored_packets++; /* none of this message's packets */
+		return;
+	}
+	fc_home_deliver(x, home, nth * m->pmtu_bytes, piece);
+	if (!differs)
+		return;
+	if ((home->kind & KIND_MASK) == FC_HOME_STAGED)
+		fc_stage_conflict(x, home->where, piece);
+	else if ((home->kind & KIND_MASK) == FC_HOME_SHARD)
+		fc_place_conflict(x, &x->staging->sends[home->where], home->step,
+				  piece->payload_bytes);
+}
+
+/* Packets that came before their message was known. FC_SLOT_NEEDS_COMMIT: the journal has
+ * no room for more of them in this change, and they stay. */
+static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_home *home,
+				     const struct fc_message *m)
 {
 	const uint64_t stop = m->first_psn + m->packets;
 	uint64_t i = 0;
@@ -224,73 +253,114 @@ static void deliver_held(struct fc_extractor *x, const struct fc_home *home,
 			.payload = x->staging->held_data + i * FC_HELD_BYTES,
 			.payload_bytes = (uint32_t)held->payload_bytes,
 		};
-		if (fc_journal_left(x) >= FC_JOURNAL_PACKET)
-			fc_home_deliver(x, home, (held->psn - m->first_psn) * m->pmtu_bytes,
-					&piece);
-		else
-			x->counters->orphan_dropped_packets++;
+		if (fc_journal_left(x) < 2 * FC_JOURNAL_PACKET)
+			return FC_SLOT_NEEDS_COMMIT;
+		fc_home_deliver_held(x, home, m, &piece, held->differs != 0);
 		fc_held_release(x, i);
 	}
+	return FC_SLOT_DONE;
 }
 
-/* Chooses the home of the message in `mark`; false where its source must wait. */
-static bool settle(struct fc_extractor *x, const struct fc_mark *mark, const struct fc_home *home)
+/* Those that found no room in the change before: its slot is the first of this one, also
+ * for an extractor that was killed between the two. */
+static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
+				     const struct fc_home *home)
+{
+	struct fc_message m;
+
+	if (!x->first_slot || !x->staging->header->held_used ||
+	    !fc_flows_message(x->flows, mark->message, &m))
+		return FC_SLOT_DONE;
+	return deliver_held(x, home, &m);
+}
+
+/* There is no room to stage a message. Nothing was changed for it yet. */
+static enum fc_slot_end without_room(const struct fc_extractor *x)
+{
+	if (x->freed)
+		return FC_SLOT_NEEDS_COMMIT;
+	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;
+}
+
+/* Chooses the home of the message in `mark`; FC_SLOT_DONE: it has one. */
+static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mark,
+			       const struct fc_home *home)
 {
 	struct fc_message m;
 	uint64_t where;
 
 	if (!fc_flows_message(x->flows, mark->message, &m) || m.flow >= FC_FLOWS_MAX) {
 		fc_home_set(x, mark->message, FC_HOME_IGNORED, 0, 0);
-		return true;
+		return FC_SLOT_DONE;
 	}
 	fc_number_in_run(&x->staging->plans[m.flow], &m);
 	struct fc_decision d = fc_home_decide(x, &m);
 	where = d.send;
 	if (d.kind == FC_HOME_STAGED) {
 		where = fc_record_take(x, &m);
-		if (where == UINT64_MAX && x->block && !x->ring->header->live_source)
-			return false;
+		const enum fc_slot_end end = where == UINT64_MAX ? without_room(x) : FC_SLOT_DONE;
+		if (end != FC_SLOT_DONE)
+			return end;
 		if (where == UINT64_MAX)
 			d.kind = FC_HOME_DROPPED;
 	}
 	fc_home_note(x, &m, &d);
 	fc_home_set(x, mark->message, d.kind | (uint64_t)d.flag << FLAG_SHIFT, where, d.step);
-	deliver_held(x, home, &m);
-	return true;
+	return deliver_held(x, home, &m);
+}
+
+/* There is no room for the shape that a staged message turned out to have: what came of
+ * it cannot be told apart from what did not. */
+static void drop_staged(struct fc_extractor *x, const struct fc_home *home)
+{
+	const struct fc_staged *r = &x->staging->records[home->where];
+
+	fc_note_full(x, r->message.flow, r->packets_seen);
+	fc_record_give(x, home->where);
+	fc_home_set(x, home->position, FC_HOME_DROPPED, 0, 0);
 }
 
 /* What the parser learned of a staged message with this packet. */
-static void follow(struct fc_extractor *x, const struct fc_mark *mark, const struct fc_home *home)
+static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mark,
+			       const struct fc_home *home)
 {
 	const struct fc_message *kept = &x->staging->records[home->where].message;
 	struct fc_message m;
 
 	if (!fc_flows_message(x->flows, mark->message, &m))
-		return;
+		return FC_SLOT_DONE;
 	const bool moved = m.first_psn != kept->first_psn || m.packets != kept->packets;
 	/* A new shape is the work of a packet with RETH: any other read it half written. */
 	if (moved && !fc_has_reth(mark->opcode))
-		return;
-	fc_stage_follow(x, home->where, &m);
-	if (moved)
-		deliver_held(x, home, &m);
+		return FC_SLOT_DONE;
+	if (!fc_stage_follow(x, home->where, &m)) {
+		const enum fc_slot_end end = without_room(x);
+		if (end != FC_SLOT_DONE)
+			return end;
+		drop_staged(x, home);
+	}
+	return moved ? deliver_held(x, home, &m) : FC_SLOT_DONE;
 }
 
-bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
-		    const struct fc_piece *piece)
+enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				const struct fc_piece *piece)
 {
 	struct fc_home *home = &x->staging->homes[mark->message & x->staging->mask];
+	enum fc_slot_end end = FC_SLOT_DONE;
 
 	if (FC_UNLIKELY(home->position != mark->message)) {
 		if (x->staging->plans[mark->flow].state == FC_PLAN_IGNORE) {
 			x->counters->ignored_packets++;
-			return true;
+			return FC_SLOT_DONE;
 		}
-		if (!settle(x, mark, home))
-			return false;
-	} else if (home->kind == FC_HOME_STAGED && mark->opcode != FC_RC_WRITE_MIDDLE) {
-		follow(x, mark, home);
+		end = settle(x, mark, home);
+	} else {
+		end = deliver_rest(x, mark, home);
+		if (end == FC_SLOT_DONE && home->kind == FC_HOME_STAGED &&
+		    mark->opcode != FC_RC_WRITE_MIDDLE)
+			end = follow(x, mark, home);
 	}
-	fc_home_deliver(x, home, mark->offset_bytes, piece);
-	return true;
+	if (end == FC_SLOT_DONE)
+		fc_home_deliver(x, home, mark->offset_bytes, piece);
+	return end;
 }

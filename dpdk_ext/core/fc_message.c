@@ -106,8 +106,7 @@ static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_ne
 	return m;
 }
 
-/* Is a packet without RETH what message `m` has at this PSN? */
-static bool fits(const struct fc_arrival *a, const struct fc_message *m)
+bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m)
 {
 	const struct fc_packet *p = a->packet;
 	const uint64_t nth = a->psn - m->first_psn;
@@ -147,6 +146,8 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 	const struct fc_packet *p = a->packet;
 
 	fc_touch_message_packet(a->parser, m);
+	a->mark->message = m->position;
+	a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
 	if (FC_UNLIKELY(m->flags & FC_MESSAGE_REFUSED))
 		return FC_REFUSED;
 	if (!counted && !a->mark->again)
@@ -160,8 +161,6 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 			m->immediate = p->immediate;
 		}
 	}
-	a->mark->message = m->position;
-	a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
 	return FC_WRITE;
 }
 
@@ -191,6 +190,25 @@ static bool is_half_a_lap_on(struct fc_arrival *a, const struct fc_neighbours *n
 	       fc_is_genuine(a);
 }
 
+/* Messages of a key that is new to their owner give way to one of a key that is not. */
+static enum fc_verdict drop_rivals(struct fc_arrival *a, struct fc_neighbours *near)
+{
+	struct fc_message *rival;
+
+	for (int dropped = 0; (rival = fc_weak_rival(a, near)); dropped++) {
+		if (dropped == FC_RIVALS_MAX)
+			return FC_MALFORMED;
+		if (!fc_is_genuine(a)) {
+			fc_touch_flow_rest(a->parser, a->flow);
+			a->flow->icrc_bad_frames++;
+			return FC_ICRC_BAD;
+		}
+		fc_chain_withdraw(a, rival);
+		*near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	}
+	return FC_WRITE;
+}
+
 /* A packet that says its own address: the start of a message, or a new owner. */
 static enum fc_verdict place_start(struct fc_arrival *a)
 {
@@ -206,8 +224,11 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		if (said != FC_WRITE)
 			return said;
 	}
+	const enum fc_verdict cleared = drop_rivals(a, &near);
+	if (FC_UNLIKELY(cleared != FC_WRITE))
+		return cleared;
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_DOUBTED) && !near.at &&
-	    a->psn < a->flow->next_psn)
+	    a->psn < a->flow->next_psn && !fc_is_known_key(a))
 		return FC_DOUBTFUL;
 	if (fc_contradicts_inferred(a, &near))
 		return FC_MALFORMED;
@@ -219,6 +240,8 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		return fc_doubt_owner(a, FC_MALFORMED);
 	if (p->length_bytes && a->psn >= a->flow->next_psn)
 		fc_trust_owner(a);
+	if (!near.at)
+		a->standing = fc_standing_of(a, &near);
 	const bool again = !fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
@@ -241,15 +264,18 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 		    ? p->payload_bytes != flow->pmtu_bytes
 		    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
 		return fc_doubt_owner(a, FC_MALFORMED);
-	if (near.at && !fits(a, near.at))
-		return near.at->flags & FC_MESSAGE_INFERRED ? FC_MALFORMED
-							    : fc_doubt_owner(a, FC_MALFORMED);
+	if (near.at && !fc_fits_message(a, near.at))
+		return near.at->flags & FC_MESSAGE_INFERRED ||
+				       near.at->standing == FC_STANDING_UNPROVEN
+			       ? FC_MALFORMED
+			       : fc_doubt_owner(a, FC_MALFORMED);
 	if (FC_UNLIKELY(fc_is_doubtful(a, &near)))
 		return fc_doubt_owner(a, FC_DOUBTFUL);
+	if (near.at && a->psn >= flow->next_psn)
+		fc_trust_owner(a);
 	/* Far from all that is known and without an address: whose it is a later
 	 * RETH will tell, so the flow does not follow it. */
-	if (!near.at && flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
-	    a->psn > flow->expected_psn + FC_PSN_FAR)
+	if (!near.at && fc_is_far_ahead(a))
 		return FC_ORPHAN;
 	const bool again = !fc_holes_see(a->parser, flow, a->psn, a->psn + 1);
 	note_seen(a, again);
@@ -289,9 +315,30 @@ static enum fc_verdict note_ack(struct fc_arrival *a, enum fc_verdict verdict)
 	return fc_is_fatal_nak(a->packet->syndrome) ? fc_note_refusal(a) : verdict;
 }
 
+/* A packet whose flow has no record. What it refuses is of another flow, which may have one. */
+static enum fc_verdict note_flowless(struct fc_arrival *a, enum fc_verdict verdict)
+{
+	if (verdict == FC_NAK && fc_is_fatal_nak(a->packet->syndrome))
+		return fc_note_refusal(a);
+	return verdict == FC_WRITE ? FC_STALE : verdict;
+}
+
 static bool is_request(uint8_t opcode)
 {
 	return !(opcode >= FC_RC_READ_RESPONSE_FIRST && opcode <= FC_RC_ATOMIC_ACK);
+}
+
+/* A write or SEND packet of a flow that was silent, or of one of several owners. */
+static void find_sender(struct fc_arrival *a)
+{
+	if (a->flow->owner & FC_OWNER_SILENT) {
+		a->flow->owner &= (uint8_t)~FC_OWNER_SILENT;
+		a->parser->flows->header->silent_flows--;
+	}
+	if (a->flow->owner & FC_OWNER_SEVERAL) {
+		fc_find_owner(a);
+		fc_touch_flow_packet(a->parser, a->flow);
+	}
 }
 
 enum fc_verdict fc_assemble(struct fc_arrival *a)
@@ -301,8 +348,11 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 
 	a->flow = fc_flow_find_or_make(a);
 	if (!a->flow)
-		return verdict == FC_WRITE ? FC_STALE : verdict;
+		return note_flowless(a, verdict);
+	const bool sends = fc_is_of_message(p);
 	a->flow->last_ns = a->now_ns;
+	if (FC_UNLIKELY(a->flow->owner & (FC_OWNER_SEVERAL | FC_OWNER_SILENT)) && sends)
+		find_sender(a);
 	a->psn = fc_unwrap(a->flow, p->psn);
 	enum fc_verdict said = verdict;
 	if (verdict == FC_WRITE) {
@@ -318,6 +368,8 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 					: 1);
 	}
 	a->flow->last_ns = a->now_ns;
+	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_SEVERAL) && said == verdict && sends)
+		fc_note_owner(a, fc_message_at(a->parser->flows, a->mark->message));
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);
 	a->mark->psn = a->psn;
 	return said;

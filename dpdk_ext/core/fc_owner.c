@@ -42,6 +42,11 @@ static bool foreign_rkey(const struct fc_arrival *a)
 	       fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey);
 }
 
+bool fc_is_known_key(const struct fc_arrival *a)
+{
+	return a->packet->length_bytes && !foreign_rkey(a);
+}
+
 /* Does this RETH packet contradict a message whose length was only inferred? What
  * was marked by that length cannot be moved, so the packet has to give way. */
 bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near)
@@ -56,6 +61,54 @@ bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbo
 	return near->after && a->psn + fc_packets_from_reth(p) > near->after->first_psn;
 }
 
+struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const uint64_t stop = a->psn + fc_packets_from_reth(a->packet);
+	struct fc_message *m = near->at ? near->at : near->after;
+
+	if (!m || m->standing == FC_STANDING_KNOWN || m->kind != FC_KIND_WRITE ||
+	    !(m->flags & FC_MESSAGE_RETH))
+		return NULL;
+	if (m == near->at ? same_message(a, m) : stop <= m->first_psn)
+		return NULL;
+	return m->rkey != a->packet->rkey && !fc_is_other_port(a) && fc_is_known_key(a) ? m : NULL;
+}
+
+/* Did as many packets of this key come just before, whole and one behind the other, as an
+ * owner is to send until it is believed? */
+static bool has_proved_itself(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_message *m = near->before;
+	uint64_t start = a->psn;
+
+	for (uint32_t hops = 0; m && hops < FC_PROOF_PACKETS; hops++) {
+		if (m->rkey != a->packet->rkey || fc_message_stop(m) != start ||
+		    m->packets_seen != m->packets)
+			return false;
+		start = m->first_psn;
+		if (a->psn - start >= FC_PROOF_PACKETS)
+			return true;
+		m = fc_message_at(a->parser->flows, m->previous);
+	}
+	return false;
+}
+
+enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
+					const struct fc_neighbours *near)
+{
+	const struct fc_message *before = near->before;
+
+	if (!a->packet->length_bytes)
+		return FC_STANDING_FRESH; /* it shows no key */
+	if (!foreign_rkey(a))
+		return FC_STANDING_KNOWN;
+	if (a->psn != a->flow->next_psn || !before || fc_message_stop(before) != a->psn)
+		return FC_STANDING_UNPROVEN;
+	return before->standing == FC_STANDING_UNPROVEN && !has_proved_itself(a, near)
+		       ? FC_STANDING_UNPROVEN
+		       : FC_STANDING_FRESH;
+}
+
 /* Does this RETH packet say that the queue pair belongs to somebody new? A
  * go-back-N retransmission repeats what was sent, so it never does. */
 bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
@@ -65,11 +118,13 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 
 	if (near->at && near->at->kind != FC_KIND_WRITE)
 		return true;
+	if (fc_weak_rival(a, near))
+		return false;
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
 		return !same_message(a, near->at);
 	/* Its own First was lost; one from another port is not that one. */
 	if (near->at)
-		return fc_is_other_port(a) || (fc_contradicts_inferred(a, near) && foreign_rkey(a));
+		return fc_is_other_port(a) || foreign_rkey(a);
 	if (near->after && (near->after->flags & FC_MESSAGE_RETH || near->after->kind) &&
 	    a->psn + fc_packets_from_reth(p) > near->after->first_psn)
 		return true;
@@ -89,4 +144,159 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
 			     !fc_holes_missing(flow, a->psn));
 	return (ahead || behind || suspect) && foreign_rkey(a);
+}
+
+static enum fc_fit fit_of_start(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_flow *flow = a->flow;
+
+	if (fc_is_new_owner(a, near))
+		return FC_FITS_NOT;
+	if (fc_weak_rival(a, near))
+		return FC_FITS_LATE;
+	if (fc_contradicts_inferred(a, near))
+		return FC_FITS_LOOSE;
+	if (near->at)
+		return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+	if (fc_is_far_behind(a) || fc_is_far_ahead(a) || fc_is_other_port(a))
+		return FC_FITS_LOOSE;
+	if (foreign_rkey(a))
+		return a->psn == flow->next_psn ? FC_FITS_FRESH : FC_FITS_LOOSE;
+	if (a->psn == flow->next_psn)
+		return FC_FITS_NEXT;
+	return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+}
+
+static enum fc_fit fit_of_rest(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_flow *flow = a->flow;
+	const struct fc_packet *p = a->packet;
+
+	if (p->opcode == FC_RC_WRITE_MIDDLE ? p->payload_bytes != flow->pmtu_bytes
+					    : p->payload_bytes > flow->pmtu_bytes)
+		return FC_FITS_NOT;
+	if (fc_is_other_port(a) || (near->at && !fc_fits_message(a, near->at)))
+		return FC_FITS_NOT;
+	if (!near->at)
+		return fc_is_far_behind(a) || fc_is_far_ahead(a) ? FC_FITS_NOT : FC_FITS_LOOSE;
+	if (fc_is_at_rest(a, near) || fc_is_far_behind(a))
+		return FC_FITS_LOOSE;
+	if (a->psn == flow->next_psn)
+		return FC_FITS_NEXT;
+	return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+}
+
+static enum fc_fit fit_of(struct fc_arrival *a, struct fc_flow *flow)
+{
+	a->flow = flow;
+	a->psn = fc_unwrap(flow, a->packet->psn);
+	const struct fc_neighbours near = fc_chain_find(a->parser->flows, flow, a->psn);
+
+	if (a->packet->verdict == FC_SEND)
+		return fc_send_fit(a, &near);
+	return a->packet->flags & FC_PACKET_RETH ? fit_of_start(a, &near) : fit_of_rest(a, &near);
+}
+
+/* Does `one` have a packet rather than `other`, which it fits too? What an owner sent just
+ * before speaks for it. A packet with an address that both may have sent has `other`, the
+ * one before in the list, unless `one` has proved itself or `other` never did. */
+static bool has_address_of(const struct fc_flow *one, enum fc_fit fit, const struct fc_flow *other,
+			   enum fc_fit of_other)
+{
+	const bool is_new = one->unbroken && other->messages < 2;
+
+	if (fit == FC_FITS_NEXT && of_other >= FC_FITS_LATE)
+		return is_new || one->unbroken >= FC_PROOF_PACKETS;
+	if (fit == FC_FITS_NEXT && of_other == FC_FITS_AGAIN)
+		return is_new || one->unbroken >= 2;
+	return fit > of_other || (fit == of_other && one->unbroken >= 2);
+}
+
+/* The same without an address. Where it is next in a message of `other`, one packet of `one`
+ * is not enough: it may be made up to stand just before. Anywhere else the last one that
+ * sent goes on: what fills a gap of a silent owner is somebody else's, or a repetition. */
+static bool goes_on_with(const struct fc_arrival *a, const struct fc_flow *one, enum fc_fit fit,
+			 const struct fc_flow *other, enum fc_fit of_other)
+{
+	if (fit < FC_FITS_AGAIN || of_other < FC_FITS_AGAIN)
+		return fit > of_other || (fit == of_other && one->unbroken >= 2);
+	const bool behind = fc_unwrap(other, a->packet->psn) < other->next_psn;
+
+	return one->unbroken >= (behind || other->messages < 2 ? 1 : 2);
+}
+
+void fc_find_owner(struct fc_arrival *a)
+{
+	const bool addressed = a->packet->flags & FC_PACKET_RETH;
+	struct fc_flow *best = a->flow;
+	enum fc_fit of_best = fit_of(a, best);
+	uint64_t most_unbroken = best->unbroken;
+
+	for (struct fc_flow *o = best; (o = fc_owner_after(a->parser->flows, o));) {
+		const enum fc_fit fit = fit_of(a, o);
+		most_unbroken = o->unbroken > most_unbroken ? o->unbroken : most_unbroken;
+		if (addressed ? has_address_of(o, fit, best, of_best)
+			      : goes_on_with(a, o, fit, best, of_best)) {
+			best = o;
+			of_best = fit;
+		}
+	}
+	a->flow = best;
+	a->psn = fc_unwrap(best, a->packet->psn);
+	/* A gap is not filled by what may be of another one that sends meanwhile. */
+	a->contested = !addressed && of_best <= FC_FITS_LATE && a->psn < best->next_psn &&
+		       !best->unbroken && most_unbroken >= 2;
+}
+
+/* Of a key with several owners, `a->flow` has sent `FC_PROOF_PACKETS` while nobody else did:
+ * packets of this key are looked for here first. */
+static void make_first(struct fc_arrival *a, struct fc_flow *first)
+{
+	struct fc_flow *before = first;
+
+	while (before && fc_owner_after(a->parser->flows, before) != a->flow)
+		before = fc_owner_after(a->parser->flows, before);
+	if (before)
+		fc_owner_first(a, before, a->flow);
+}
+
+/* Owners that were silent while the first one sent on for long: whoever sent little was made
+ * up; one that was first once has ended. */
+static void drop_silent(struct fc_arrival *a)
+{
+	struct fc_flows *flows = a->parser->flows;
+	const bool ended = a->flow->unbroken >= FC_ENDED_PACKETS;
+	struct fc_flow *before = a->flow;
+
+	for (struct fc_flow *o; (o = fc_owner_after(flows, before));) {
+		if (ended || o->write_packets < FC_PROOF_PACKETS)
+			fc_owner_drop(a->parser, before, o);
+		else
+			before = o;
+	}
+	if (!a->flow->next_owner)
+		a->flow->owner &= (uint8_t)~FC_OWNER_SEVERAL;
+}
+
+void fc_note_owner(struct fc_arrival *a, const struct fc_message *message)
+{
+	struct fc_flows *flows = a->parser->flows;
+	struct fc_flow *first = fc_flow_find(flows, &a->packet->key, a->hash);
+	const bool whole =
+		message && message->packets_seen == message->packets && a->flow->unbroken;
+
+	fc_touch_flow_rest(a->parser, a->flow);
+	a->flow->unbroken++;
+	a->flow->retired = 0;
+	for (struct fc_flow *o = first; o; o = fc_owner_after(flows, o)) {
+		if (o == a->flow || !(o->unbroken || (whole && !o->retired)))
+			continue;
+		fc_touch_flow_rest(a->parser, o);
+		o->unbroken = 0;
+		o->retired |= whole;
+	}
+	if (a->flow != first && a->flow->unbroken >= FC_PROOF_PACKETS && a->flow->messages >= 4)
+		make_first(a, first);
+	else if (a->flow == first && a->flow->unbroken % FC_SILENT_PACKETS == 0)
+		drop_silent(a);
 }

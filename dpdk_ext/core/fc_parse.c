@@ -2,8 +2,8 @@
 #include "fc_icrc.h"
 #include "fc_nccl.h"
 
-_Static_assert(sizeof(struct fc_parse_counters) / 8 == FC_VERDICTS + 8,
-	       "one counter per verdict, then the eight beside them");
+_Static_assert(sizeof(struct fc_parse_counters) / 8 == FC_VERDICTS + 9,
+	       "one counter per verdict, then the nine beside them");
 _Static_assert(offsetof(struct fc_parse_counters, unknown_frames) == FC_UNKNOWN * 8,
 	       "counters stand in the order of their verdicts");
 _Static_assert(offsetof(struct fc_parse_counters, icrc_bad_frames) == FC_ICRC_BAD * 8,

@@ -54,7 +54,7 @@ int fc_pcap_open(const char *path, struct fc_pcap **out)
 	if (!pcap)
 		return fc_fail(ENOMEM, "no memory to open %s", path);
 	strncpy(pcap->path, path, sizeof pcap->path - 1);
-	int code = fc_map_open(path, 0, &pcap->map);
+	int code = fc_map_read_file(path, &pcap->map);
 	if (code == 0 && !fc_pcap_has(pcap, 0, 12))
 		code = fc_fail(EBADMSG, "%s is too short to be a capture file", path);
 	if (code == 0) {

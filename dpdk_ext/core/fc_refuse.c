@@ -14,6 +14,32 @@ static bool is_under_way(const struct fc_flow *flow, uint32_t psn24)
 	return psn >= flow->first_psn && psn < stop + EARLY_PSNS;
 }
 
+static uint32_t pair_hash(const uint8_t source[16], const uint8_t destination[16])
+{
+	struct fc_flow_key key = { .dest_qp = 0 };
+
+	memcpy(key.source, source, sizeof key.source);
+	memcpy(key.destination, destination, sizeof key.destination);
+	return (uint32_t)(fc_key_hash(&key) >> 32) & (FC_FLOWS_MAX - 1);
+}
+
+/* The newest flow of a hash of hosts, as index + 1; 0: none. Anybody can send a NAK that ends a
+ * queue pair: looking through all flows for each would hold up the parser. */
+static uint32_t newest_between(struct fc_parser *parser, const uint8_t source[16],
+			       const uint8_t destination[16])
+{
+	struct fc_host_pairs *pairs = &parser->host_pairs;
+	const struct fc_flows *flows = parser->flows;
+
+	for (; pairs->flows < flows->header->flows_used; pairs->flows++) {
+		const struct fc_flow_key *key = &flows->flows[pairs->flows].key;
+		uint32_t *newest = &pairs->newest[pair_hash(key->source, key->destination)];
+		pairs->older[pairs->flows] = *newest;
+		*newest = (uint32_t)pairs->flows + 1;
+	}
+	return pairs->newest[pair_hash(source, destination)];
+}
+
 /* The other direction of the NAK's queue pair, or NULL where that is not certain. The
  * wire does not say it: a packet names its receiver only. A queue pair has one UDP port
  * both ways where its NIC keeps to that; else only the one flow there is can be meant. */
@@ -24,8 +50,12 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a)
 	struct fc_flow *of_port = NULL, *of_hosts = NULL;
 	int ports = 0, hosts = 0;
 
-	for (uint64_t i = 0; i < flows->header->flows_used; i++) {
-		struct fc_flow *flow = &flows->flows[i];
+	uint32_t next = newest_between(a->parser, p->key.destination, p->key.source);
+
+	/* Two that it may mean are as good as more: nothing is certain then. */
+	while (next && ports < 2) {
+		struct fc_flow *flow = &flows->flows[next - 1];
+		next = a->parser->host_pairs.older[next - 1];
 		if (flow->retired || !flow->next_psn ||
 		    memcmp(flow->key.source, p->key.destination, sizeof flow->key.source) != 0 ||
 		    memcmp(flow->key.destination, p->key.source, sizeof flow->key.source) != 0)
@@ -63,8 +93,10 @@ static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow)
 enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 {
 	if (!fc_is_genuine(a)) {
-		fc_touch_flow_rest(a->parser, a->flow);
-		a->flow->icrc_bad_frames++;
+		if (a->flow) {
+			fc_touch_flow_rest(a->parser, a->flow);
+			a->flow->icrc_bad_frames++;
+		}
 		return FC_ICRC_BAD;
 	}
 	struct fc_flow *flow = refused_flow(a);
@@ -76,6 +108,7 @@ enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 	if (!flow->refused_psn || psn < flow->refused_psn) {
 		fc_touch_flow_rest(a->parser, flow);
 		flow->refused_psn = psn;
+		flow->refused_next = flow->next_psn;
 		refuse_known(a, flow);
 	}
 	return FC_NAK;

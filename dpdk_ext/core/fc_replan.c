@@ -130,6 +130,8 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->run_psn, plan->run_psn);
 	fc_set(x, &kept->run_shift, plan->run_shift);
 	fc_set(x, &kept->state, plan->state);
+	if (plan->state == FC_PLAN_IGNORE)
+		fc_held_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -141,6 +143,8 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 			       (unsigned long long)state);
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
+	if (state == FC_PLAN_IGNORE)
+		fc_held_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -269,6 +273,8 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
 				  r->conflict_stop - r->conflict_from);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
+		/* Moving may be committed half way: it must not look whole then. */
+		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
 	}
 	if (d.kind != FC_HOME_STAGED) {

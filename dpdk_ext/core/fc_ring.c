@@ -228,6 +228,9 @@ void fc_ring_publish(struct fc_ring *ring, uint64_t frames, struct fc_capture_co
 	/* The copy of the present head stays whole until head has moved. Where
 	 * nothing moved (only drops were counted) it is replaced in place. */
 	const int current = FC_COMMITTED(header->capture, header->head) - header->capture;
+	/* Readers of the head before see this copy untouched: pairs with the acquire fence in
+	 * fc_ring_capture_counters(). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	header->capture[frames ? 1 - current : current] = *commit;
 	FC_STORE_RELEASE(&header->head, head); /* pairs with fc_ring_head() */
 }

@@ -26,7 +26,7 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 3,
+	FC_LAYOUT_VERSION = 5,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
@@ -78,7 +78,6 @@ struct fc_reader {
 	uint64_t tail;
 	uint8_t pad_tail[120];
 	struct fc_extract_commit extract[2];
-	uint8_t pad_extract[32];
 };
 
 struct fc_ring_header {

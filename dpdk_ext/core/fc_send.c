@@ -133,13 +133,11 @@ static void note_frontier(struct fc_arrival *a, const struct fc_message *m)
 
 static enum fc_verdict mark_send(struct fc_arrival *a, const struct fc_message *m)
 {
-	if (m->flags & FC_MESSAGE_REFUSED)
-		return FC_REFUSED;
 	if (m->kind == FC_KIND_SEND) {
 		a->mark->message = m->position;
 		a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
 	}
-	return FC_SEND;
+	return m->flags & FC_MESSAGE_REFUSED ? FC_REFUSED : FC_SEND;
 }
 
 static enum fc_verdict place(struct fc_arrival *a, const struct fc_neighbours *near)
@@ -162,12 +160,29 @@ static enum fc_verdict place(struct fc_arrival *a, const struct fc_neighbours *n
 	return mark_send(a, m);
 }
 
-static bool is_far_ahead(const struct fc_arrival *a)
+/* Does a start stand where this owner sent something else? */
+static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
-	const struct fc_flow *flow = a->flow;
+	return is_start(a) && near->at && !(near->at->flags & FC_MESSAGE_INFERRED) &&
+	       !same_packet(a, near->at);
+}
 
-	return flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
-	       a->psn > flow->expected_psn + FC_PSN_FAR;
+enum fc_fit fc_send_fit(const struct fc_arrival *a, const struct fc_neighbours *near)
+{
+	const struct fc_message *left = left_of(a, near);
+
+	if (near->at && near->at->flags & FC_MESSAGE_INFERRED)
+		return FC_FITS_LOOSE;
+	if (!size_fits(a) || fc_is_other_port(a) || fc_is_far_behind(a) ||
+	    (near->at ? !same_packet(a, near->at) : !agrees(a, near)))
+		return FC_FITS_NOT;
+	if (near->at)
+		return FC_FITS_AGAIN;
+	if (left && is_open(left))
+		return a->psn == a->flow->next_psn ? FC_FITS_NEXT : FC_FITS_LATE;
+	if (!is_start(a) || a->psn != a->flow->next_psn)
+		return FC_FITS_LOOSE;
+	return a->flow->has_sends ? FC_FITS_NEXT : FC_FITS_FRESH;
 }
 
 enum fc_verdict fc_place_send(struct fc_arrival *a)
@@ -176,9 +191,7 @@ enum fc_verdict fc_place_send(struct fc_arrival *a)
 	const bool doubted = a->flow->owner & FC_OWNER_DOUBTED;
 
 	/* A start where something else was, or a second sign far behind: somebody new. */
-	if (is_start(a) &&
-	    ((near.at && !(near.at->flags & FC_MESSAGE_INFERRED) && !same_packet(a, near.at)) ||
-	     (doubted && fc_is_far_behind(a)))) {
+	if (is_new_owner(a, &near) || (is_start(a) && doubted && fc_is_far_behind(a))) {
 		const enum fc_verdict said = fc_begin_owner(a, &near);
 		if (said != FC_WRITE)
 			return said;
@@ -197,7 +210,7 @@ enum fc_verdict fc_place_send(struct fc_arrival *a)
 		near.at->last_ns = a->now_ns;
 		return mark_send(a, near.at);
 	}
-	if (is_far_ahead(a))
+	if (fc_is_far_ahead(a))
 		return FC_SEND;
 	return fc_is_forgotten(a, &near) ? FC_STALE : place(a, &near);
 }

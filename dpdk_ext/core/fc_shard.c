@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "fc_common.h"
+#include "fc_copy.h"
 #include "fc_error.h"
 
 static const uint8_t shard_magic[8] = "FCSHARD";
@@ -161,7 +162,23 @@ uint64_t fc_shard_applied(const struct fc_shard *shard)
 
 uint64_t fc_shard_settled(const struct fc_shard *shard)
 {
-	return FC_LOAD_ACQUIRE(&shard->header->settled);
+	return FC_LOAD_ACQUIRE(&shard->header->settled); /* pairs with fc_shard_settle() */
+}
+
+uint64_t fc_shard_undone(const struct fc_shard *shard)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->undone); /* pairs with fc_shard_undo() */
+}
+
+uint64_t fc_shard_step(const struct fc_shard *shard, uint32_t generation)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].step);
+}
+
+uint64_t fc_shard_begun(const struct fc_shard *shard, uint32_t generation)
+{
+	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* behind what was read of the generation */
+	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun);
 }
 
 int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
@@ -177,6 +194,14 @@ int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
 void fc_shard_settle(struct fc_shard *shard)
 {
 	FC_STORE_RELEASE(&shard->header->settled, shard->header->settled + 1);
+	/* Coverage that is set from here on is not seen before this number: who saw it reads no
+	 * smaller one behind it (stages/updating/ahead.py). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+void fc_shard_undo(struct fc_shard *shard)
+{
+	FC_STORE_RELEASE(&shard->header->undone, shard->header->undone + 1);
 }
 
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
@@ -191,8 +216,10 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	g->held_units = 0;
 	g->held_conflict_bytes = 0;
 	g->begun++;
-	g->step = step;
+	/* Who reads this step reads no older state behind it. */
+	FC_STORE_RELEASE(&g->step, step);
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
+	fc_copy_fence(); /* no byte of it is seen before `begun`, also of those past the caches */
 }
 
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation)
@@ -222,11 +249,24 @@ void fc_shard_apply(struct fc_shard *shard, uint64_t step)
 	FC_STORE_RELEASE(&shard->header->applied_step, step);
 }
 
+void fc_shard_doubt(struct fc_shard *shard, uint32_t generation)
+{
+	FC_STORE_RELEASE(&shard->header->doubted[generation], fc_shard_begun(shard, generation));
+}
+
+int fc_shard_doubted(const struct fc_shard *shard, uint32_t generation)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->doubted[generation]) ==
+	       shard->header->generations[generation].begun;
+}
+
 /* First unit at or after `from` whose bit is `value`, or `units`. */
 static uint64_t find_unit(const uint64_t *coverage, uint64_t from, uint64_t units, bool value)
 {
 	while (from < units) {
-		const uint64_t word = value ? coverage[from / 64] : ~coverage[from / 64];
+		/* Acquire: what is read behind a look at it (`settled`) is no older than it. */
+		const uint64_t there = FC_LOAD_ACQUIRE(&coverage[from / 64]);
+		const uint64_t word = value ? there : ~there;
 		const uint64_t rest = word >> (from % 64);
 		if (rest) {
 			const uint64_t found = from + (uint64_t)__builtin_ctzll(rest);

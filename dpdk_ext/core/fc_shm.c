@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -41,42 +42,160 @@ static int map_descriptor(int fd, const char *path, uint64_t bytes, int writable
 	return 0;
 }
 
+/* Users beside root and the process's own whose files are taken over. */
+enum { TRUSTED_MAX = 8 };
+static uint32_t trusted[TRUSTED_MAX];
+static int trusted_used;
+
+int fc_map_trust(uint32_t uid)
+{
+	for (int i = 0; i < trusted_used; i++)
+		if (trusted[i] == uid)
+			return 0;
+	if (trusted_used == TRUSTED_MAX)
+		return fc_fail(ENOSPC, "%d users are trusted at most", TRUSTED_MAX);
+	trusted[trusted_used++] = uid;
+	return 0;
+}
+
+static int is_trusted(uid_t uid)
+{
+	if (uid == 0 || uid == geteuid())
+		return 1;
+	for (int i = 0; i < trusted_used; i++)
+		if (trusted[i] == uid)
+			return 1;
+	return 0;
+}
+
+/* Refuses what somebody else owns, or may write to. A folder in which all may
+ * make files, but nobody may touch another's (/dev/shm), is none of these. */
+static int refuse_shared(const struct stat *found, const char *path, const char *what)
+{
+	const int sticky = S_ISDIR(found->st_mode) && (found->st_mode & S_ISVTX);
+
+	if (!is_trusted(found->st_uid))
+		return fc_fail(EPERM,
+			       "%s%s belongs to uid %u, and this process runs as uid %u: what "
+			       "lies there is not taken over; run it as that user, or remove it",
+			       what, path, (unsigned)found->st_uid, (unsigned)geteuid());
+	if ((found->st_mode & (S_IWGRP | S_IWOTH)) && !sticky)
+		return fc_fail(EPERM,
+			       "%s%s may be written to by others (mode %04o): what lies there "
+			       "could be theirs; chmod go-w, or remove it",
+			       what, path, (unsigned)(found->st_mode & 07777));
+	return 0;
+}
+
+/* A descriptor of the folder that `path` lies in; `name` points behind its last
+ * slash. The name is looked up below this folder, and in no other. */
+static int open_folder(const char *path, const char **name)
+{
+	char folder[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+	const size_t length = slash ? (size_t)(slash - path) : 0;
+	struct stat found;
+
+	*name = slash ? slash + 1 : path;
+	if (length >= sizeof folder)
+		return fc_fail(ENAMETOOLONG, "cannot open %.64s...: the path is too long", path);
+	memcpy(folder, path, length);
+	folder[length] = '\0';
+	const char *where = !slash ? "." : length ? folder : "/";
+	const int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return fc_fail(errno, "cannot open the folder of %s: %s", path, strerror(errno));
+	int code = fstat(fd, &found) < 0
+			   ? fc_fail(errno, "cannot look at %s: %s", where, strerror(errno))
+			   : refuse_shared(&found, where, "the folder ");
+	if (code < 0) {
+		close(fd);
+		return code;
+	}
+	return fd;
+}
+
 int fc_map_create(const char *path, uint64_t bytes, struct fc_map *out)
 {
+	const char *name;
+
 	memset(out, 0, sizeof *out);
-	const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return fc_fail(errno, "cannot create %s: %s", path, strerror(errno));
+	const int folder = open_folder(path, &name);
+	if (folder < 0)
+		return folder;
+	const int fd =
+		openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0) {
+		const int problem = errno;
+
+		close(folder);
+		return fc_fail(problem, "cannot create %s: %s", path, strerror(problem));
+	}
 	const uint64_t page = on_hugetlbfs(fd) ? FC_HUGE_PAGE_BYTES : 4096;
 	bytes = (bytes + page - 1) / page * page;
 	/* Reserved now, not at first touch: a full disk or an empty pool must
 	 * fail here and not as SIGBUS in the middle of a capture. */
 	const int problem = posix_fallocate(fd, 0, (off_t)bytes);
+	int code;
 	if (problem) {
 		close(fd);
-		unlink(path);
-		return fc_fail(problem, "cannot reserve %llu bytes for %s: %s",
+		code = fc_fail(problem, "cannot reserve %llu bytes for %s: %s",
 			       (unsigned long long)bytes, path, strerror(problem));
+	} else {
+		code = map_descriptor(fd, path, bytes, 1, out);
 	}
-	const int code = map_descriptor(fd, path, bytes, 1, out);
 	if (code < 0)
-		unlink(path);
+		unlinkat(folder, name, 0);
+	close(folder);
 	return code;
+}
+
+static int map_open(int fd, const char *path, int writable, int own, struct fc_map *out)
+{
+	struct stat status;
+	int code = 0;
+
+	if (fstat(fd, &status) < 0)
+		code = fc_fail(errno, "cannot look at %s: %s", path, strerror(errno));
+	else if (!S_ISREG(status.st_mode))
+		code = fc_fail(EINVAL, "%s is no regular file", path);
+	else if (own)
+		code = refuse_shared(&status, path, "");
+	if (code == 0 && status.st_size == 0)
+		code = fc_fail(EINVAL, "%s is empty: it was never finished", path);
+	if (code < 0) {
+		close(fd);
+		return code;
+	}
+	return map_descriptor(fd, path, (uint64_t)status.st_size, writable, out);
 }
 
 int fc_map_open(const char *path, int writable, struct fc_map *out)
 {
-	struct stat status;
+	const char *name;
 
 	memset(out, 0, sizeof *out);
-	const int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+	const int folder = open_folder(path, &name);
+	if (folder < 0)
+		return folder;
+	/* A pipe in the file's place must not be waited for. */
+	const int fd = openat(folder, name,
+			      (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	const int problem = errno;
+	close(folder);
+	if (fd < 0)
+		return fc_fail(problem, "cannot open %s: %s", path,
+			       problem == ELOOP ? "it is a link" : strerror(problem));
+	return map_open(fd, path, writable, 1, out);
+}
+
+int fc_map_read_file(const char *path, struct fc_map *out)
+{
+	memset(out, 0, sizeof *out);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return fc_fail(errno, "cannot open %s: %s", path, strerror(errno));
-	if (fstat(fd, &status) < 0 || status.st_size == 0) {
-		close(fd);
-		return fc_fail(EINVAL, "%s is empty: it was never finished", path);
-	}
-	return map_descriptor(fd, path, (uint64_t)status.st_size, writable, out);
+	return map_open(fd, path, 0, 0, out);
 }
 
 void fc_map_close(struct fc_map *map)

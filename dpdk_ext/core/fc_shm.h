@@ -12,10 +12,19 @@ struct fc_map {
 };
 
 /* Creates `path` (mode 0600, fails with -EEXIST if there), reserves every byte
- * and maps it, zeroed. Whether huge pages back it depends on where it lies. */
+ * and maps it, zeroed. Whether huge pages back it depends on where it lies.
+ * -EPERM where others may write to the folder, but for one with the sticky bit,
+ * or where it belongs to somebody else. */
 int fc_map_create(const char *path, uint64_t bytes, struct fc_map *out);
-/* Maps all of an existing file; -ENOENT, -EACCES, or -EINVAL when it is empty. */
+/* Maps all of an existing file; -ENOENT, -EACCES, -EINVAL when it is empty or no
+ * regular file, -ELOOP when it is a link, and -EPERM when it, or its folder, is
+ * not root's, this process's own user's or a trusted one's, or others may write
+ * to it. */
 int fc_map_open(const char *path, int writable, struct fc_map *out);
+/* Maps all of a file that anybody may have made, to be read: a capture. */
+int fc_map_read_file(const char *path, struct fc_map *out);
+/* What this user owns is taken over as root's own is; -ENOSPC for too many. */
+int fc_map_trust(uint32_t uid);
 void fc_map_close(struct fc_map *map);
 
 #endif

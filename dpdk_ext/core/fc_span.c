@@ -226,6 +226,9 @@ static void commit(struct fc_parser *parser, uint64_t parsed)
 	const int current = FC_COMMITTED(header->parse, header->parsed) == &header->parse[1];
 	struct fc_parse_commit *copy = &header->parse[1 - current];
 
+	/* Readers of the position before see this copy untouched: pairs with the acquire fence
+	 * in fc_ring_parse_counters(). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	copy->counters = parser->counters;
 	copy->at_position = parsed;
 	FC_STORE_RELEASE(&header->parsed, parsed); /* pairs with fc_ring_parsed() */

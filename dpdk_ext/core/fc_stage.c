@@ -1,4 +1,4 @@
-/* Packets into staged messages, and packets whose message is not known. */
+/* Packets into staged messages. */
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
@@ -15,8 +15,7 @@ uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth)
 	return left < m->pmtu_bytes ? (uint32_t)left : m->pmtu_bytes;
 }
 
-/* False where the two copies differ. */
-static bool note_again(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
 {
 	const bool same = !memcmp(kept, piece->payload, piece->payload_bytes);
 
@@ -27,8 +26,12 @@ static bool note_again(struct fc_extractor *x, const uint8_t *kept, const struct
 	return same;
 }
 
-static void note_conflict(struct fc_extractor *x, struct fc_staged *r, uint64_t from, uint64_t stop)
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
 {
+	struct fc_staged *r = &x->staging->records[record];
+	const uint64_t from = (piece->psn - r->message.first_psn) * r->message.pmtu_bytes;
+	const uint64_t stop = from + piece->payload_bytes;
+
 	if (!r->conflict_stop || from < r->conflict_from)
 		fc_set(x, &r->conflict_from, from);
 	if (stop > r->conflict_stop)
@@ -49,9 +52,8 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 		x->staging->data + r->block_at + r->bitmap_bytes + nth * r->message.pmtu_bytes;
 	x->counters->staged_packets++;
 	if (*word >> (nth % 64) & 1) {
-		const uint64_t from = nth * r->message.pmtu_bytes;
-		if (!note_again(x, home, piece))
-			note_conflict(x, r, from, from + piece->payload_bytes);
+		if (!fc_compare_copy(x, home, piece))
+			fc_stage_conflict(x, record, piece);
 		return;
 	}
 	memcpy(home, piece->payload, piece->payload_bytes);
@@ -71,8 +73,20 @@ static bool same_shape(const struct fc_message *a, const struct fc_message *b)
 	       a->length_bytes == b->length_bytes && a->pmtu_bytes == b->pmtu_bytes;
 }
 
-/* The start of a message came after its end, and told another length. */
-static void reshape(struct fc_extractor *x, uint64_t record, const struct fc_message *now)
+/* Where in the message now the bytes are that were at `at` of it. */
+static uint64_t moved(const struct fc_message *was, const struct fc_message *now, uint64_t at)
+{
+	const int64_t by = (int64_t)(was->first_psn - now->first_psn) * now->pmtu_bytes;
+	const int64_t to = (int64_t)at + by;
+
+	if (to < 0)
+		return 0;
+	return (uint64_t)to < now->length_bytes ? (uint64_t)to : now->length_bytes;
+}
+
+/* The start of a message came after its end, and told another length. The block it
+ * leaves stays as it is until that is committed. */
+static bool reshape(struct fc_extractor *x, uint64_t record, const struct fc_message *now)
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const struct fc_message was = r->message;
@@ -81,10 +95,8 @@ static void reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 	const uint64_t old_bitmap = r->bitmap_bytes;
 	uint64_t seen = 0;
 
-	if (!fc_record_block(x, r, now)) {
-		x->counters->staging_full_packets++;
-		return;
-	}
+	if (!fc_record_block(x, r, now))
+		return false;
 	uint64_t *bits = (uint64_t *)(x->staging->data + r->block_at);
 	for (uint64_t nth = 0; nth < was.packets; nth++) {
 		const uint64_t to = was.first_psn + nth - now->first_psn;
@@ -99,78 +111,21 @@ static void reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 	}
 	fc_set(x, &r->packets_seen, seen);
 	fc_set(x, &r->completed, 0);
+	if (r->conflict_stop) {
+		fc_set(x, &r->conflict_from, moved(&was, now, r->conflict_from));
+		fc_set(x, &r->conflict_stop, moved(&was, now, r->conflict_stop));
+	}
 	fc_block_give(x, old_at, old_class);
 	fc_record_describe(x, r, now);
+	return true;
 }
 
-void fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now)
+bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now)
 {
 	struct fc_staged *r = &x->staging->records[record];
 
-	if (same_shape(&r->message, now))
-		fc_record_describe(x, r, now);
-	else
-		reshape(x, record, now);
-}
-
-uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
-		      uint64_t stop)
-{
-	const struct fc_staging_header *h = x->staging->header;
-
-	for (uint64_t i = from; h->held_used && i < h->held_max; i++) {
-		const struct fc_held *held = &x->staging->held[i];
-		if (held->used && held->flow == flow && held->psn >= start && held->psn < stop)
-			return i;
-	}
-	return UINT64_MAX;
-}
-
-void fc_held_release(struct fc_extractor *x, uint64_t index)
-{
-	struct fc_staging_header *h = x->staging->header;
-
-	fc_set(x, &x->staging->held[index].used, 0);
-	fc_set(x, &h->held_used, h->held_used - 1);
-}
-
-/* A packet so far behind what its flow sends by now that its message never comes. */
-static uint64_t forget_old(struct fc_extractor *x, const struct fc_piece *piece)
-{
-	if (piece->psn < 65536)
-		return UINT64_MAX;
-	const uint64_t old = fc_held_find(x, 0, piece->flow, 0, piece->psn - 65536);
-	if (old != UINT64_MAX) {
-		fc_held_release(x, old);
-		x->counters->orphan_dropped_packets++;
-	}
-	return old;
-}
-
-void fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece)
-{
-	struct fc_staging_header *h = x->staging->header;
-	uint64_t index = 0;
-
-	const uint64_t same = fc_held_find(x, 0, piece->flow, piece->psn, piece->psn + 1);
-	if (same != UINT64_MAX && x->staging->held[same].payload_bytes == piece->payload_bytes) {
-		note_again(x, x->staging->held_data + same * FC_HELD_BYTES, piece);
-		return;
-	}
-	while (index < h->held_max && x->staging->held[index].used)
-		index++;
-	if (index == h->held_max)
-		index = forget_old(x, piece);
-	if (index == UINT64_MAX || piece->payload_bytes > FC_HELD_BYTES) {
-		x->counters->orphan_dropped_packets++;
-		return;
-	}
-	struct fc_held *held = &x->staging->held[index];
-	memcpy(x->staging->held_data + index * FC_HELD_BYTES, piece->payload, piece->payload_bytes);
-	fc_set(x, &held->flow, piece->flow);
-	fc_set(x, &held->psn, piece->psn);
-	fc_set(x, &held->payload_bytes, piece->payload_bytes);
-	fc_set(x, &held->used, 1);
-	fc_set(x, &h->held_used, h->held_used + 1);
-	x->counters->held_packets++;
+	if (!same_shape(&r->message, now))
+		return reshape(x, record, now);
+	fc_record_describe(x, r, now);
+	return true;
 }

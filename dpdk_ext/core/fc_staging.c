@@ -50,7 +50,7 @@ static int check_sizes(const struct fc_staging_sizes *s)
 	if (s->messages < 4 || s->messages > COUNT_MAX || (s->messages & (s->messages - 1)))
 		return fc_fail(EINVAL, "staging for %llu message records: must be a power of two",
 			       (unsigned long long)s->messages);
-	if (s->records < 1 || s->records > COUNT_MAX || s->held > COUNT_MAX ||
+	if (s->records < 1 || s->records > COUNT_MAX || s->held > FC_JOURNAL_PACKET / 2 ||
 	    s->sends > COUNT_MAX || s->segments > COUNT_MAX || s->data_bytes < 4096 ||
 	    s->data_bytes > DATA_BYTES_MAX)
 		return fc_fail(EINVAL, "staging of %llu bytes for %llu messages: not possible",

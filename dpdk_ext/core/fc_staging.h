@@ -5,8 +5,14 @@
  * All state is 64-bit words. Before a word changes its old value goes to the
  * journal; `tail` of the ring moving past journal_base, or journal_used becoming
  * 0, commits. What a killed extractor left is taken back when the file is opened,
- * so work is redone from the last commit with the same counts. Payload bytes need
- * no journal: where no bit says that they are there, they mean nothing. */
+ * so work is redone from the last commit with the same counts.
+ *
+ * What is no such word (payloads, and bitmaps of blocks that are free) is stored
+ * without the journal, which holds by one rule: memory that means something under
+ * the last commit is not overwritten, without the journal, before the next one. So
+ * a block, or the place of a held packet, that is freed between two commits is given
+ * to nobody else until the second of them; where nothing else is left the span ends
+ * there. Bytes of the gradient mean something where coverage, journalled, says so. */
 #ifndef FC_STAGING_H
 #define FC_STAGING_H
 
@@ -16,7 +22,7 @@
 #include "fc_shm.h"
 
 enum {
-	FC_STAGING_VERSION = 3,
+	FC_STAGING_VERSION = 4,
 	FC_BLOCK_CLASSES = 160,
 	FC_HELD_BYTES = 4096, /* payload of a held packet: the largest path MTU */
 };
@@ -53,6 +59,8 @@ struct fc_staged {
 struct fc_held {
 	uint64_t used; /* commit word */
 	uint64_t flow, psn, payload_bytes;
+	uint64_t order;   /* counts held packets, from 1 */
+	uint64_t differs; /* 1: another copy of it was not the same */
 };
 
 struct fc_journal_entry {
@@ -80,7 +88,7 @@ struct fc_staging_header {
 	uint64_t records_held;
 	uint64_t data_used; /* high water of the data region */
 	uint64_t data_held; /* bytes of blocks in use */
-	uint64_t held_used;
+	uint64_t held_used, held_ever;
 	uint64_t completions;
 	uint64_t blocks_free[FC_BLOCK_CLASSES]; /* offset + 1 of the first free block */
 	struct fc_extract_counters counters;

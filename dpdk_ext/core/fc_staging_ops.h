@@ -1,18 +1,21 @@
 /* The journal, and what the extractor's files call of each other. Inlines for C,
  * so cffi does not read this file. fc_blocks.c: room for staged messages;
- * fc_stage.c: packets into it; fc_place.c: bytes into the shard; fc_home.c: which
- * of them a message is for; fc_extract.c: spans;
+ * fc_stage.c: packets into it; fc_held.c: those without a message; fc_place.c: bytes
+ * into the shard; fc_home.c: which of them a message is for; fc_extract.c: spans;
  * fc_replan.c: what Python changes between them; fc_adopt.c: what one ring's
  * extractor does for another's. */
 #ifndef FC_STAGING_OPS_H
 #define FC_STAGING_OPS_H
 
+#include <stdlib.h>
+
 #include "fc_common.h"
 #include "fc_extract.h"
 #include "fc_ring_ops.h"
 
-/* Entries of the journal; a span ends before it has fewer left than one packet
- * can need: a staged record, its block, and a word of coverage per element. */
+/* Entries of the journal, and more than one packet can need: a staged record, its block,
+ * and two words per element of the smallest size. A span ends before it has fewer left
+ * than for the packet of a slot and one that waited for it. */
 #define FC_JOURNAL_ENTRIES (1u << 16)
 #define FC_JOURNAL_PACKET (1u << 13)
 #define FC_IN_SHARD (1ull << 63)
@@ -25,6 +28,13 @@ struct fc_extractor {
 	struct fc_shard *shard;               /* NULL until there is one */
 	struct fc_extract_counters *counters; /* staging->header->counters */
 	bool block, stalled;
+	/* Of the change that is open: its ordinal, whether it freed a place or a block and is
+	 * at its first slot, the first block it gave back of each class (offset + 1), and in
+	 * which change each place was freed last. All else that is free was so before it. */
+	uint64_t change;
+	bool freed, gave_blocks, first_slot;
+	uint64_t given[FC_BLOCK_CLASSES];
+	uint64_t *place_freed;
 	uint8_t scratch[FC_HELD_BYTES];
 };
 
@@ -47,6 +57,10 @@ static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value
 	const uint8_t *at = (const uint8_t *)word, *base = x->staging->map.base;
 	struct fc_journal_entry *entry = &x->staging->journal[h->journal_used];
 
+	/* Whoever begins a packet looks that there is room for it; behind the journal lie payloads. */
+	if (FC_UNLIKELY(h->journal_used >= FC_JOURNAL_ENTRIES))
+		abort();
+
 	if (at >= base && at < base + x->staging->map.bytes)
 		entry->where = (uint64_t)(at - base);
 	else
@@ -62,6 +76,13 @@ static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value
 /* fc_extract.c: between the two all that fc_set() changes stands or falls together. */
 void fc_change_begin(struct fc_extractor *x);
 void fc_change_end(struct fc_extractor *x);
+
+/* What becomes of a slot. */
+enum fc_slot_end {
+	FC_SLOT_DONE,
+	FC_SLOT_WAITS,        /* its source must wait for room; nothing was changed for it */
+	FC_SLOT_NEEDS_COMMIT, /* the change is to be committed, then the slot comes again */
+};
 
 /* fc_blocks.c: 0 and the block, or -ENOSPC. The bitmap comes out zeroed. */
 int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t *size_class);
@@ -92,14 +113,22 @@ static inline uint64_t fc_number_in_plan(const struct fc_flow_plan *plan, uint64
  * none such. */
 uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth);
 void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
-/* Follows what the parser learned of the message since; may move it to a larger block. */
-void fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
-/* Keeps a packet whose message is not known. */
-void fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece);
+/* Counts a copy of what is kept; false where the two differ. */
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece);
+/* Two copies of the packet with that PSN differ. */
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+/* Follows what the parser learned of the message since; false where it needs a larger
+ * block and there is none, and nothing was changed. */
+bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
+
+/* fc_held.c: keeps a packet whose message is not known. */
+enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece);
 /* Next held packet of `flow` in [start, stop) at index >= from; UINT64_MAX: none. */
 uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
 		      uint64_t stop);
 void fc_held_release(struct fc_extractor *x, uint64_t index);
+/* Nothing is kept of a flow that is ignored. */
+void fc_held_ignore(struct fc_extractor *x, uint64_t flow);
 
 /* fc_place.c: the packet's bytes into the generation of `step`, if it has one. */
 int fc_place_generation(const struct fc_extractor *x, uint64_t step);
@@ -110,12 +139,16 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		       uint64_t bytes);
 
-/* fc_home.c: the packet to where its message lives; false where the source must
- * wait for room. */
+/* fc_home.c: the packet to where its message lives. */
 void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
 		     const struct fc_piece *piece);
-bool fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
-		    const struct fc_piece *piece);
+/* So many packets of a flow find no room in staging. */
+void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets);
+enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				const struct fc_piece *piece);
+/* A packet that waited for its message `m`; differs: so did copies of it meanwhile. */
+void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
+			  const struct fc_message *m, const struct fc_piece *piece, bool differs);
 /* What the plan says of a message now. */
 struct fc_decision {
 	uint64_t kind; /* enum fc_home_kind: STAGED, SHARD or IGNORED */

@@ -32,7 +32,9 @@ def stage(
 ) -> None:
     """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
     from flowcheck.stages.chain import launch
+    from flowcheck.stages.privilege.descend import for_stage
 
+    for_stage(name, run, number)
     code = launch.run_stage(name, run, number, parent)
     if lend is not None and code == 0:
         from flowcheck.ops.running.saved import lend_this

@@ -17,6 +17,8 @@ from flowcheck.cli import switch as cli_switch
 from flowcheck.cli import watch as cli_watch
 from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
 from flowcheck.lab import cli as lab_cli
+from flowcheck.private_files import keep_private
+from flowcheck.stages.privilege import descend
 
 app = typer.Typer(
     name="flowcheck",
@@ -79,6 +81,9 @@ def analyze(
     """
     from flowcheck.ops.analysis import analyze as verb
 
+    if model is not None or job is not None:
+        read = [*files, *([nccl_log] if nccl_log is not None else [])]
+        descend.for_code(model, files=read, job=job)
     raise typer.Exit(
         verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
     )
@@ -128,6 +133,7 @@ def replay(
     """
     from flowcheck.ops.running import replay as verb
 
+    descend.for_chain(job, keep, files=files, out=out)
     request = verb.Request(
         files=tuple(files),
         optimizer=optimizer,
@@ -159,6 +165,7 @@ def up(
     """
     from flowcheck.ops.running import up as verb
 
+    descend.for_chain(job, run, live=True)
     raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
@@ -179,6 +186,7 @@ def status(
     """
     from flowcheck.ops.running import status as verb
 
+    descend.only_reads(run)
     if leftovers:
         raise typer.Exit(verb.list_leftovers(as_json=as_json))
     raise typer.Exit(verb.run(run, svg=svg, previous=previous, as_json=as_json))
@@ -198,6 +206,7 @@ def down(
     """
     from flowcheck.ops.running import remains
 
+    descend.for_run(run)
     raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
 
 
@@ -231,4 +240,6 @@ def main() -> None:
     """The console script."""
     from flowcheck.ops.running.refused import in_words
 
+    keep_private()
+    descend.begin()
     in_words(app)

@@ -99,16 +99,19 @@ def plan(
     from flowcheck.ops.planning import plan as verb
     from flowcheck.ops.planning.traffic import Options
     from flowcheck.replica.rules.checked import check_name
+    from flowcheck.stages.privilege.descend import for_code
 
     if model.endswith(".toml"):
         from flowcheck.ops.planning import job as plan_job
 
         if captures or check:
             raise ConfigError("--check", model, "is of a model, not of a job file")
+        for_code(job=Path(model))
         raise typer.Exit(plan_job.run(Path(model), as_json=as_json))
     if check != bool(captures):
         given = "without a capture" if check else "not given"
         raise ConfigError("--check", given, "goes with captures to hold the plan against")
+    for_code(model, loss, files=captures or ())
     for option, size in (
         ("--bucket-cap-mb", bucket_cap_mb),
         ("--first-bucket-mb", first_bucket_mb),

@@ -43,7 +43,13 @@ def serve(
     """
     from flowcheck.config import ServeConfig
     from flowcheck.ops.giving import serve as verb
+    from flowcheck.stages.privilege.descend import for_code, for_run
 
+    read = [file for file in (token_file, tls_certificate, tls_key) if file is not None]
+    if run is not None:
+        for_run(run, *read)
+    elif checkpoints is not None:
+        for_code(files=[checkpoints, *read])
     config = ServeConfig(
         host=host,
         port=port,

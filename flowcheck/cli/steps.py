@@ -101,8 +101,12 @@ def restore(
     Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
     """
     from flowcheck.ops.giving import restoring
+    from flowcheck.stages.privilege.descend import for_output
     from flowcheck.vault.formats.parts import Options, keys_in
 
+    read = (*(template or ()), *(also or ()), like, checkpoint, token_file, ca)
+    elsewhere = source is not None
+    for_output(run, out, *read, force=force, checkpoint=checkpoint, elsewhere=elsewhere)
     asked = restoring.Asked(
         out=out,
         templates=tuple(template or ()),
@@ -151,7 +155,9 @@ def audit(
     Exit code 0: equal; 1: something differs, and what differs first is named.
     """
     from flowcheck.ops.giving import audit as verb
+    from flowcheck.stages.privilege.descend import for_run
 
+    for_run(run, checkpoint)
     raise typer.Exit(verb.run(run, checkpoint, step, as_json=as_json))
 
 
@@ -176,7 +182,9 @@ def base(
     step's place where the two differ, and the steps since are taken again.
     """
     from flowcheck.ops.giving import base as verb
+    from flowcheck.stages.privilege.descend import for_run
 
+    for_run(run, checkpoint, then)
     place = verb.Place(then=then, after=after)
     raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))
 
@@ -195,5 +203,7 @@ def verify(
     Exit code 0: all as it was written; 1: something is not, and what is named; 2: nothing tells.
     """
     from flowcheck.ops.giving import verify as verb
+    from flowcheck.stages.privilege.descend import forbid
 
+    forbid("it only reads")
     raise typer.Exit(verb.run(path, as_json=as_json))

@@ -41,7 +41,9 @@ def watch(
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
     from flowcheck.ops.watch import serving
+    from flowcheck.stages.privilege.descend import for_run
 
+    for_run(run, token_file, tls_certificate, tls_key)
     given = (token_file, tls_certificate, tls_key)
     files = (str(file) if file is not None else None for file in given)
     raise typer.Exit(serving.run(run, serving.Stated(listen, *files), parent, as_json=as_json))
@@ -53,5 +55,7 @@ def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
     Where stdout is no terminal, one frame. The chain may begin later, and end meanwhile.
     """
     from flowcheck.ops.watch import top as verb
+    from flowcheck.stages.privilege.descend import only_reads
 
+    only_reads(run)
     raise typer.Exit(verb.run(run, as_json=as_json))

@@ -53,6 +53,18 @@ class SourceConfig(Section, frozen=True, kw_only=True):
             at_least("source.frames", self.frames, 0)
 
 
+class ServicesConfig(Section, frozen=True, kw_only=True):
+    """Whom the chain's processes are, where root starts it (stages/README.md has the table)."""
+
+    user: str | None = None
+    """By name or number; None: the system user flowcheck, or a number that is nobody's where there
+    is none. "root": all of it keeps root's rights, code of the user's as well."""
+
+    def __post_init__(self) -> None:
+        if self.user is not None and not self.user.strip():
+            raise ConfigError("services.user", self.user, 'is a user\'s name, such as "flowcheck"')
+
+
 class MirrorConfig(Section, frozen=True, kw_only=True):
     """A switch port that is mirrored, as its operator calls it: for those who look on alone."""
 

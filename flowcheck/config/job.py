@@ -12,6 +12,7 @@ from flowcheck.config.captured import (
     MirrorConfig,
     ParseConfig,
     RingConfig,
+    ServicesConfig,
     SourceConfig,
     StagingConfig,
 )
@@ -87,6 +88,8 @@ class JobConfig(Section, frozen=True, kw_only=True):
     watch: WatchConfig | None = None
     """Metrics, health and the page over HTTP while it runs."""
     log: LogConfig = LogConfig()
+    services: ServicesConfig = ServicesConfig()
+    """Their user."""
 
     def __post_init__(self) -> None:
         if not self.source:

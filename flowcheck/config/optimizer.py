@@ -48,6 +48,9 @@ class EachConfig(GroupConfig, frozen=True, kw_only=True):
     schedule: str | None = None
     schedule_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "name", self.name.lower())
+
 
 class AverageConfig(Section, frozen=True, kw_only=True):
     """torch.optim.swa_utils.AveragedModel over the parameters, updated behind a step."""
@@ -169,6 +172,11 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
     """Gradients on the wire are of a scaled loss."""
     average: AverageConfig | None = None
     """Moving averages of the parameters."""
+
+    def __post_init__(self) -> None:
+        """Wherever it comes from, a job file, a manifest or code, its name is in lower case from
+        here on: all that compare it, and what it is told apart by, see one spelling."""
+        msgspec.structs.force_setattr(self, "name", self.name.lower())
 
     @property
     def parts(self) -> tuple[OptimizerConfig, ...]:

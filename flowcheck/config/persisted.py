@@ -72,7 +72,8 @@ class ServeConfig(Section, frozen=True, kw_only=True):
     port: int = 7377
     """0: one that is free, told in the log and by `flowcheck status`."""
     token_file: str | None = None
-    """A file with the word that clients send; must be there beyond this machine."""
+    """A file with the token that clients send. Without it the server must be on loopback, and
+    answers its own user and root alone."""
     tls_certificate: str | None = None
     """A file of PEM: https instead of http. It is read again when it is renewed."""
     tls_key: str | None = None

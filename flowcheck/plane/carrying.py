@@ -21,10 +21,15 @@ def held(extractor: Extractor) -> Iterator[tuple[int, FlowKey, int, NDArray[np.u
         yield index, keys[flow], psn + extractor.psn_shift(flow), payload
 
 
-def adopt(extractor: Extractor, flow: int, psn: int, payload: NDArray[np.uint8]) -> bool:
-    """Takes a packet another ring holds; False where its message is not known here either."""
+def adopt(
+    extractor: Extractor, flow: int, psn: int, payload: NDArray[np.uint8], *, differs: bool
+) -> bool:
+    """Takes a packet another ring holds; False where its message is not known here either.
+
+    differs: a second copy that came to the other ring was not the same.
+    """
     data = ffi.from_buffer("uint8_t[]", payload)
-    return bool(lib.fc_adopt_packet(extractor.handle, flow, psn, data, len(payload)))
+    return bool(lib.fc_adopt_packet(extractor.handle, flow, psn, data, len(payload), differs))
 
 
 def forget_held(extractor: Extractor, index: int) -> None:

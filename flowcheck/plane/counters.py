@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowcheck._core import ffi
+from flowcheck._core import ffi, lib
 
 
 def read(counters: Any) -> dict[str, int]:
@@ -37,6 +37,20 @@ LOSSES = (
 def lost_frames(capture: Mapping[str, int]) -> int:
     """Frames that reached this machine and no slot, of a ring's capture counters."""
     return sum(capture[name] for name in LOSSES)
+
+
+UNFOLLOWED = "flow_table_full_packets"
+"""Parser's counter of write and SEND packets whose queue pair found no record in the table."""
+
+
+def unfollowed(packets: int) -> str:
+    """What `packets` (more than none) of UNFOLLOWED mean, and what to do."""
+    return (
+        f"the table of {lib.FC_FLOWS_MAX:,} flows is full: {packets:,} packets of queue pairs that "
+        "came later found no record and are not followed, so a job that begins now is not learned; "
+        "see who else sends through the mirrored ports, then flowcheck down and flowcheck up begin "
+        "an empty table"
+    )
 
 
 def by_verdict(parse_counters: Any) -> dict[str, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
 from flowcheck.plane.memory import huge_bytes_free
@@ -97,6 +98,7 @@ def dpdk() -> tuple[Any, Any]:
             f"captures through DPDK are not possible here ({error}): install libdpdk-dev and "
             "build again, or read the capture file without DPDK (flowcheck doctor says more)",
         ) from error
+    private_files.tell(lib)
     return ffi, lib
 
 

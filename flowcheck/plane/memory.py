@@ -4,6 +4,7 @@ machine's memory is free, as the kernel tells."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,22 @@ def huge_mounts(mounts: Path = Path("/proc/mounts")) -> list[Path]:
         if kind == "hugetlbfs" and ("pagesize=" not in options or "pagesize=2M" in options):
             found.append(Path(where))
     return found
+
+
+def own_folder(mount: Path, user: int) -> Path:
+    """Where in a mount of hugetlbfs, whose root is root's, an ordinary user has room: made by root
+    when it starts a chain that runs as that user."""
+    return mount / f"flowcheck.{user}"
+
+
+def _with_room(mount: Path) -> Path:
+    own = own_folder(mount, os.geteuid())
+    return own if own.is_dir() else mount
+
+
+def with_own_folders(mounts: Sequence[Path]) -> list[Path]:
+    """Every folder of these mounts that shared memory of anybody's may lie in."""
+    return [*mounts, *(own for mount in mounts for own in mount.glob("flowcheck.*"))]
 
 
 def shm_is_huge(mounts: Path = Path("/proc/mounts")) -> bool:
@@ -77,7 +94,7 @@ def choose(need_bytes: int) -> Place:
         slower = "with 2 MiB pages as the kernel finds them"
     else:
         slower = f"correct but slower (scripts/hugepages reserve N, or {SHM_HUGE})"
-    for mount in huge_mounts():
+    for mount in map(_with_room, huge_mounts()):
         if free >= need_bytes and os.access(mount, os.W_OK):
             return Place(mount, True, f"2 MiB pages on {mount}")
         return Place(

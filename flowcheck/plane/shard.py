@@ -77,28 +77,46 @@ class Shard(Closing):
 
     def step(self, generation: int) -> int:
         """The step a generation is for; meaningless while it is EMPTY."""
-        return int(self.handle.header.generations[generation].step)
+        return int(lib.fc_shard_step(self.handle, generation))
 
     def covered_bytes(self, generation: int) -> int:
         return int(self.handle.header.generations[generation].covered_units) * self.unit_bytes
 
     def conflict_bytes(self, generation: int) -> int:
-        """Bytes of which two copies differ; a generation that has any stays OPEN."""
+        """Bytes of which two copies differ, by now; an OPEN generation that has any stays OPEN, and
+        more may be found of one that is COMPLETE."""
         return int(self.handle.header.generations[generation].conflict_bytes)
+
+    def doubt(self, generation: int) -> None:
+        """The updater's word on a COMPLETE generation of which two copies differ: its step is not
+        taken."""
+        lib.fc_shard_doubt(self.handle, generation)
+
+    def doubted(self, generation: int) -> bool:
+        """Its step is not taken, as two copies differ; until it is opened anew."""
+        return bool(lib.fc_shard_doubted(self.handle, generation))
 
     def begun(self, generation: int) -> int:
         """How often it was opened: with another number it holds other bytes."""
-        return int(self.handle.header.generations[generation].begun)
+        return int(lib.fc_shard_begun(self.handle, generation))
 
     @property
     def settled(self) -> int:
-        """Bytes that were not missing while this had a number can be read once it has a greater."""
+        """Grows behind bytes that are there to be read. Read behind a look at what is missing: what
+        was not can be read once this is greater."""
         return int(lib.fc_shard_settled(self.handle))
+
+    @property
+    def undone(self) -> int:
+        """Grows behind every time that an extractor took back what one before it had left of a
+        span: coverage that was seen since this was smaller may be of bytes that change."""
+        return int(lib.fc_shard_undone(self.handle))
 
     def generation_of(self, step: int) -> int | None:
         """The generation that holds `step`, in any state but EMPTY."""
         for generation in range(GENERATIONS):
-            if self.state(generation) != State.EMPTY and self.step(generation) == step:
+            # The state behind the step: an older one would be of what it held before.
+            if self.step(generation) == step and self.state(generation) != State.EMPTY:
                 return generation
         return None
 
@@ -114,7 +132,9 @@ class Shard(Closing):
             return None
         data = lib.fc_shard_data(self.handle, generation) + self.gradient_bytes
         found = np.frombuffer(ffi.buffer(data, size), np.uint8).copy()
-        return found if self.begun(generation) == begun else None
+        # Another opening, or a copy that differs and came meanwhile: nobody knows which is right.
+        same = self.begun(generation) == begun and lib.fc_shard_held(self.handle, generation)
+        return found if same else None
 
     def missing(self, generation: int) -> tuple[Range, ...]:
         """Byte ranges of the gradient that are not there, ascending."""

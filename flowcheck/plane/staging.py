@@ -123,6 +123,10 @@ class Staging(Closing):
                 payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
                 yield index, int(entry.flow), int(entry.psn), payload
 
+    def held_differs(self, place: int) -> bool:
+        """Copies of the packet held there were not all the same."""
+        return bool(self.handle.held[place].differs)
+
     @property
     def held_free(self) -> int:
         """Packets without a message that still find room."""

@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from flowcheck.errors import ConfigError, StateError, naming
+from flowcheck.private_files import make_folder
 from flowcheck.replica.files.latest import point
 from flowcheck.replica.files.manifest import (
     FULL,
@@ -92,7 +93,7 @@ def save_given(step: Given, directory: Path, layout: Layout) -> Path:
                 f"{final}: a checkpoint of another run is already here; name another --out"
             )
     else:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         with naming(final), growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
             write(step, place, layout)
     point(directory, final.name)

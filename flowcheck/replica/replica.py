@@ -45,7 +45,8 @@ class Replica(Held):
         """The step a killed process was in the middle of when this one took over; 0 for none."""
         self._taker = Taker(state, optimizer, workers)
         self.tensor_digests: list[bytes] = []
-        """Of the step taken last, in the order of kept/sections.py, named_tensors; [] before it."""
+        """Of the newest step, in the order of kept/sections.py, named_tensors; [] where they were
+        not summed: before the first step, behind going back, opened without a look at all bytes."""
         self._started: Started | None = None
         self._table: Table | None = None
         state.in_step = 0
@@ -109,16 +110,22 @@ class Replica(Held):
                     f"{path}: this replica was made with other optimizer settings than {optimizer}"
                 )
             replica = cls(state, optimizer, workers)
-            copy = state.commit.copy
-            if verify and replica._whole(copy, replica._taker.digests(copy)) != state.commit.digest:
-                raise StateError(
-                    f"{path}: the bytes of step {state.commit.step} do not have their digest; "
-                    "the file was changed or the memory is faulty"
-                )
+            if verify:
+                replica._verify()
         except BaseException:
             state.close()
             raise
         return replica
+
+    def _verify(self) -> None:
+        commit = self.commit
+        digests = self._taker.digests(commit.copy)
+        if self._whole(commit.copy, digests) != commit.digest:
+            raise StateError(
+                f"{self.path}: the bytes of step {commit.step} do not have their digest; "
+                "the file was changed or the memory is faulty"
+            )
+        self.tensor_digests = digests
 
     @property
     def rests_on(self) -> tuple[str, ...]:
@@ -185,6 +192,7 @@ class Replica(Held):
         if self._started is not None:
             self._started.abandon()
             self._started = None
+            self._open.in_step = 0
 
     def rebase(self, step: int, sections: Mapping[str, np.ndarray]) -> None:
         """The state of another past: it is the only step from now on.
@@ -193,27 +201,28 @@ class Replica(Held):
         where they are not this replica's; nothing has changed then.
         """
         state = self._open
+        own = {name: (array.dtype, array.size) for name, array in self.sections().items()}
+        found = {name: (array.dtype, array.size) for name, array in sections.items()}
+        if found != own:
+            raise StateError(f"a base with {sorted(found)} is none for this replica")
         self._give_up()
         copy = state.begin()
-        held = state.sections(copy)
-        found = {name: (array.dtype, array.size) for name, array in sections.items()}
-        if found != {name: (array.dtype, array.size) for name, array in held.items()}:
-            raise StateError(f"a base with {sorted(found)} is none for this replica")
-        for name, array in held.items():
+        for name, array in state.sections(copy).items():
             np.copyto(array, sections[name].reshape(-1))
-        self.tensor_digests = self._taker.digests(copy)
-        whole = self._whole(copy, self.tensor_digests)
-        state.publish(step, copy, whole, has_optimizer_state=step > 0)
-        state.forget_others()
+        digests = self._taker.digests(copy)
+        whole = self._whole(copy, digests)
+        state.publish_alone(step, copy, whole, has_optimizer_state=step > 0)
+        self.tensor_digests = digests
 
     def go_back(self, step: int) -> None:
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
         found = [commit for commit in self._open.versions if commit.step == step]
         if not found:
             raise StateError(f"step {step} is not kept (steps kept: {list(self.versions)})")
+        self._give_up()
         if step != self.step:
-            self._give_up()
             self._open.go_back(found[-1])
+            self.tensor_digests = []
 
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""

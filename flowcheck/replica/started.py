@@ -30,12 +30,16 @@ class Started:
         StateError once it is over."""
         self._now().take(parameters)
 
-    def commit(self) -> None:
-        """Steps what is left and makes this the replica's step. Raises StateError once it is
-        over."""
+    def commit(self, certain: Callable[[], bool] = lambda: True) -> bool:
+        """Steps what is left and makes this the replica's step. certain: asked last of all, whether
+        the gradient may be believed; else the step is given up. Whether it was made. Raises
+        StateError once it is over."""
         digests = self._now().finish()
         self._open = False
+        if not certain():
+            return False
         self._publish(digests)
+        return True
 
     def abandon(self) -> None:
         """It will not be committed: the replica stays at its step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -16,12 +17,18 @@ FORM = 'write "file.py:function" or "package.module:function"'
 MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
+FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
+"""In the environment of a command that kept root's rights, and of what it starts: why no code of
+the user's is called there (stages/privilege/descend.py)."""
 
 
 def callable_at(key: str, where: str) -> Callable[..., Any]:
     """The function at "file.py:function" or "package.module:function", both as seen from where the
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
-    and for a file that ends the program while it is imported."""
+    for a file that ends the program while it is imported, and where the rights of this process are
+    not for such code (FORBIDDEN)."""
+    if why := os.environ.get(FORBIDDEN):
+        raise ConfigError(key, where, why)
     place, colon, _ = where.rpartition(":")
     if not colon:
         raise ConfigError(key, where, FORM)

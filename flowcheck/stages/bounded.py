@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowcheck.errors import has_no_room, naming
+from flowcheck.private_files import open_own
 from flowcheck.whole import put, write_whole
 
 LOG_BYTES = 8 << 20
@@ -28,7 +29,7 @@ def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
     one that a kill tore is ended first."""
     with naming(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -57,7 +58,7 @@ def shorten(path: Path, most_bytes: int) -> None:
         if path.stat().st_size <= most_bytes:
             return
         tail = _newest(path, most_bytes // 2)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
     except FileNotFoundError:
         return
     try:

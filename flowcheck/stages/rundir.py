@@ -5,13 +5,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import secrets
 import shutil
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
+
+import msgspec
 
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import ConfigError, naming
+from flowcheck.private_files import (
+    check_own,
+    make_folder,
+    modes_in,
+    open_own,
+    refuse_shared,
+    trust,
+)
 from flowcheck.stages.chain.living import PREFIX, identity, lead_to, living, locked
 from flowcheck.stages.learning.learned_files import LearnedFiles
+from flowcheck.stages.privilege.account import account
 from flowcheck.stages.records import RecordFiles
 from flowcheck.stages.strangers import is_run, refuse_strangers
 
@@ -24,6 +38,12 @@ class RunDir(LearnedFiles, RecordFiles):
     """Paths of one run. Small files and sockets under `root`, shared memory under `memory`."""
 
     def __init__(self, root: Path) -> None:
+        """Raises ConfigError where the folder is somebody else's, or others may write to it: its
+        files name code that is run, processes that are ended and memory that is removed."""
+        if os.geteuid() == 0:
+            trust(account(None).user)  # whom chains run as that root starts
+        with suppress(FileNotFoundError, NotADirectoryError):
+            refuse_shared(root.stat(), root, "run")
         self.root = root
 
     @classmethod
@@ -37,10 +57,13 @@ class RunDir(LearnedFiles, RecordFiles):
         refuse_strangers(root)
         run.remove(keep_records=True)
         run._set_records_aside()
-        memory = mount / f"{PREFIX}{identity(os.getpid()).replace(' ', '-')}-{next(_RUNS)}"
+        mine = identity(os.getpid()).replace(" ", "-")
+        memory = mount / f"{PREFIX}{mine}-{next(_RUNS)}-{secrets.token_hex(4)}"
         try:
-            for folder in (root, run.sockets, run.learned_folder, run.pids, memory):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (root, run.sockets, run.learned_folder, run.pids):
+                make_folder(folder)
+            root.chmod(modes_in(root)[1])
+            make_folder(memory, new=True)
             _LOCKS[memory.resolve()] = locked(memory)
             lead_to(root, memory)
             (root / "memory").symlink_to(memory)
@@ -53,8 +76,11 @@ class RunDir(LearnedFiles, RecordFiles):
 
     @property
     def memory(self) -> Path:
-        """The folder of shared memory files (hugetlbfs or /dev/shm)."""
-        return (self.root / "memory").resolve()
+        """The folder of shared memory files (hugetlbfs or /dev/shm). Raises ConfigError where it is
+        somebody else's."""
+        folder = (self.root / "memory").resolve()
+        check_own(folder)
+        return folder
 
     @property
     def holds_memory(self) -> bool:
@@ -70,11 +96,16 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.root / "pids"
 
     def settings(self) -> JobConfig:
-        """Of the chain that was started here. Raises ConfigError where none was."""
+        """Of the chain that was started here. Raises ConfigError where none was, or where they are
+        damaged: without them nobody knows what of a run is where."""
         if not self.config.exists():
             why = "no chain was started there: flowcheck up JOB.toml"
             raise ConfigError("run", str(self.root), why)
-        return decode_config(self.config.read_bytes())
+        try:
+            return decode_config(self.config.read_bytes())
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            why = f"is damaged ({error}): keep what you need of {self.root}, then remove it"
+            raise ConfigError("settings of the run", str(self.config), why) from error
 
     @property
     def units(self) -> Path:
@@ -143,11 +174,9 @@ class RunDir(LearnedFiles, RecordFiles):
         """Writes who runs `stage`, so that a reused process number is not taken for it. Of one that
         is started again in place: that takes no room."""
         file, who = self.pids / stage, identity(pid).encode()
-        with naming(file):
-            file.touch()
-            with file.open("r+b", buffering=0) as out:
-                out.write(who)
-                out.truncate(len(who))
+        with naming(file), FileIO(open_own(file, os.O_RDWR | os.O_CREAT), "r+b") as out:
+            out.write(who)
+            out.truncate(len(who))
 
     def stage_pids(self) -> dict[str, int]:
         """{stage: pid} of the processes of this run that live, the supervisor among them."""
@@ -165,7 +194,7 @@ class RunDir(LearnedFiles, RecordFiles):
         there = [path for path in self.records() if path.exists()]
         if there:
             shutil.rmtree(self.previous, ignore_errors=True)
-            self.previous.mkdir(mode=0o700)
+            make_folder(self.previous)
         for path in there:
             path.rename(self.previous / path.name)
         self.trace.unlink(missing_ok=True)
@@ -181,7 +210,7 @@ class RunDir(LearnedFiles, RecordFiles):
         for folder in (self.root / "jobs").glob("*"):
             RunDir(folder).remove(keep_records=keep_records)
         link = self.root / "memory"
-        if link.is_symlink() and (memory := link.resolve()).name.startswith(PREFIX):
+        if link.is_symlink() and (memory := self.memory).name.startswith(PREFIX):
             shutil.rmtree(memory, ignore_errors=True)
             if memory in _LOCKS:
                 os.close(_LOCKS.pop(memory))

@@ -87,9 +87,9 @@ def shapes_ends(message: NDArray[np.uint8], parameters: int, slack_bytes: int) -
         for stop in range(least + least % 2, most + 1, 2)
         if (found := parse_shapes(values[:stop].tolist(), parameters, most=1))
     }
-    # Parameters left out at the end would be scalars, which hardly any model has.
-    dense = [end for end, cut in fits.items() if all(sizes for sizes, _ in cut.shapes)]
-    likely = dense or list(fits)
+    # Parameters left out at the end would be scalars beside those that there are.
+    fewest = min((cut.scalars for cut in fits.values()), default=0)
+    likely = [end for end, cut in fits.items() if cut.scalars == fewest]
     return tuple(likely) if len(likely) == 1 else ()
 
 

@@ -1,7 +1,8 @@
 """Cut the list of sizes and strides that opens a DDP job into parameters.
 
 Rank 0 sends, for every parameter, its sizes and then its strides, without saying how many
-dimensions it has; scalars leave no trace. Several cuts can fit, so all are found, best first.
+dimensions it has; scalars leave no trace (`scalars` says where they may stand). Several cuts can
+fit, so all are found, best first.
 
 Source: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes.
 """
@@ -23,6 +24,7 @@ SCALAR: Shape = ((), ())
 MOST_DIMENSIONS = 8
 """More are legal in torch and unknown in models."""
 _MOST_SCALARS = 4
+"""Of a model of few parameters; see `_most_scalars`."""
 _PERMUTED, _ODD = 4, 16
 """Costs of a cut that has a dense but permuted, or an unusually strided, parameter."""
 _COST = 1 << 56
@@ -54,19 +56,37 @@ class Shapes:
     def elements(self) -> int:
         return sum(self.counts)
 
+    @property
+    def dense(self) -> tuple[Shape, ...]:
+        """Those with dimensions."""
+        return tuple(shape for shape in self.shapes if shape != SCALAR)
+
+    @property
+    def scalars(self) -> int:
+        """How many have none."""
+        return len(self.shapes) - len(self.dense)
+
 
 def parse_shapes(
-    values: Sequence[int], parameters: int, *, most: int = 16, elements: int | None = None
+    values: Sequence[int],
+    parameters: int,
+    *,
+    most: int = 16,
+    elements: int | None = None,
+    least_scalars: int = 0,
 ) -> tuple[Shapes, ...]:
     """The `most` best cuts of `values` into `parameters` dense parameters, best first. `elements`
     of all parameters, where known (an all-reduce of everything tells it), rules out almost every
     false cut; without it fewer elements come first among equals. A cut with scalars is offered
-    only if none without fits, for each place where they may stand."""
+    only if none with fewer fits, of `least_scalars` or more, for each place where they may stand.
+    """
     numbers = [int(value) for value in values]
-    for scalars in range(min(_MOST_SCALARS, parameters) + 1):
+    blocks = _blocks(numbers)
+    ahead = _ahead(blocks, len(numbers), parameters)
+    for scalars in range(least_scalars, _most_scalars(parameters) + 1):
         found: list[Shapes] = []
         due = None if elements is None else elements - scalars
-        for cut in _cuts(numbers, parameters - scalars, due):
+        for cut in _cuts(numbers, blocks, ahead, parameters - scalars, due):
             for spread in _with_scalars(cut.shapes, scalars):
                 found.append(Shapes(spread, cut.cost))
                 if len(found) == most:
@@ -74,6 +94,18 @@ def parse_shapes(
         if found:
             return tuple(found)
     return ()
+
+
+def with_scalars_at(dense: Sequence[Shape], places: Sequence[int]) -> tuple[Shape, ...]:
+    """Parameters with dimensions in their order, and scalars at these places among all."""
+    left, scalars = iter(dense), set(places)
+    every = range(len(dense) + len(scalars))
+    return tuple(SCALAR if place in scalars else next(left) for place in every)
+
+
+def _most_scalars(parameters: int) -> int:
+    """So many among that many: a list that lost its end looks like one with more of them."""
+    return min(parameters, max(_MOST_SCALARS, parameters // 2))
 
 
 def shape_cost(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
@@ -106,11 +138,15 @@ def _packed(sizes: Sequence[int], inner_first: Sequence[int]) -> list[int]:
     return strides
 
 
-def _cuts(values: Sequence[int], parameters: int, elements: int | None) -> Iterator[Shapes]:
+def _cuts(
+    values: Sequence[int],
+    blocks: Sequence[Sequence[tuple[int, int]]],
+    ahead: Sequence[dict[int, _Rest]],
+    parameters: int,
+    elements: int | None,
+) -> Iterator[Shapes]:
     """Cuts without scalars, best first: the rank still to come is known exactly, so nothing is
     expanded that leads nowhere, but for `elements`, where only bounds are known."""
-    blocks = _blocks(values)
-    ahead = _ahead(blocks, len(values), parameters)
     if parameters not in ahead[0]:
         return
     ticket = count()

@@ -8,6 +8,10 @@ layout() { # the program that ExecStart names, which systemd wants as a whole pa
 		echo "--prefix DIR names another virtual environment, from / on, that has bin/flowcheck" >&2 && exit 2
 	fi
 	units=$root/etc/systemd/system
+	if [ -z "$root" ] && ! getent passwd flowcheck >/dev/null; then
+		say "user flowcheck: useradd --system, the chain's; undo leaves it, for checkpoints are its own"
+		if [ "$verb" = install ]; then useradd --system --user-group --home-dir /var/lib/flowcheck --no-create-home --shell /usr/sbin/nologin flowcheck; fi
+	fi
 	sed "s#@FLOWCHECK@#$1#" "$here/flowcheck@.service" | place "$units/flowcheck@.service"
 	place "$root/etc/flowcheck/examples/cores.conf" <"$here/cores.conf"
 	place "$root/etc/flowcheck/examples/job.toml" <"$here/job.toml"

@@ -64,7 +64,7 @@ static void check_message(const struct fc_mark *mark)
 	demand((uint64_t)mark->offset_bytes + mark->payload_bytes <= message.length_bytes,
 	       "a payload ends inside its message");
 	demand(message.packets_seen <= message.packets, "no packet is counted twice");
-	demand((message.kind == FC_KIND_WRITE) == (mark->verdict == FC_WRITE),
+	demand((message.kind == FC_KIND_WRITE) == (mark->verdict != FC_SEND),
 	       "a write's message is a write");
 	if (message.kind != FC_KIND_WRITE)
 		demand(message.kind == FC_KIND_SEND && message.number == FC_NUMBER_UNKNOWN &&
@@ -84,7 +84,8 @@ static void check_slot(uint64_t position)
 	       "a payload lies in its frame");
 	demand(mark->flow == FC_NO_FLOW || mark->flow < flows.header->flows_used,
 	       "a mark's flow exists");
-	if (mark->verdict == FC_WRITE || (mark->verdict == FC_SEND && mark->message))
+	const bool may = mark->verdict == FC_SEND || mark->verdict == FC_REFUSED;
+	if (mark->verdict == FC_WRITE || (may && mark->message))
 		check_message(mark);
 	else
 		demand(mark->message == 0, "only writes and SENDs have messages");

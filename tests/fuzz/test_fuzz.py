@@ -1,4 +1,4 @@
-"""libFuzzer on the transport: five seconds in the suite, FLOWCHECK_FUZZ_S seconds by night."""
+"""libFuzzer on what reads captured bytes: seconds in the suite, FLOWCHECK_FUZZ_S each by night."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "5"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 120)
-def test_the_fuzzer_finds_nothing_in_the_parser_and_assembler(tmp_path: Path) -> None:
+@pytest.mark.timeout(4 * SECONDS + 240)
+def test_no_fuzzer_finds_anything(tmp_path: Path) -> None:
     if not shutil.which("clang"):
         pytest.skip("clang, which brings libFuzzer, is not installed")
     folder = captures_folder()
     seeds = sorted(folder.glob("captures/*.pcapng"))[:2] if folder else []
     seeds += sorted(folder.glob("captures/rxe/v4_*.pcap"))[:8] if folder else []
     done = subprocess.run(
-        [str(REPOSITORY / "scripts/fuzz"), str(SECONDS), *map(str, seeds)],
+        [str(REPOSITORY / "scripts/fuzz"), str(4 * SECONDS), *map(str, seeds)],
         env={**os.environ, "FLOWCHECK_FUZZ_DIR": str(tmp_path), "PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
-    assert "stat::number_of_executed_units" in done.stderr
+    assert done.stderr.count("stat::number_of_executed_units") == 4

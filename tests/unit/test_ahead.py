@@ -1,15 +1,17 @@
 """Steps that begin before all gradients are there end with the bytes of those that wait."""
 
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.extraction import Bench, bench
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.shard import Shard
 from flowcheck.replica.kept.peek import pinned
 from flowcheck.replica.layout import Layout
@@ -28,11 +30,12 @@ def gradient(seed: int) -> np.ndarray:
 class Arriving:
     """A replica and a shard whose bytes come as a test says, as the extractor writes them."""
 
-    def __init__(self, folder, config=ADAMW, *, keep_bytes=0, **more):
+    def __init__(self, folder, config=ADAMW, *, keep_bytes=0, shard=None, **more):
         self.path = folder / "replica"
         self.replica = Replica.create(self.path, LAYOUT, config, WEIGHTS, keep_bytes=keep_bytes)
         self.waiting = Replica.create(folder / "waiting", LAYOUT, config, WEIGHTS)
-        self.shard = Shard.create(folder / "shard", gradient_bytes=LAYOUT.gradient_bytes)
+        own = {"gradient_bytes": LAYOUT.gradient_bytes}
+        self.shard = shard or Shard.create(folder / "shard", **own)
         self.ahead = Ahead(self.replica, self.shard, **{"alone": True, "least_bytes": 1} | more)
 
     def put(self, generation: int, values: np.ndarray, start: int, stop: int, settled=True):
@@ -153,6 +156,90 @@ def test_bytes_that_are_covered_but_not_settled_are_not_read(arriving):
     assert arriving.ahead.look(1, 1) == len(LAYOUT.parameters)
 
 
+def amid_the_look(monkeypatch: pytest.MonkeyPatch, what):
+    """`what` happens once, just before coverage is looked at."""
+    missing, left = Shard.missing, [what]
+
+    def looked(shard: Shard, generation: int):
+        if left:
+            left.pop()()
+        return missing(shard, generation)
+
+    monkeypatch.setattr(Shard, "missing", looked)
+
+
+def test_bytes_that_come_unsettled_while_coverage_is_looked_at_are_not_read(arriving, monkeypatch):
+    """The span before theirs is settled meanwhile, which says nothing of them."""
+    arriving.shard.begin(0, 1)
+
+    def meanwhile():
+        lib.fc_shard_settle(arriving.shard.handle)
+        arriving.put(0, gradient(1), 0, LAYOUT.elements, settled=False)
+
+    amid_the_look(monkeypatch, meanwhile)
+    assert [arriving.ahead.look(1, 1) for _ in range(3)] == [0, 0, 0]
+    lib.fc_shard_settle(arriving.shard.handle)
+    assert arriving.ahead.look(1, 1) == len(LAYOUT.parameters)
+
+
+def test_an_extractor_at_any_place_of_a_look_has_nothing_read_that_it_did_not_settle(
+    tmp_path, monkeypatch
+):
+    """In every order of its stores and of the reader's loads; what it places arrives when it
+    settles it, as past the caches, and not before."""
+    words = (("put", 0), ("settle", None), ("put", 1), ("settle", None))
+    reads = ("missing", "settled", "missing", "settled", "settled", "settled")
+    for turn, places in enumerate(combinations_with_replacement(range(len(reads)), len(words))):
+        (folder := tmp_path / str(turn)).mkdir()
+        made = Arriving(folder)
+        values, bounds = gradient(1), (0, 2101, LAYOUT.elements)
+        made.shard.begin(0, 1)
+        waiting: list[tuple[int, int]] = []
+        at, left = [0], list(zip(places, words, strict=True))
+
+        def extractor(made=made, waiting=waiting, at=at, left=left, values=values, bounds=bounds):
+            while left and left[0][0] <= at[0]:
+                _, (word, part) = left.pop(0)
+                if word == "put":
+                    span = bounds[part], bounds[part + 1]
+                    made.put(0, np.zeros_like(values), *span, settled=False)
+                    waiting.append(span)
+                else:
+                    for start, stop in waiting:
+                        made.put(0, values, start, stop, settled=False)
+                    waiting.clear()
+                    lib.fc_shard_settle(made.shard.handle)
+            at[0] += 1
+
+        with monkeypatch.context() as patch:
+            watch(patch, extractor)
+            for _ in range(4):
+                made.ahead.look(1, 1)
+        for start, stop in waiting:
+            made.put(0, values, start, stop)
+        made.put(0, values, 0, LAYOUT.elements)
+        made.end(1, 0)
+        made.assert_as(values)
+        made.close()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, before) -> None:
+    """`before` runs before each of the reader's loads."""
+    missing, settled = Shard.missing, Shard.settled
+    assert isinstance(settled, property)
+
+    def looked(shard: Shard, generation: int):
+        before()
+        return missing(shard, generation)
+
+    def number(shard: Shard) -> int:
+        before()
+        return settled.fget(shard)
+
+    monkeypatch.setattr(Shard, "missing", looked)
+    monkeypatch.setattr(Shard, "settled", property(number))
+
+
 def test_a_generation_that_is_opened_anew_takes_nothing_of_what_it_held_before(arriving):
     arriving.shard.begin(0, 1)
     arriving.put(0, gradient(1), 0, 7000)
@@ -200,3 +287,50 @@ def test_where_one_gradient_counts_for_all_nothing_is_taken_before_the_end(confi
     made.end(1, 0)
     made.assert_as(gradient(1))
     made.close()
+
+
+@pytest.mark.parametrize("looked_again", [False, True])
+def test_what_an_extractor_took_back_after_a_kill_is_not_kept(tmp_path, looked_again):
+    """Its span was settled, and then it was killed before the commit; other bytes come."""
+    size = LAYOUT.gradient_bytes
+    with bench(tmp_path, gradient_bytes=size) as run:
+        made = Arriving(tmp_path, shard=run.shard)
+        made.shard.begin(0, 1)
+        before = coverage(run.shard).copy()
+        made.put(0, gradient(1), 0, 7000)
+        assert made.look(1) > 0
+        journalled(run, before)
+        again = Extractor(run.ring, run.flows, run.staging, run.shard)
+        assert run.shard.missing(0) == ((0, LAYOUT.gradient_bytes),)
+        if looked_again:
+            assert made.look(1) == 0
+        made.put(0, gradient(2), 0, LAYOUT.elements)
+        if looked_again:
+            assert made.look(1) == len(LAYOUT.parameters)
+        made.end(1, 0)
+        made.assert_as(gradient(2))
+        undone = run.shard.undone
+        again.close()
+        Extractor(run.ring, run.flows, run.staging, run.shard).close()
+        assert run.shard.undone == undone, "nothing was taken back"
+        made.replica.close()
+        made.waiting.close()
+
+
+def coverage(shard: Shard) -> np.ndarray:
+    """[words] uint64 of generation 0, in place."""
+    size = int(shard.handle.header.coverage_bytes)
+    return np.frombuffer(ffi.buffer(lib.fc_shard_coverage(shard.handle, 0), size), np.uint64)
+
+
+def journalled(run: Bench, before: np.ndarray) -> None:
+    """The staging's journal, as a killed extractor leaves it that covered what is covered now."""
+    journal, header = run.staging.handle.journal, run.staging.handle.header
+    own = run.shard.handle
+    at = int(ffi.cast("uintptr_t", lib.fc_shard_coverage(own, 0)))
+    offset = at - int(ffi.cast("uintptr_t", own.map.base))
+    changed = np.flatnonzero(coverage(run.shard) != before)
+    for n, word in enumerate(changed):
+        journal[n].where = 1 << 63 | offset + 8 * int(word)
+        journal[n].before = int(before[word])
+    header.journal_base, header.journal_used = run.ring.tail, len(changed)

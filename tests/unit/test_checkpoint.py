@@ -2,7 +2,6 @@
 
 import errno
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.room import no_room
 
+from flowcheck import whole
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica import checkpoint
@@ -171,7 +171,7 @@ def test_no_room_for_the_manifest_alone_is_told_by_name(trained, tmp_path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")  # as write(2) tells it: of no file
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(whole, "write_new", full)
     with pytest.raises(OSError, match="No space") as caught:
         checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
     assert caught.value.filename == f"{tmp_path}/out/step-1"

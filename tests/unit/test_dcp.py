@@ -218,3 +218,13 @@ def test_metadata_that_would_run_code_is_refused_and_does_not(
     with pytest.raises(StateError, match="would run code"):
         read(folder)
     assert not (tmp_path / "ran").exists()
+
+
+def test_building_on_a_class_changes_nothing_of_this_process(tmp_path: Path) -> None:
+    """A slot state on a class is set with setattr by pickle's own reader, before it is refused."""
+    (tmp_path / ".metadata").write_bytes(
+        b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\nN}X\x06\0\0\0hackedK\x01s\x86b."
+    )
+    with pytest.raises(StateError, match="builds on a type"):
+        read(tmp_path)
+    assert not hasattr(dcp.metadata.Metadata, "hacked")

@@ -67,3 +67,67 @@ def test_files_that_do_not_belong_together_are_refused(shm: Path) -> None:
         (shm / "foreign").write_bytes(b"x" * 8192)
         with pytest.raises(RingError, match="not a FlowCheck staging file"):
             Staging.open(shm / "foreign")
+
+
+def altered(packet: Packet) -> Packet:
+    """The same packet with another last payload byte; its ICRC is not looked at."""
+    frame = bytearray(packet.frame)
+    frame[-5] ^= 1
+    return Packet(packet.number, packet.offset, packet.size, bytes(frame))
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_copies_that_differ_before_their_message_is_known_keep_its_step_from_being_whole(
+    shm: Path, planned: bool
+) -> None:
+    sends = [whole(1)]
+    packets = packets_of(sends, immediate=False)
+    with bench(shm) as run:
+        run.parser.close()
+        run.parser = type(run.parser)(run.ring, run.flows, icrc_every=0)
+        run.shard.begin(0, 1)
+        run.run([packets[3], altered(packets[3])])
+        assert run.staging.held_packets == 1
+        if planned:
+            run.extractor.install(plan_of(sends))
+        run.run(packets)
+        if not planned:
+            run.extractor.install(plan_of(sends))
+            run.extractor.place_staged()
+        assert run.shard.covered_bytes(0) == SIZE
+        assert run.shard.conflict_bytes(0) == 256
+        assert not run.shard.finish(0)
+        run.parser.close()
+
+
+def test_an_ignored_flow_gives_its_held_packets_back_and_no_more_are_kept(shm: Path) -> None:
+    stranger = packets_of([whole(2)], qp=8, immediate=False)[1:]
+    with bench(shm, held=20) as run:
+        run.run(stranger)
+        assert run.staging.held_packets == len(stranger)
+        run.extractor.ignore(0)
+        assert run.staging.held_packets == 0
+        run.run(stranger)
+        assert run.staging.held_packets == 0
+        assert run.counters()["orphan_dropped_packets"] == 0
+
+
+def test_strangers_packets_make_room_for_those_of_a_followed_flow_and_never_take_it(
+    shm: Path,
+) -> None:
+    sends = [whole(1)]
+    packets = packets_of(sends, immediate=False)
+    with bench(shm, held=4) as run:
+        run.shard.begin(0, 1)
+        run.feed([packets[1].frame])
+        run.extractor.install(plan_of(sends))
+        run.run(packets_of([whole(2)], qp=8, immediate=False)[1:])
+        assert {flow for flow, _, _ in run.staging.held()} == {0, 1}
+        run.run(packets[2:4])
+        assert sum(flow == 0 for flow, _, _ in run.staging.held()) == 3
+        run.run(packets_of([whole(3)], qp=9, immediate=False)[1:])
+        assert sum(flow == 0 for flow, _, _ in run.staging.held()) == 3
+        assert run.counters()["held_given_up_packets"] > 0
+        run.run(packets[:1] + packets[4:])
+        assert run.shard.finish(0)
+        assert run.shard.gradient(0).tobytes() == sends[0].data

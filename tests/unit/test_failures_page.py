@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.plane.counters import LOSSES, VERDICTS
+from flowcheck.plane.counters import LOSSES, UNFOLLOWED, VERDICTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "flowcheck/ops/running/README.md"
@@ -50,6 +50,6 @@ def test_what_the_page_quotes_is_said_by_a_source(sentence: str) -> None:
 
 def test_every_counter_that_the_page_names_is_one() -> None:
     words = set(re.findall(r"`([a-z]+_[a-z_]+)`", PAGE.read_text()))
-    known = set(LOSSES) | set(VERDICTS)
+    known = set(LOSSES) | set(VERDICTS) | {UNFOLLOWED}
     assert {"ring_full_frames", "icrc_bad"} <= words
     assert words - known <= SETTINGS

@@ -93,12 +93,15 @@ def test_a_killed_client_goes_on_where_it_was_even_from_another_server(
     assert sums(got) == sums(kept / "step-2")
 
 
+MANIFEST = {"name": "manifest.json", "bytes": 1, "sha256": "0" * 64}
+
+
 @pytest.mark.parametrize("asked", ["date", "Sun, 06 Nov 1994 08:49:37 GMT", "-3", "nan", "soon"])
 def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
     monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     monkeypatch.setattr(origins, "WAIT_MAX_S", 0.2)
-    told = [{"step": 7, "digest": "d", "files": []}, {"step": 7}]
+    told = [{"step": 7, "digest": "d", "files": [MANIFEST]}, {"step": 7}]
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

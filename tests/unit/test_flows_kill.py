@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.transport import ACK, Packet, Run, parsing, send, write
 
@@ -149,9 +150,43 @@ def test_a_torn_journal_is_refused_and_not_obeyed(shm: Path) -> None:
 
     with parsing(shm) as run:
         header = run.table.handle.header
-        for entry, used in [((1 << 40, 8), 24), ((0, 1 << 40), 24), ((0, 0), 1 << 30)]:
-            ffi.buffer(run.table.handle.undo, 16)[:] = ffi.buffer(ffi.new("uint64_t[2]", entry))[:]
+        for entry, used in [((1 << 40, 8), 24), ((0, 1 << 40), 24), ((0, 0), 1 << 30), ((0, 0), 8)]:
+            tail = ffi.new("uint64_t[3]", [0, *entry])
+            ffi.buffer(run.table.handle.undo, 24)[:] = ffi.buffer(tail)[:]
             header.undo_used_bytes = used
             with pytest.raises(RingError, match="torn"):
                 Parser(run.ring, run.table)
         header.undo_used_bytes = 0
+
+
+def killed_before_its_commit(run: Run, parsed: int) -> None:
+    """The files as a parser leaves them that is killed when its last span is all but committed.
+
+    Its journal lies where it wrote it, with nothing but zeros behind it.
+    """
+    header = run.table.handle.header
+    words = np.frombuffer(ffi.buffer(run.table.handle.undo, header.undo_bytes), "<u8")
+    run.ring.handle.header.parsed = parsed
+    assert header.undo_base_position == parsed
+    header.undo_used_bytes = 8 * (int(np.flatnonzero(words)[-1]) + 1)
+
+
+@pytest.mark.parametrize("owners", [2, 3, 4])
+def test_a_key_that_changes_hands_twice_in_one_span_comes_back_to_its_owner(
+    owners: int, shm: Path
+) -> None:
+    """The index entry, the counters of flows and each flow, whatever changed how often."""
+    lives = [write(bytes([n]) * 700, psn=0, rkey=70 + n) for n in range(owners + 1)]
+    with parsing(shm) as run:
+        run.put([packet.frame() for packet in lives[0]])
+        run.parser.parse(99)
+        before = outcome(run.ring, run.table)
+        run.put([packet.frame() for life in lives[1:] for packet in life])
+        ffi.memmove(run.table.handle.undo, bytes(run.table.handle.header.undo_bytes), 1 << 20)
+        run.parser.parse(99)
+        wanted = outcome(run.ring, run.table)
+        killed_before_its_commit(run, len(lives[0]))
+        with Parser(run.ring, run.table) as parser:
+            assert outcome(run.ring, run.table)[1:] == before[1:]
+            assert parser.parse(99) == 3 * owners
+        assert outcome(run.ring, run.table) == wanted

@@ -93,3 +93,50 @@ def test_iterations_only_ascend(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="ends with 5"):
         log.append(5, gradient(5))
     log.close()
+
+
+@pytest.mark.parametrize("before", [BYTES, BYTES + 300])
+@given(there=st.lists(st.booleans(), min_size=20, max_size=20))
+def test_a_kill_amid_the_header_of_a_file_costs_no_later_start(
+    tmp_path_factory: pytest.TempPathFactory, before: int, there: list[bool]
+) -> None:
+    """before: bytes of the gradients that the killed one was to keep; there: which bytes of the
+    header were stored, in whatever order."""
+    folder = tmp_path_factory.mktemp("log")
+    log = GradientLog(rooms(folder, 2), before)
+    log.append(1, np.zeros(before, np.uint8))
+    log.close()
+    file = folder / "part-0"
+    whole = file.read_bytes()
+    header = bytes(byte * stored for byte, stored in zip(whole[:20], there, strict=True))
+    file.write_bytes(header + bytes(len(whole) - 20))
+    for again in (GradientLog(rooms(folder, 2), BYTES), GradientLog(rooms(folder, 2), BYTES)):
+        assert (again.iterations, again.closed) == ((), False)
+        again.close()
+    again = GradientLog(rooms(folder, 2), BYTES)
+    assert again.append(3, gradient(3))
+    again.close()
+    kept = GradientLog(rooms(folder, 2), BYTES)
+    assert kept.iterations == (3,) and np.array_equal(kept.read(0), gradient(3))
+    kept.close()
+
+
+def test_a_file_that_only_begins_as_a_log_is_refused(tmp_path: Path) -> None:
+    for first in (bytes(8) + b"\x07", bytes(DATA_OFFSET) + b"someone's"):
+        (tmp_path / "foreign").write_bytes(first + bytes(1 << 14))
+        with pytest.raises(StateError, match="something else"):
+            GradientLog([Room(tmp_path / "foreign", 1 << 20)], BYTES)
+
+
+@pytest.mark.parametrize("left", [0, 2, 3, 5])
+def test_later_records_that_are_forgotten_stay_forgotten(tmp_path: Path, left: int) -> None:
+    log = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    for iteration in range(1, 6):
+        log.append(iteration, gradient(iteration))
+    log.forget_after(left)
+    assert log.iterations == tuple(range(1, left + 1))
+    log.close()
+    again = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    assert again.iterations == tuple(range(1, left + 1))
+    assert again.append(9, gradient(9)) == (left < 5)
+    again.close()

@@ -202,9 +202,14 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     heard: list[Any] = []
     stage._links = SimpleNamespace(report=heard.append)  # type: ignore[assignment]
     commit = ffi.new("struct fc_parse_commit *")
-    ring = SimpleNamespace(drained=False, tail=0, parse_commit=lambda: commit)
+    extracted = ffi.new("struct fc_extract_commit *")
+    ring = SimpleNamespace(
+        drained=False, tail=0, parse_commit=lambda: commit, extract_commit=lambda: extracted
+    )
+    handle = SimpleNamespace(header=SimpleNamespace(data_bytes=0))
+    staging = SimpleNamespace(completions=0, handle=handle)
     stage._extractors = [
-        SimpleNamespace(ring=ring, stalled=False, staging=SimpleNamespace(completions=0))  # type: ignore[list-item]
+        SimpleNamespace(ring=ring, stalled=False, staging=staging)  # type: ignore[list-item]
     ]
     monkeypatch.setattr(unlearned, "STOOD_S", 0.0)
     stage._learn(wait_s=0.0)

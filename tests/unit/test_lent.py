@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 from support.chain import wait_until
 
@@ -19,7 +20,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.ops.running import saved
 from flowcheck.stages.chain.child import Child
-from flowcheck.stages.chain.lent import Gone, Lender
+from flowcheck.stages.chain.lent import Gone, Lender, Wanted
 from flowcheck.stages.rundir import RunDir
 
 WRITER = """
@@ -112,3 +113,18 @@ def test_a_process_that_says_nothing_is_not_lent() -> None:
         assert not silent.lent
         os.kill(made.pid, 9)
         silent.close()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_one_whose_supervisor_was_killed_ends_without_a_word(asked: bool) -> None:
+    own, other = socket.socketpair()
+    with other:
+        number = other.fileno()
+        command = [sys.executable, "-c", WRITER, str(number)]
+        lent = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.PIPE, text=True)
+    with own:
+        if asked:
+            own.sendall(msgspec.json.encode(Wanted("run", "folder", 7)) + b"\n")
+    with lent:
+        _, said = lent.communicate(timeout=60)
+    assert (lent.returncode, said) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flowcheck.ops.running import status
 from flowcheck.plane.counters import LOSSES, lost_frames
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.rundir import RunDir
 
 CONFIG = JobConfig(
@@ -75,6 +77,27 @@ def test_status_shows_what_the_kernel_dropped_before_us(
     status.run(run.root, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["rings"][0]["lost"]["interface_missed_frames"] == 1234
+
+
+def test_a_full_table_of_flows_is_told_by_status_and_events(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status.run(run.root, as_json=False)
+    assert "table of" not in capsys.readouterr().out
+    recorder = Recorder(run, CONFIG)
+    with ExitStack() as files:
+        rings = [files.enter_context(Ring.open(run.ring(number))) for number in range(2)]
+        for packets in (5, 9, 11):
+            for commit in rings[1].handle.header.parse:
+                commit.counters.flow_table_full_packets = packets
+            recorder._look_at_tables(rings)
+    lines = [json.loads(line) for line in run.events.read_text().splitlines()]
+    assert [line["count"] for line in lines if "table of 8,192 flows is full" in line["why"]] == [
+        5,
+        6,
+    ]
+    status.run(run.root, as_json=False)
+    assert "full: 11 packets of queue pairs" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:

@@ -24,6 +24,7 @@ EXAMPLES: list[Message] = [
     messages.StepApplied(step=3, seconds=0.25, digest="ab"),
     messages.StepLost(step=4, missing=((0, 8), (64, 128)), why="never came"),
     messages.StepShort(step=4, missing_bytes=72, why="never came"),
+    messages.StepDoubtful(step=3, conflict_bytes=8),
     messages.StepSaved(step=3, name="step-3", bytes=9, seconds=0.5, time_ns=7),
     messages.SaveFailed(step=None, why="no room", attempts=2),
     messages.Drained(stage="extract", steps=20),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
@@ -11,13 +15,16 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.messages import Message, Note
 from flowcheck.ops.giving.steps import newest
 from flowcheck.plane.shard import Shard
+from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.layout import Layout
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import layout_of
+from flowcheck.stages.updating.replicas import open_replica
 from flowcheck.stages.updating.update import UpdateService
 from flowcheck.wire.edge import Communicator
 from flowcheck.wire.job import Job, Parameter
 from flowcheck.wire.job_file import encode_job
+from flowcheck.wire.stated import Tensor
 from flowcheck.wire.terms import Rule
 
 
@@ -105,3 +112,55 @@ def test_names_that_do_not_fit_cost_no_start_up(
     assert tuple(p.name for p in found.snapshot.layout.parameters) == own
     assert found.names == (own if fit else ()), "restore goes by order and shape without them"
     run.remove()
+
+
+def test_a_kill_before_the_replica_is_there_costs_no_frozen_parameter_and_no_buffer(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at each of the files that a first start writes, before and behind it."""
+    job, still = learned(4), Parameter(sizes=(2,), strides=(1,), element_bytes=4, dtype="float32")
+    trains = zip(("fc.weight", "fc.bias"), job.parameters, strict=True)
+    everything = (
+        *(Tensor(name=name, wire=wire) for name, wire in trains),
+        Tensor(name="frozen", wire=still, trains=False),
+        Tensor(name="mean", wire=still, trains=False, buffer=True),
+    )
+    keys = tuple((tensor.name, tensor.name) for tensor in everything)
+    config = stated(names=["fc.weight", "fc.bias"])
+    model = msgspec.structs.replace(config.model, everything=everything, keys=keys)
+    config = msgspec.structs.replace(config, model=model)
+    sent = np.arange(4, dtype=np.float32)
+
+    class Killed(BaseException):
+        pass
+
+    def perhaps(left: list[int]) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Killed
+
+    real = Path.rename  # of a file onto none they are the same
+    for deadly in range(6):
+        run = RunDir.create(tmp_path / f"run-{deadly}", shm / str(deadly))
+        run.weights.write_bytes(bytes(22 * 4))
+        run.beside_weights.write_bytes(sent.tobytes())
+        left = [deadly]
+
+        def renamed(
+            own: Path, to: Path, left: list[int] = left, real: Callable[..., Path] = real
+        ) -> Path:
+            perhaps(left)
+            real(own, to)
+            perhaps(left)
+            return to
+
+        with monkeypatch.context() as patch:
+            for name in ("rename", "replace"):
+                patch.setattr(Path, name, renamed)
+            with suppress(Killed):
+                open_replica(run, config, job, leaves_out=False, say=print)[0].close()
+        open_replica(run, config, job, leaves_out=False, say=print)[0].close()
+        beside = read_beside(run.replica)
+        told = {name: tensor.tolist() for name, tensor in beside.tensors.items()}
+        assert told == {"frozen": [0, 1], "mean": [2, 3]}, deadly
+        run.remove()

@@ -45,6 +45,22 @@ def test_of_several_queue_pairs_the_one_of_its_udp_port_is_meant(shm: Path) -> N
             assert run.counters()["refused_messages"] == 0
 
 
+def test_each_nak_finds_its_hosts_among_many_also_those_that_came_after_another(shm: Path) -> None:
+    """One flow between each two hosts, and NAKs in between: each refuses what it names alone."""
+    hosts = [f"10.1.{n // 200}.{n % 200 + 1}" for n in range(600)]
+    packets, asked = [], []
+    for n, host in enumerate(hosts):
+        packets += [replace(p, source=host) for p in SENT[:6]]
+        if n % 7 == 3:  # of this one, and of an older one that no NAK named
+            for of in (n, n // 2):
+                packets.append(replace(NAK, destination=hosts[of]))
+                asked.append(of)
+    with parsed(shm, frames(packets)) as run:
+        found = [bool(flow["refused_psn"]) for flow in run.table.flows() if flow["has_writes"]]
+        assert found == [n in asked for n in range(600)]
+        assert run.counters()["unpaired_refusals"] == 0
+
+
 def test_a_nak_before_its_message_and_one_of_a_send(shm: Path) -> None:
     early = [*SENT[:3], replace(NAK, psn=3), *SENT[3:6]]
     with parsed(shm, frames(early)) as run:

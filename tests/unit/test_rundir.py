@@ -100,3 +100,11 @@ def test_a_process_file_that_goes_while_it_is_looked_for_is_no_process(
     (run.pids / "supervisor").unlink()
     monkeypatch.setattr(Path, "glob", lambda *_: iter(listed))
     assert run.stage_pids() == {}
+
+
+@pytest.mark.parametrize("text", [b"", b'{"source": [', b'{"naees": 1}', b"\xff\xfe", b"[]"])
+def test_damaged_settings_of_a_killed_run_are_refused_by_name(tmp_path: Path, text: bytes) -> None:
+    run = RunDir(tmp_path)
+    run.config.write_bytes(text)
+    with pytest.raises(ConfigError, match=r"config\.json.* is damaged .*remove it"):
+        run.settings()

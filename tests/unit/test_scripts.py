@@ -90,7 +90,8 @@ def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: st
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     if words[0].startswith("scripts/"):
         assert os.access(REPOSITORY / words[0], os.X_OK)
-        told = help_of("bench") if words[0] == "scripts/bench" else ""
+        module = {"scripts/bench": "bench", "scripts/faults": "support.faults"}.get(words[0])
+        told = help_of(module) if module is not None else ""
     elif words[0] == "flowcheck":
         verb = words[1:3] if words[1] == "switch" else words[1:2]
         told = help_of("flowcheck", *verb)

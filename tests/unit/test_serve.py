@@ -222,3 +222,9 @@ def test_a_client_that_goes_away_amid_a_file_costs_nobody_else(
     assert connection.getresponse().read(10)
     connection.close()
     until(lambda: status(f"{server.url}/steps") == 200)
+
+
+def test_a_page_that_was_made_to_point_here_gets_nothing(kept: Path, serving: Serving) -> None:
+    server = serving(Catalogue([kept]), token_file=None)
+    assert status(f"{server.url}/steps", word=None) == 200
+    assert status(f"{server.url}/steps", "-H", "Host: evil.example", word=None) == 421

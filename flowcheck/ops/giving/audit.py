@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.giving.steps import stated_names
 from flowcheck.ops.say import say
+from flowcheck.private_files import open_own
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.kept.header import peek_versions
@@ -69,9 +71,18 @@ def noted(where: RunDir, found: audit.Audit, file: Path, template: Template) -> 
         # What differs may be of another job.
         others=others_in(template, found.others) if found.equal else {},
     )
-    with naming(where.audits), where.audits.open("ab") as log:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with naming(where.audits), os.fdopen(open_own(where.audits, flags), "ab") as log:
         log.write(msgspec.json.encode(line) + b"\n")
+        _belong_beside(where, log.fileno())
     return line
+
+
+def _belong_beside(where: RunDir, descriptor: int) -> None:
+    """A file that root made in a run directory is its owner's, who adds the next line."""
+    owner, made = where.root.stat(), os.fstat(descriptor)
+    if os.geteuid() == 0 == made.st_uid and made.st_nlink == 1:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:

@@ -12,6 +12,7 @@ from flowcheck.ops.giving import steps
 from flowcheck.ops.giving.also import with_also
 from flowcheck.ops.running.chain import last_audit
 from flowcheck.ops.say import say
+from flowcheck.private_files import make_folder
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import restore
@@ -108,6 +109,6 @@ def give_back(
     if settings is not None:
         check_groups(pattern, taken.optimizer, settings, str(template))
     filled = restore.fill(pattern, taken, rate, settings, found.seen)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     restore.write(pattern.tree, out, force=force, spared=spared)
     return filled

@@ -22,6 +22,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.memory import SHM, Place, available_bytes, choose
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.staging import Staging
+from flowcheck.private_files import write_own
 from flowcheck.replica.rules.checked import check_rule
 from flowcheck.stages.bounded import last_line
 from flowcheck.stages.chain.heard import Progress
@@ -128,13 +129,13 @@ def _create_in(
     run = RunDir.create(root, place.folder)
     try:
         with naming(run.root):
-            run.config.write_bytes(encode_config(own_settings(config, 1)))
+            write_own(run.config, encode_config(own_settings(config, 1)))
             put(run, own_settings(config, 1), known[0])
             if learned is not None:
-                run.weights.write_bytes(learned[1])
+                write_own(run.weights, learned[1])
                 if learned[2] is not None:
-                    run.beside_weights.write_bytes(learned[2])
-                run.learned_job.write_bytes(learned[0])
+                    write_own(run.beside_weights, learned[2])
+                write_own(run.learned_job, learned[0])
         for number, (source, _) in enumerate(config.rings):
             ring = Ring.create(
                 run.ring(number),

@@ -19,6 +19,7 @@ from flowcheck.ops.watch.parts.end import End, How, Kept
 from flowcheck.ops.watch.parts.ring import Ring
 from flowcheck.ops.watch.ports import read_ring
 from flowcheck.ops.watch.reading import FAILURES
+from flowcheck.private_files import write_own
 from flowcheck.stages.chain.beat import read_beat
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
@@ -33,7 +34,7 @@ SIGNALLED: dict[int, str] = {
 def ask(run: RunDir) -> None:
     """Notes who is about to ask a chain to end; a signal does not tell."""
     with suppress(OSError):
-        run.asked.write_text(_me("flowcheck down"))
+        write_own(run.asked, _me("flowcheck down").encode())
 
 
 def asked_by(run: RunDir, received: int) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.ops.running.stated import sharded_model
+from flowcheck.private_files import write_own
 from flowcheck.replica.kept.gradients import forget_log
 from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.rundir import RunDir
@@ -55,9 +56,9 @@ def put(run: RunDir, config: JobConfig, known: Foreknown) -> None:
     if config.gradient_log.file is not None:
         forget_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
     if known.job is not None:
-        (run.learned_folder / KNOWN_JOB).write_bytes(known.job)
+        write_own(run.learned_folder / KNOWN_JOB, known.job)
     if known.model is not None:
-        (run.learned_folder / EXPECTED).write_bytes(known.model)
+        write_own(run.learned_folder / EXPECTED, known.model)
     run.units.unlink(missing_ok=True)
     if known.units is not None:
-        run.units.write_bytes(known.units)
+        write_own(run.units, known.units)

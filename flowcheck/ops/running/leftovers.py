@@ -3,7 +3,6 @@ use them any more."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowcheck.plane.memory import SHM, huge_mounts
+from flowcheck.plane.memory import SHM, huge_mounts, with_own_folders
+from flowcheck.private_files import is_own
 from flowcheck.stages.chain.living import run_of, stale_memory
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.strangers import is_run
@@ -68,7 +68,7 @@ class Cleared:
 def find() -> list[Leftover]:
     """Shared memory of killed chains, wherever shared memory may lie."""
     found = []
-    for memory in stale_memory([SHM, *huge_mounts()]):
+    for memory in stale_memory([SHM, *with_own_folders(huge_mounts())]):
         with suppress(FileNotFoundError):  # somebody else removes it just now
             found.append(_leftover(memory))
     return found
@@ -100,7 +100,7 @@ def in_short(found: Sequence[Leftover]) -> list[str]:
 
 def _leftover(memory: Path) -> Leftover:
     size_bytes = sum(path.lstat().st_blocks * 512 for path in memory.iterdir())
-    mine = memory.stat().st_uid == os.geteuid()
+    mine = is_own(memory)
     run = run_of(memory)
     return Leftover(
         memory,
@@ -127,7 +127,7 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
     """
     done = Cleared()
     for leftover in find():
-        if leftover.run == apart_from.resolve():
+        if leftover.run == apart_from.resolve() or not leftover.mine:
             continue
         if leftover.wanted or (leftover.run is None and leftover.has_replica and not replicas):
             done.left.append(leftover)
@@ -137,7 +137,7 @@ def clear(*, apart_from: Path, replicas: bool) -> Cleared:
                 continue  # its stages end after what they have in hand
             shutil.rmtree(leftover.run, ignore_errors=True)
         shutil.rmtree(leftover.memory, ignore_errors=True)
-        if not leftover.memory.exists():  # another user's stays
+        if not leftover.memory.exists():
             done.removed.append(str(leftover.memory))
     return done
 

@@ -32,7 +32,9 @@ from flowcheck.ops.running.several import with_factories
 from flowcheck.plain import plain
 from flowcheck.plane.dpdk import dpdk
 from flowcheck.plane.pcap import PcapSource
+from flowcheck.private_files import make_folder
 from flowcheck.replica.rules.checked import check_name
+from flowcheck.stages.privilege.descend import told
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 
@@ -62,8 +64,10 @@ def run(request: Request) -> int:
     counts = [_count(path) for path in request.files]
     config, assumed = _config(request, counts)
     if request.out is not None:
-        request.out.mkdir(parents=True, exist_ok=True)  # now, not after all the work
+        make_folder(request.out)  # now, not after all the work
     console = Console(stderr=True, quiet=request.as_json)
+    for sentence in told():
+        console.print(plain(sentence), markup=False)
     for sentence in assumed:
         console.print(f"[yellow]assumed[/] {escape(sentence)}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))

@@ -13,6 +13,7 @@ from flowcheck.errors import naming
 from flowcheck.ops.running.foreknown import Foreknown, put
 from flowcheck.ops.running.stated import with_factory
 from flowcheck.plane.staging import Staging
+from flowcheck.private_files import make_folder, write_own
 from flowcheck.stages.jobs import count, folder_of
 from flowcheck.stages.rundir import RunDir
 
@@ -69,14 +70,14 @@ def create_beside(config: JobConfig, run: RunDir, mount: Path, known: Sequence[F
     try:
         for number in range(2, count(config) + 1):
             folder = run.beside(number).root
-            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            make_folder(folder.parent)
             own = RunDir.create(folder, mount)
             made.append(own)
             with naming(folder):
                 (folder / "port").unlink(missing_ok=True)
                 (folder / "port").symlink_to(run.root.resolve())
                 settings = own_settings(config, number)
-                own.config.write_bytes(encode_config(settings))
+                write_own(own.config, encode_config(settings))
                 put(own, settings, known[number - 1])
             for ring in range(len(config.rings)):
                 Staging.create(

@@ -17,6 +17,7 @@ from flowcheck.ops.watch.awaited import awaited
 from flowcheck.ops.watch.parts.job import Job
 from flowcheck.ops.watch.state import State
 from flowcheck.ops.watch.tables import last_frame
+from flowcheck.plane.counters import UNFOLLOWED, unfollowed
 from flowcheck.stages.rundir import RunDir
 from flowcheck.wire.job import Follows
 
@@ -43,6 +44,8 @@ def shown(state: State, leftovers: Sequence[str]) -> None:
         verdicts.update(ring.verdicts)
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
     say(f"frames by verdict: {seen or 'none'}")
+    if packets := sum(ring.parse.get(UNFOLLOWED, 0) for ring in state.rings):
+        say(f"[red]{escape(unfollowed(packets))}[/]")
     for job in state.jobs:
         if state.jobs[1:]:
             say(f"[bold]Job {escape(job.name)}[/]: {escape(job.health.reason)}")

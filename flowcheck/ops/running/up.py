@@ -24,6 +24,7 @@ from flowcheck.stages.chain.notify import Notifier
 from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.jobs import every
 from flowcheck.stages.learning.known import KNOWN_JOB
+from flowcheck.stages.privilege.descend import told as told_of_rights
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.service import Signals
 
@@ -39,6 +40,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     """
     config = job_to_run(job)
     speak(config.log)
+    for sentence in told_of_rights():
+        say(sentence)
     check_sources(config.source)
     expected = expected_of_each(config)
     where = root or Path(config.run)

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowcheck.replica.files.manifest import MANIFEST, Manifest, Piece, TensorSum, inside
+from flowcheck.outside_names import is_relative
+from flowcheck.replica.files.manifest import MANIFEST, Manifest, Piece, TensorSum
 from flowcheck.replica.files.sha256 import Span, Sum, feed, of_joined, of_spans, walked
 
 AROUND = "what lies around its tensors is not what was written"
@@ -93,7 +94,7 @@ def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[Fault]]
     sizes: dict[str, int] = {}
     wanted = dict(manifest.files) or dict.fromkeys(manifest.sha256)
     for name, want in wanted.items():
-        found, why = _size(root / name) if inside(name) else None, ""
+        found, why = _size(root, name), ""
         sizes[name] = found or 0
         if found is None:
             why = "is missing"
@@ -240,10 +241,12 @@ def _faults(
     return faults + [Fault(n, told) for n, told in wrong if n not in named or told == AROUND]
 
 
-def _size(path: Path) -> int | None:
+def _size(root: Path, name: str) -> int | None:
     """Bytes of a file; None of what is none, whatever it is, or has a name that none can have."""
+    if not is_relative(name):
+        return None
     try:
-        found = path.stat()
+        found = (root / name).stat()
     except (OSError, ValueError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flowcheck.errors import StateError
+from flowcheck.outside_names import NAME_BYTES_MAX, checkpoint_name
 from flowcheck.replica.files.manifest import MANIFEST
 from flowcheck.whole import write_whole
 
 LATEST = "latest"
 STEP = "step-"
 """Before the number, in the name of a checkpoint."""
-NAME_MAX = 255
-"""Bytes of a file's name (POSIX NAME_MAX)."""
+TEXT_BYTES_MAX = NAME_BYTES_MAX + 1
+"""Of the file: a name and the end of its line."""
 
 
 def point(folder: Path, name: str) -> None:
@@ -30,24 +32,30 @@ def latest(folder: Path) -> Path | None:
 
 
 def named(folder: Path) -> Path | None:
-    """What `latest` names, whether it is there or not; None where it names nothing."""
+    """What `latest` names, whether it is there or not; None where it names no checkpoint of ours
+    (DeepSpeed has a file of this name as well)."""
     if not (folder / LATEST).is_file():
         return None
     try:
         with (folder / LATEST).open("rb") as file:
-            name = file.read(NAME_MAX + 2).decode().strip()
-    except (OSError, UnicodeDecodeError):
+            return folder / latest_name(file.read(TEXT_BYTES_MAX + 1), str(folder / LATEST))
+    except (OSError, StateError):
         return None
-    if not name or Path(name).name != name:
-        return None
-    return folder / name
+
+
+def latest_name(text: bytes, where: str) -> str:
+    """What the text of `latest` names. Raises StateError for anything but a checkpoint of ours."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise StateError(f"{where}: is longer than {TEXT_BYTES_MAX} bytes: it names no checkpoint")
+    told = text.decode(errors="replace").removesuffix("\n")
+    return checkpoint_name(told, where)
 
 
 def missing(folder: Path) -> str:
     """What of the checkpoint that `latest` names is not there, a sentence; empty: all is, or it
-    names none of ours (DeepSpeed has a file of this name as well)."""
+    names none of ours."""
     found = named(folder)
-    if found is None or not found.name.startswith(STEP) or (found / MANIFEST).is_file():
+    if found is None or (found / MANIFEST).is_file():
         return ""
     if any(found.glob("*_model_states.pt")):
         return ""

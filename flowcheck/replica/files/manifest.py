@@ -16,6 +16,7 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.outside_names import step_number
 from flowcheck.replica.layout import Layout
 from flowcheck.whole import write_whole
 
@@ -25,7 +26,7 @@ READS = (1, 2)
 MANIFEST = "manifest.json"
 BESIDE = ".manifest.json"
 """Behind the name of an output that is one file."""
-MOST_BYTES = 1 << 30
+MOST_BYTES = 256 << 20
 """Of a manifest: a tensor takes some 300. What is longer is no manifest, and is not read."""
 FULL = "parameters and optimizer state"
 PARAMETERS_ONLY = "parameters, no optimizer state"
@@ -137,6 +138,7 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
         raise StateError(f"{where}: format {manifest.format}, this program reads {known}")
     if manifest.format > 1 and not _sealed(text):
         raise StateError(f"{where}: is not the manifest that was written: its own sum differs")
+    step_number(manifest.step, where)
     return manifest
 
 
@@ -177,8 +179,3 @@ def _sealed(text: bytes) -> bool:
         return False
     whole = text[: found.start(1)] + UNSEALED.encode() + text[found.end(1) :]
     return hashlib.sha256(whole).hexdigest().encode() == found[1]
-
-
-def inside(name: str) -> bool:
-    """A manifest names files below its own folder only, each in one way."""
-    return "\0" not in name and not {"", ".", ".."} & {*name.split("/")}

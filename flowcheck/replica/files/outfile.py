@@ -20,6 +20,7 @@ import numpy as np
 
 from flowcheck._core import lib
 from flowcheck.errors import StateError
+from flowcheck.private_files import FILE
 
 ALIGN_BYTES = 1 << 12
 """Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
@@ -102,14 +103,14 @@ class OutFile:
 @contextmanager
 def opened(path: Path, size_bytes: int) -> Iterator[OutFile]:
     """A file to write, emptied. Raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     direct = os.O_DIRECT if size_bytes >= DIRECT_BYTES else 0
     try:
-        descriptor = os.open(path, flags | direct, 0o666)
+        descriptor = os.open(path, flags | direct, FILE)
     except OSError as error:
         if error.errno != errno.EINVAL or not direct:
             raise
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags, FILE)
     try:
         file = OutFile(descriptor, path.name, size_bytes)
         yield file

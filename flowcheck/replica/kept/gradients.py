@@ -19,10 +19,13 @@ import numpy as np
 import xxhash
 
 from flowcheck.errors import StateError
+from flowcheck.private_files import open_own
 
 MAGIC = b"FCGRADS\n"
 VERSION = 1
 _HEADER = struct.Struct("<8sIQ")  # magic, version, gradient bytes
+_FORMAT_BYTES = 12
+"""Of the header: magic and version."""
 _CLOSED_OFFSET = 64
 _RECORD = struct.Struct("<8sQ16sQ")  # magic, iteration, xxh3 of the gradient, of what is before
 _RECORD_MAGIC = b"FCGRAD1\n"
@@ -125,6 +128,16 @@ class GradientLog:
             raise StateError(f"{part.path}: the gradient of record {index} was changed")
         return data
 
+    def forget_after(self, iteration: int) -> None:
+        """Takes away later ones, latest first: a kill amid of it leaves whole records in order."""
+        while self._iterations and self._iterations[-1] > iteration:
+            part, nth = self._place(len(self._iterations) - 1)
+            assert part is not None
+            part.forget(nth)
+            self._iterations.pop()
+        if not self._iterations:
+            self.remove()
+
     def remove(self) -> None:
         """Forgets everything; the files are gone."""
         self._iterations.clear()
@@ -171,7 +184,7 @@ class _Part:
     def _look(self) -> None:
         """As it is by now; its writer may take it away at any time."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_own(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -181,10 +194,11 @@ class _Part:
             os.close(descriptor)
 
     def _open(self) -> None:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT)
         try:
             found = os.pread(descriptor, len(self._header), 0)
-            if found.strip(b"\0") and found != self._header:
+            unfinished = found != self._header and self._unfinished(descriptor, found)
+            if found != self._header and not unfinished:
                 raise StateError(f"{self.path}: a gradient log of something else; remove it")
             page_bytes = max(os.fstatvfs(descriptor).f_bsize, mmap.PAGESIZE)
             size_bytes = DATA_OFFSET + self.records_max * self._stride
@@ -194,7 +208,17 @@ class _Part:
         finally:
             os.close(descriptor)
         memory[: len(self._header)] = self._header
+        if unfinished:
+            memory[_CLOSED_OFFSET] = 0
         self._memory = memory
+
+    def _unfinished(self, descriptor: int, found: bytes) -> bool:
+        """A kill came while its header was written, by a chain of whatever gradients: every byte of
+        what tells the format is there or is not, and nothing is kept behind it."""
+        told = zip(found[:_FORMAT_BYTES], self._header, strict=False)
+        return all(byte in (0, own) for byte, own in told) and not os.pread(
+            descriptor, _RECORD.size, DATA_OFFSET
+        ).strip(b"\0")
 
     def reserve(self) -> bool:
         """Makes the file where there is none; False where the file system has no room for it."""
@@ -232,6 +256,11 @@ class _Part:
         at = DATA_OFFSET + nth * self._stride
         np.frombuffer(self._memory, np.uint8, len(data), at + _RECORD.size)[:] = data
         self._memory[at : at + len(header)] = header
+
+    def forget(self, nth: int) -> None:
+        assert self._memory is not None
+        at = DATA_OFFSET + nth * self._stride
+        self._memory[at : at + _RECORD.size] = bytes(_RECORD.size)
 
     def remove(self) -> None:
         self.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.private_files import open_own
 from flowcheck.replica.kept.header import (
     Commit,
     Description,
@@ -122,7 +123,7 @@ def _sections(
 
 def _mapped(path: Path) -> tuple[int, mmap.mmap]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_own(path, os.O_RDONLY)
         try:
             return descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         except BaseException:

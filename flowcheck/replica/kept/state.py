@@ -10,13 +10,13 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.private_files import open_own
 from flowcheck.replica.kept.header import (
     APART_BYTES,
     HEADER_BYTES,
@@ -30,9 +30,11 @@ from flowcheck.replica.kept.header import (
     read_commit,
     read_commits,
     read_fixed,
+    read_head,
     read_in_step,
     write_commit,
     write_fixed,
+    write_head,
     write_in_step,
 )
 from flowcheck.replica.kept.pages import mapped, parts_of, touch
@@ -64,6 +66,9 @@ class StateFile:
         self._sizes, self.description = read_fixed(path, self._map)
         self.commit = read_commit(path, self._map)
         self._descriptor = descriptor
+        self._given = read_head(self._map)[1]
+        """The highest sequence number: no two commits of this process have the same."""
+        self._clear_others()
 
     @classmethod
     def create(
@@ -116,7 +121,7 @@ class StateFile:
         """The state at `path`. Raises RingError where it is missing, of another version or size,
         StateError where it holds no whole commit or another process has it."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = open_own(path, os.O_RDWR)
         except OSError as error:
             sentence = f"{path}: no replica state can be opened here: {error.strerror}"
             raise RingError(error.errno or errno.EIO, sentence) from error
@@ -191,27 +196,35 @@ class StateFile:
         self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool = True
     ) -> None:
         """The one store that makes `copy` the replica at `step`."""
-        last = self.commit
-        self._commit(
-            Commit(last.sequence + 1, step, copy, has_optimizer_state, digest, last.fingerprint)
-        )
+        self._commit(step, copy, digest, has_optimizer_state, self.commit.past)
 
-    def forget_others(self) -> None:
-        """The newest step is the only one."""
-        for commit in self.versions:
-            if commit.copy != self.commit.copy:
-                clear_commit(self._map, commit.copy)
+    def publish_alone(
+        self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool
+    ) -> None:
+        """As `publish`, of another past: the same store ends all steps that were whole before."""
+        self._commit(step, copy, digest, has_optimizer_state, self.commit.past + 1)
+        self._clear_others()
 
     def go_back(self, version: Commit) -> None:
-        """Makes an older step the newest; the steps that followed it are gone."""
-        gone = [c.copy for c in self.versions if c.sequence > version.sequence]
-        self._commit(replace(version, sequence=self.commit.sequence + 1))
-        for copy in gone:
-            clear_commit(self._map, copy)
+        """Makes an older step the newest, in one store; the steps that followed it are gone."""
+        write_head(self._map, version)
+        self.commit = version
+        self._clear_others()
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, step: int, copy: int, digest: bytes, has_state: bool, past: int) -> None:
+        self._given += 1
+        own = self.commit.fingerprint
+        commit = Commit(self._given, step, copy, has_state, digest, own, past)
         write_commit(self._map, commit)
         self.commit = commit
+
+    def _clear_others(self) -> None:
+        """Slots that do not count are empty from here on, so that no later head makes them count:
+        of abandoned steps, of another past, of a step that a kill came before the head of."""
+        whole = {commit.copy for commit in self.versions}
+        for copy in range(self.copies):
+            if copy not in whole:
+                clear_commit(self._map, copy)
 
     def close(self) -> None:
         """Lets go of the lock; the memory goes with the last view into it."""

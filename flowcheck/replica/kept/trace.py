@@ -15,6 +15,7 @@ from pathlib import Path
 import xxhash
 
 from flowcheck.errors import StateError, has_no_room
+from flowcheck.private_files import open_own
 from flowcheck.replica.kept.digest import DIGEST_BYTES
 from flowcheck.whole import growing, put
 
@@ -37,7 +38,7 @@ class Trace:
         self._newest: int | None = None
         """Of the steps there are records of; None: nobody has asked yet."""
         header = _HEADER.pack(MAGIC, VERSION, tensors)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         found = os.pread(self._descriptor, len(header), 0)
         if found and found != header:
             os.close(self._descriptor)
@@ -105,7 +106,6 @@ class Trace:
         newest = os.pread(self._descriptor, kept_bytes, self._end - kept_bytes)
         with growing(self._path, durable=False) as place:
             place.write_bytes(_HEADER.pack(MAGIC, VERSION, self._tensors) + newest)
-            place.chmod(0o600)
         os.close(self._descriptor)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._end = _HEADER.size + len(newest)

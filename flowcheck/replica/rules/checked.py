@@ -14,7 +14,7 @@ _KNOWN = ("none", "sgd", "adam", "adamw")
 
 def check_name(key: str, config: OptimizerConfig) -> None:
     """Raises ConfigError for a name of no class that can be followed; key: what it was given as."""
-    if config.name.lower() in _KNOWN:
+    if config.name in _KNOWN:
         return
     from flowcheck.replica.rules.classes import class_of
 
@@ -27,7 +27,7 @@ def check_name(key: str, config: OptimizerConfig) -> None:
 def check_rule(config: OptimizerConfig, layout: Layout | None = None) -> None:
     """layout: of the job's parameters, where a stated model tells them; else what depends on them
     is checked once the job is learned. Raises ConfigError with the key."""
-    plain = config.name.lower() in _KNOWN and not (config.arguments or config.groups)
+    plain = config.name in _KNOWN and not (config.arguments or config.groups)
     parts = config.parts
     if config.name == "none" or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load

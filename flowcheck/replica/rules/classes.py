@@ -32,7 +32,7 @@ CHOSEN = ("foreach", "fused")
 
 def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
-    name = config.name.lower()
+    name = config.name
     if name in REFUSED:
         raise ConfigError("optimizer.name", config.name, REFUSED[name])
     made = torchs_classes()

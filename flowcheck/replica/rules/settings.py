@@ -80,7 +80,7 @@ class Settings:
         themselves."""
         c = self._config
         other = (c.factory, c.scaler, c.average, c.master_dtype, c.clip_value)
-        return c.name.lower() in PLAIN and not c.arguments and not any(other)
+        return c.name in PLAIN and not c.arguments and not any(other)
 
     def _to(self, events: int) -> None:
         wanted = events // self._config.schedule_every

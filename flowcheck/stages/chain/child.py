@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.private_files import open_own
 from flowcheck.stages.chain.lent import Lender
 from flowcheck.stages.chain.moved import Patience
+from flowcheck.stages.privilege.captures import Process, captures
+from flowcheck.stages.privilege.starter import ALONE
 from flowcheck.stages.rundir import RunDir
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
@@ -24,9 +27,6 @@ BESIDE = ("persist", "serve", "watch")
 """Stages that no other one needs: whatever becomes of them, the chain goes on."""
 WATCH = "watch"
 """A verb of its own: it reads what any other process may, and hears nothing."""
-ALONE = {"OPENBLAS_NUM_THREADS": "1"}
-"""A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
-a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""
 STILL_LIMIT_S = 60.0
 """A stage that comes up may stand still for so long: loading torch takes seconds of processor time,
 on a machine that gives it a tenth of one many of the clock."""
@@ -42,7 +42,7 @@ class Child:
 
     stage: str
     arguments: tuple[str, ...]
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     greeted: bool = False
     """Whether this process has said Hello."""
     patience: Patience | None = None
@@ -68,6 +68,11 @@ class Child:
         return self.stage.startswith("capture")
 
     @property
+    def number(self) -> int:
+        """Of the source, or the ring."""
+        return int(self.stage.rpartition("-")[2])
+
+    @property
     def takes_frames(self) -> bool:
         """From a ring; an updater takes steps from the shard, long after."""
         return self.stage.startswith(("parse", "extract"))
@@ -81,19 +86,23 @@ class Child:
 
     def spawn(self, run: RunDir) -> None:
         """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
-        verb = [] if self.stage == WATCH else ["stage"]
-        command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
-        command += ["--run", str(run.root), "--parent", str(os.getpid())]
         if self.lender is not None:
             self.lender.close()  # of one that died
         with ExitStack() as files:
-            log = files.enter_context(run.log(self.stage).open("ab"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            log = files.enter_context(os.fdopen(open_own(run.log(self.stage), flags), "ab"))
+            if self.is_capture and (starter := captures()) is not None:
+                self._started(run, starter.start(self.number, log.fileno()))
+                return
+            verb = [] if self.stage == WATCH else ["stage"]
+            command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
+            command += ["--run", str(run.root), "--parent", str(os.getpid())]
             passed: tuple[int, ...] = ()
             if self.lends:
                 own, other = socket.socketpair()
                 passed = (files.enter_context(other).fileno(),)
                 command += ["--lend", str(passed[0])]
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -103,9 +112,13 @@ class Child:
                 pass_fds=passed,
             )
         if self.lends:
-            self.lender = Lender(self.process, own)
+            self.lender = Lender(process, own)
+        self._started(run, process)
+
+    def _started(self, run: RunDir, process: Process) -> None:
+        self.process = process
         self.greeted, self.started_s = False, time.monotonic()
-        pid = self.process.pid
+        pid = process.pid
         self.patience = Patience(pid, still_s=STILL_LIMIT_S, limit_s=HELLO_LIMIT_S)
         run.note_pid(self.stage, pid)
 

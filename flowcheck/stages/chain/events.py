@@ -22,6 +22,7 @@ from flowcheck.messages import (
     SourceEnded,
     StepApplied,
     StepArrived,
+    StepDoubtful,
     StepLost,
     StepSaved,
     StepShort,
@@ -75,9 +76,11 @@ class Kind(StrEnum):
 LINES = "lines"
 """What a note counts that records lack, as their file system was full."""
 FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
+DOUBTFUL = "doubtful bytes"
 """What an event of loss or heal counts: frames that reached this machine and no slot; packets that
 a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a
-whole step."""
+whole step; bytes of a step within which two copies differ, of which one came after it was taken."""
+TAKEN = "a copy that differs came after the step was taken"
 
 
 WHOLE = "the step is taken, and no byte of it lacks: they carried none that was not there"
@@ -122,6 +125,13 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
         "what": BYTES,
         "count": m.missing_bytes,
         "why": m.why,
+    },
+    StepDoubtful: lambda m: {
+        "kind": Kind.LOSS,
+        "step": m.step,
+        "what": DOUBTFUL,
+        "count": m.conflict_bytes,
+        "why": TAKEN,
     },
     StepSaved: lambda m: {
         "kind": Kind.SAVE,

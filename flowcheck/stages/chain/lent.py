@@ -102,11 +102,13 @@ class Lender:
 def lend(descriptor: int, save: Callable[[Wanted], Path | None]) -> None:
     """The process's end, until it is let go. What `save` raises beside StateError and OSError ends
     it, and is found in its log. A signal does not, be it for a whole group of processes, as long as
-    who asks lives: a supervisor that has to write by itself loads torch first."""
+    who asks lives: a supervisor that has to write by itself loads torch first. One that was killed
+    is let go without a word."""
     from flowcheck.stages.service import Signals
 
     with (
         Signals(os.getppid()),
+        suppress(BrokenPipeError, ConnectionResetError),
         socket.socket(fileno=descriptor) as channel,
         channel.makefile("rb") as lines,
     ):

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from flowcheck.private_files import FILE, is_own
+
 PREFIX = "flowcheck-"
 """Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
 LEADS_TO = "run-"
@@ -21,20 +23,24 @@ PR_SET_PDEATHSIG = 1
 
 
 def stale_memory(mounts: Iterable[Path]) -> list[Path]:
-    """Folders of shared memory of this user whose owner is dead."""
+    """Folders of shared memory whose owner is dead: this user's, and others' that he may lock."""
     found = []
     for folder in (folder for mount in mounts for folder in mount.glob(f"{PREFIX}*-*-*")):
         pid, start, *_ = folder.name.removeprefix(PREFIX).split("-")
         if not (pid.isdecimal() and start.isdecimal()) or living(f"{pid} {start}") is not None:
             continue
-        with suppress(OSError):  # another user's, or gone meanwhile
+        with suppress(OSError):  # another user's, a link, or gone meanwhile
             os.close(locked(folder))  # held by an owner whose number is another container's
             found.append(folder)
     return sorted(found)
 
 
 def run_of(memory: Path) -> Path | None:
-    """The run directory of a folder of shared memory; None if none leads to it any more."""
+    """The run directory of a folder of shared memory; None if none leads to it any more, or the
+    folder is somebody else's, who may have put any name there."""
+    with suppress(OSError):
+        if not is_own(memory):
+            return None
     for file in memory.glob(f"{LEADS_TO}*"):
         with suppress(ValueError, OSError):  # none of ours
             told = base64.urlsafe_b64decode(file.name.removeprefix(LEADS_TO))
@@ -48,12 +54,12 @@ def lead_to(run: Path, memory: Path) -> None:
     """Makes `run_of` find the run directory of a folder of shared memory."""
     name = LEADS_TO + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
     with suppress(OSError):  # too long a path; sockets will refuse it with a sentence
-        (memory / name).touch()
+        (memory / name).touch(mode=FILE)
 
 
 def locked(folder: Path) -> int:
     """A descriptor that holds the folder's lock. Raises OSError where another process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -23,12 +23,13 @@ from flowcheck.messages import (
     StepShort,
     Unwritten,
 )
-from flowcheck.plane.counters import LOSSES
+from flowcheck.plane.counters import LOSSES, UNFOLLOWED, unfollowed
 from flowcheck.plane.ring import Ring
 from flowcheck.stages.chain.beat import Beat, write_beat
 from flowcheck.stages.chain.carrier import Carrier
 from flowcheck.stages.chain.events import (
     FRAMES,
+    PACKETS,
     Event,
     Kind,
     event_of,
@@ -70,6 +71,8 @@ class Recorder:
         self._silence, self._asked = Silence(), False
         self._frames: Counter[str] = Counter()
         """That found no slot, by counter."""
+        self._unfollowed = 0
+        """Packets that found no record in the table of flows."""
         self._read: dict[str, int] = {}
         self._life = 1
 
@@ -131,6 +134,7 @@ class Recorder:
         self._counts.update([Kind.NOTE] * self._room.look())
         if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
+            self._look_at_tables(rings)
             self._look_at_links()
         self._look_at_files()  # first: a later life counts its steps anew
         self._lacking.look(len(rings))
@@ -147,6 +151,14 @@ class Recorder:
             each = ", ".join(f"{name.removesuffix('_frames')} {n:,}" for name, n in new.items())
             why = f"frames reached this machine and found no slot: {each}"
             self._write(Event(kind=Kind.LOSS, what=FRAMES, count=new.total(), why=why))
+
+    def _look_at_tables(self, rings: Sequence[Ring]) -> None:
+        """A full table is told at once, then each time that twice as many packets missed it."""
+        packets = sum(ring.counters()["parse"][UNFOLLOWED] for ring in rings)
+        if packets > 2 * self._unfollowed:
+            new, self._unfollowed = packets - self._unfollowed, packets
+            why = unfollowed(packets)
+            self._write(Event(kind=Kind.LOSS, what=PACKETS, count=new, why=why))
 
     def _look_at_links(self) -> None:
         for source, interface, lasted_s in self._carrier.look():

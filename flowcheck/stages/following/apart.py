@@ -67,8 +67,11 @@ class Apart:
         done = 0
         for holder in extractors:
             for index, flow, psn, payload in list(carrying.held(holder)):
+                differs = holder.staging.held_differs(index)
                 for other, own, shift in where.get(flow, ()):
-                    if other is not holder and carrying.adopt(other, own, psn - shift, payload):
+                    if other is not holder and carrying.adopt(
+                        other, own, psn - shift, payload, differs=differs
+                    ):
                         carrying.forget_held(holder, index)
                         done += 1
                         break

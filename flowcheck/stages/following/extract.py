@@ -13,6 +13,7 @@ from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import Shard
+from flowcheck.private_files import FILE
 from flowcheck.stages.following.apart import Apart
 from flowcheck.stages.following.files import open_staging, shard_for
 from flowcheck.stages.following.followed import Followed
@@ -208,7 +209,7 @@ class ExtractService:
             return 0
         if followed is None:
             if self._learner.read_all(self._extractors):
-                self._run.unfound.touch()
+                self._run.unfound.touch(mode=FILE)
                 why = "no job was learned: " + "; ".join(self._why_not())
                 self._say_drained(0, why)
             return 0

@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from flowcheck.messages import JobLearned, Note, ShardReady, StepArrived, StepLost, StepShort
+from flowcheck.messages import (
+    JobLearned,
+    Note,
+    ShardReady,
+    StepArrived,
+    StepDoubtful,
+    StepLost,
+    StepShort,
+)
 from flowcheck.plane.extractor import Extractor, place_staged
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.stages.following.apart import Apart
@@ -18,8 +26,14 @@ from flowcheck.stages.following.succession import Succession
 from flowcheck.stages.learning.joining import GOES_ON
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.assumed import assume
 from flowcheck.stages.updating.incarnation import incarnation_of
-from flowcheck.wire.job import Follows, Job
+from flowcheck.wire.job import UNSHOWN, Follows, Job
+
+TAKEN_IN_DOUBT = (
+    "step {} was taken, and then a copy came that differs within {} bytes of it: which of the two "
+    f"is right {UNSHOWN}"
+)
 
 
 class Followed:
@@ -53,7 +67,9 @@ class Followed:
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
         scrutiny = Scrutiny(job, each, run.replica)
-        self.generations = Generations(shard, scrutiny.problem, takes_lost=self._alone)
+        self.generations = Generations(
+            shard, scrutiny.problem, takes_lost=self._alone, doubtful=self._tell_doubtful
+        )
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = Planned(
@@ -103,7 +119,7 @@ class Followed:
             # Nothing of it is missing: all that follows is as doubtful.
             self._broken = (short.step, why) if self._alone else self._broken
             return self._lose(short, why)
-        if short.conflict_bytes:
+        if short.conflict_bytes or short.doubted:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         over = self._alone and drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.step >= self._broken[0] and not over:
@@ -119,7 +135,8 @@ class Followed:
         return 0
 
     def _hand_on(self) -> None:
-        """Whole iterations to the updater."""
+        """Whole iterations to the updater; and what was found of those it took."""
+        self.generations.look_back()
         for step, generation in self.generations.finished():
             self._links.send("update", ShardReady(step=step, generation=generation))
             self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
@@ -184,6 +201,14 @@ class Followed:
         self._apart.number(self._extractors)
         return done + place_staged(self._extractors, self._apart.numbers)
 
+    def _tell_doubtful(self, iteration: int, conflict_bytes: int) -> None:
+        """It cannot be taken back: it is told, and every step since rests on it."""
+        message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
+        self._links.report(message)
+        sentence = TAKEN_IN_DOUBT.format(message.step, conflict_bytes)
+        assume(self._run, sentence)
+        self._note(sentence)
+
     def _lose(self, short: Short, why: str) -> int:
         """The replica stops before this step; capture and counting go on. Of sharded training a
         loss costs no more than itself."""
@@ -217,8 +242,9 @@ class Followed:
         """The last word on every step, every frame being extracted: (what was done, the whole
         steps once nothing more can be)."""
         held = staged(self._extractors)
+        self.generations.look_back()
         short = self.generations.short()
-        if short is None:
+        if short is None or self.generations.undecided:
             return 0, None
         if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
             return self._end_alone(short)

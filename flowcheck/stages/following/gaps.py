@@ -16,6 +16,7 @@ from flowcheck._core import lib
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.plans import PLAN_ACTIVE
 from flowcheck.plane.staging import NUMBER_UNKNOWN
+from flowcheck.stages.following.room import overrun
 from flowcheck.wire.plan import FlowPlan
 from flowcheck.wire.seen import FlowKey
 
@@ -39,6 +40,7 @@ def explain(
     For when nothing more can come that lies in a gap.
     """
     said = []
+    full = overrun(extractors)
     for extractor, index, plan, waiting in _waiting(extractors, plans, numbers):
         frontier = extractor.frontier(index)
         behind = min((number for number in waiting if number > frontier), default=None)
@@ -47,7 +49,8 @@ def explain(
         if _only_here(extractor, index, plan, (frontier, behind), waiting):
             extractor.pass_frontier(index, behind)
             said.append(
-                f"messages {frontier} to {behind - 1} to QP {plan.flow.dest_qp} were lost; "
+                f"messages {frontier} to {behind - 1} to QP {plan.flow.dest_qp} "
+                f"{f'are missing ({full})' if full else 'were lost'}; "
                 "those behind them fit no other place, so they were as planned"
             )
     return said

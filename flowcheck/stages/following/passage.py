@@ -10,7 +10,7 @@ from flowcheck.plane.carrying import staged_unnumbered
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import NUMBER_UNKNOWN
-from flowcheck.stages.following.room import drained
+from flowcheck.stages.following.room import drained, overrun
 from flowcheck.wire.seen import FlowKey
 
 PASSED_STEPS = 2
@@ -54,7 +54,8 @@ class Passage:
         last = ended | last
         if not last or any(at < step + PASSED_STEPS for at in last.values()):
             return ""
-        why = "every flow went on without it"
+        full = overrun(self._extractors)
+        why = f"{full}; every flow went on" if full else "every flow went on without it"
         if silent:
             total = len(self._extractors)
             why += f"; {len(silent)} of {total} mirror points, silent for {SILENT_S:g} s, "

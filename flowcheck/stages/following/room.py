@@ -26,6 +26,23 @@ def drained(extractors: Sequence[Extractor]) -> bool:
     return all(extractor.ring.drained for extractor in extractors)
 
 
+OVERRUN = (
+    "staging ran full before the job was learned: {:,} packets found no room in {:,} bytes and "
+    "were dropped, none of them by the mirror: raise [staging] size_bytes (of each ring) in the "
+    "job file"
+)
+
+
+def overrun(extractors: Sequence[Extractor]) -> str:
+    """What staging, once full, could not take; empty: it took everything."""
+    dropped = size = 0
+    for extractor in extractors:
+        commit = extractor.ring.extract_commit()
+        dropped += int(commit.counters.unlearned_full_packets)
+        size = max(size, int(extractor.staging.handle.header.data_bytes))
+    return OVERRUN.format(dropped, size) if dropped else ""
+
+
 def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
     """Those whose source waits until staging has room again."""
     return [extractor for extractor in extractors if extractor.stalled]

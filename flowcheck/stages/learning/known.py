@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
+from flowcheck.private_files import make_folder
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
@@ -37,7 +38,7 @@ def remember(config: JobConfig, job: Job) -> None:
         return
     folder = Path(config.checkpoint)
     with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_whole(folder / REMEMBERED, encode_job(job))
 
 

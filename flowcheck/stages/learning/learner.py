@@ -12,6 +12,7 @@ import msgspec
 from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.merge import Joined, join, view_of
 from flowcheck.plane.owners import Name
+from flowcheck.private_files import FILE
 from flowcheck.stages.following.gathered import blocks_of, parted_of
 from flowcheck.stages.following.left import leave_out
 from flowcheck.stages.following.room import completed
@@ -185,7 +186,10 @@ class Learner:
             return
         self._told = unread
         with suppress(OSError):  # without memory there is nobody to wait either
-            self._run.unread.touch() if unread else self._run.unread.unlink(missing_ok=True)
+            if unread:
+                self._run.unread.touch(mode=FILE)
+            else:
+                self._run.unread.unlink(missing_ok=True)
 
     def _begin(
         self,

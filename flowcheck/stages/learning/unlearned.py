@@ -11,7 +11,7 @@ import msgspec
 
 from flowcheck.plane.counters import by_verdict
 from flowcheck.plane.extractor import Extractor
-from flowcheck.stages.following.room import drained
+from flowcheck.stages.following.room import drained, overrun
 from flowcheck.stages.rundir import RunDir
 from flowcheck.whole import write_whole
 from flowcheck.wire.foreign import foreign
@@ -73,7 +73,9 @@ def told_of(
         frames.update(by_verdict(extractor.ring.parse_commit().counters))
     if not first:
         why_not = tuple(NO_OTHER if reason == NO_WRITES else reason for reason in why_not)
-    return (*why_not, *foreign(frames, goes_on=not drained(extractors)))
+    full = overrun(extractors)
+    first_of_all = (full,) if full else ()
+    return (*first_of_all, *why_not, *foreign(frames, goes_on=not drained(extractors)))
 
 
 def reasons(run: RunDir) -> list[str]:

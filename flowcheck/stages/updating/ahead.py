@@ -1,8 +1,22 @@
 """Parameters are stepped as soon as their gradients are there, while the others still arrive.
 
 The step is committed only once its generation is COMPLETE: one that never is, or of which two
-copies differ, is not seen by anybody. Bytes that are covered stay as they are until a generation is
-opened anew (dpdk_ext/core/fc_place.c: what comes again must be equal), which its number tells.
+copies differ until then, is not seen by anybody. Bytes that are covered stay as they are until a
+generation is opened anew (dpdk_ext/core/fc_place.c: what comes again must be equal), which its
+number tells.
+
+Covered is not yet there to be read: bytes go past the caches, and the extractor fences them at the
+end of a span, behind which it counts (`Shard.settled`). So coverage is looked at first, the count
+read behind it, and what was seen is read once the count is greater. Whatever the processor: let a
+bit that was seen be of the span that ends with count n. Counts up to n - 1 were stored before the
+bit, in that order (fc_shard_settle: release), and the count was read behind the bit, in that order
+(fc_shard_next_missing: acquire), so that it was n - 1 or more; a greater one is n or more, and the
+bytes of that span were fenced before n was stored. The other way round the count might be of before
+the bit's span had begun, and the next one ends another span than the bit's.
+
+An extractor that is killed leaves a span open, and the next one takes its coverage back: what was
+stepped of it is given up, as other bytes may come in its place (`Shard.undone`, stored behind what
+is taken back and before anything that comes).
 
 A step that is made takes the copy of the oldest one. Begun early it takes it early: only where
 nobody reads that copy, and where as many earlier steps stay as others may ask for.
@@ -10,6 +24,7 @@ nobody reads that copy, and where as many earlier steps stay as others may ask f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +47,8 @@ class _Begun:
     generation: int
     number: int
     """Of the generation's opening."""
+    undone: int
+    """`Shard.undone` before any of its coverage was looked at."""
     gradient: np.ndarray
     left: np.ndarray
     """[parameters] bool: not taken yet."""
@@ -59,7 +76,7 @@ class Ahead:
         self._least_bytes = least_bytes
         self._begun: _Begun | None = None
         self._seen: tuple[int, np.ndarray] | None = None
-        """Parameters that are covered, and what `Shard.settled` was before they were looked at."""
+        """What `Shard.settled` was behind the look that found parameters covered, and which."""
 
     def look(self, step: int | None, iteration: int) -> int:
         """Steps what is there of `iteration`, the one that ends `step`; how many parameters. None:
@@ -72,33 +89,32 @@ class Ahead:
         if shard.conflict_bytes(generation):
             self._give_up()
             return 0
-        number = shard.begun(generation)
+        undone, number = shard.undone, shard.begun(generation)
         b = self._begun
-        now = (step, generation, number)
-        if b is None or not b.started.open or (b.step, b.generation, b.number) != now:
+        now = (step, generation, number, undone)
+        if b is None or not b.started.open or (b.step, b.generation, b.number, b.undone) != now:
             if not self._replica.spares(self._earlier_steps):
                 return 0
             b = self._begin(*now)
         return self._take(b)
 
-    def _begin(self, step: int, generation: int, number: int) -> _Begun:
+    def _begin(self, step: int, generation: int, number: int, undone: int) -> _Begun:
         self._give_up()
         gradient = self._shard.gradient(generation)
         started = self._replica.begin(step, gradient)
         left = np.ones(len(self._bounds), np.bool_)
-        self._begun = _Begun(started, step, generation, number, gradient, left)
+        self._begun = _Begun(started, step, generation, number, undone, gradient, left)
         return self._begun
 
     def _take(self, b: _Begun) -> int:
-        settled = self._shard.settled
         if self._seen is None:
             ready = b.left & self._covered(b.generation)
             sizes = self._bounds[:, 1] - self._bounds[:, 0]
             if int(sizes[ready].sum()) >= self._least_bytes:
-                self._seen = settled, ready
+                self._seen = self._shard.settled, ready  # read behind the look, never before it
             return 0
-        before, ready = self._seen
-        if settled == before:
+        behind, ready = self._seen
+        if self._shard.settled <= behind:
             return 0
         self._seen = None
         parameters = np.flatnonzero(ready)
@@ -115,17 +131,24 @@ class Ahead:
         begins = np.append(missing[:, 0], np.iinfo(np.int64).max)[first]
         return np.asarray(begins >= stops)
 
-    def finish(self, step: int, gradient: np.ndarray, used: Used) -> None:
+    def finish(
+        self,
+        step: int,
+        gradient: np.ndarray,
+        used: Used,
+        certain: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Makes `step` the replica's: what was begun of these very bytes goes on, else all of it
-        is done now. Raises as `Replica.apply`."""
+        is done now. certain: as Started.commit takes it. Whether it was made. Raises as
+        `Replica.apply`."""
         b, self._begun, self._seen = self._begun, None, None
         if b is not None and used is None and b.step == step and b.started.open:
             same = gradient.ctypes.data == b.gradient.ctypes.data
             whole = self._shard.state(b.generation) == State.COMPLETE
-            if same and whole and self._shard.begun(b.generation) == b.number:
-                b.started.commit()
-                return
-        self._replica.apply(step, gradient, used)
+            number, undone = self._shard.begun(b.generation), self._shard.undone
+            if same and whole and (number, undone) == (b.number, b.undone):
+                return b.started.commit(certain)
+        return self._replica.begin(step, gradient, used).commit(certain)
 
     def _give_up(self) -> None:
         if self._begun is not None:

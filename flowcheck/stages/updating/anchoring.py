@@ -89,6 +89,10 @@ class Anchors:
         gradient = self._kept.of(iteration)
         return None if gradient is None else (replica.step + 1, gradient)
 
+    def forget_after(self, iteration: int) -> None:
+        """The job goes on from there with other gradients of the same numbers."""
+        self._kept.forget_after(iteration)
+
     def of(self, iteration: int) -> np.ndarray | None:
         """The gradient of an iteration; None where it is not kept."""
         return self._kept.of(iteration)

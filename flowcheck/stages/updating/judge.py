@@ -18,6 +18,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.stages.following.gathered import placing_of
 from flowcheck.stages.following.succession import Verdict
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchoring import Anchors
 from flowcheck.stages.updating.beside import keep_sent
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import layout_of
@@ -45,20 +46,27 @@ class Judge:
         """A successor waits for the verdict."""
         return self._run.successor.exists() and not self._run.verdict.exists()
 
-    def judge(self, replica: Replica, shard: Shard, records: Records, iterations: int) -> str:
+    def judge(
+        self, replica: Replica, shard: Shard, records: Records, anchors: Anchors, iterations: int
+    ) -> str:
         """Writes the verdict; replica, shard and records are where it says. Returns the sentence
-        for the operator. iterations: per step of the trainer."""
+        for the operator. iterations: per step of the trainer.
+
+        Killed before the replica has gone back, nothing has happened: an updater that starts sets
+        the shard's word by the replica (UpdateService), and the gradients that were forgotten are
+        those this judges away again. Behind that one store all of it has.
+        """
         followed = incarnation_of(self._run)
         number = followed.number
         step, why, waits = self._compared(replica)
         if step is None:
-            return self._unknown(replica, shard, iterations, why, waits=waits)
+            return self._unknown(replica, shard, anchors, iterations, why, waits=waits)
         newest = replica.step
+        if followed.step is not None:
+            self._hand_over(shard, anchors, followed.iteration_of(step, iterations))
         replica.go_back(step)
         records.forget_after(step, number)
         records.audited(step, number + 1)
-        if followed.step is not None:
-            shard.apply(followed.iteration_of(step, iterations))
         successor = self._run.successor
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.beside_weights.name
@@ -71,15 +79,27 @@ class Judge:
             f"the replica goes on from there{behind}, with its optimizer state"
         )
 
+    def _hand_over(self, shard: Shard, anchors: Anchors, iteration: int) -> None:
+        """What comes behind this iteration is of another past than what was kept of it."""
+        anchors.forget_after(iteration)
+        shard.apply(iteration)
+
     def _unknown(
-        self, replica: Replica, shard: Shard, iterations: int, why: str, *, waits: bool
+        self,
+        replica: Replica,
+        shard: Shard,
+        anchors: Anchors,
+        iterations: int,
+        why: str,
+        *,
+        waits: bool,
     ) -> str:
         """The verdict where no step is known: the job waits for a base, or is not followed."""
         followed = incarnation_of(self._run)
         # While its state is not known either, it is that of a past which was kept already.
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
-            shard.apply(followed.iteration_of(replica.step, iterations))
+            self._hand_over(shard, anchors, followed.iteration_of(replica.step, iterations))
         what = "a later incarnation of the job is not followed"
         if waits and why == GOES_ON:
             what = "what the job sends since waits for a base (flowcheck base FILE --then LATER)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowcheck.plane.shard import Shard
+from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.parting.units import Placing
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.following.gathered import taken, whole
@@ -40,8 +40,24 @@ class Opened:
         return self.map.split(self.shard.gradient(generation))
 
     def whole(self, step: int) -> int | None:
-        """The generation that holds all of `step`; of sharded training, all that ever comes."""
+        """The generation that holds all of `step`; of sharded training, all that ever comes. None
+        also of one that two copies differ in."""
+        generation = self.holds(step)
+        return generation if generation is not None and self.certain(generation) else None
+
+    def holds(self, step: int) -> int | None:
+        """As `whole`, whether or not a copy that differs came behind it."""
         return whole(self.shard, step, gathered=self.placing is not None)
+
+    def certain(self, generation: int) -> bool:
+        """No two copies of it differ by now, so that its step may be taken; else it never is, and
+        the extractor is told so in the shard."""
+        shard = self.shard
+        if shard.state(generation) != State.COMPLETE:
+            return True  # of a lost one nothing is taken where two copies differ (gathered.taken)
+        if shard.conflict_bytes(generation):
+            shard.doubt(generation)
+        return not shard.doubted(generation)
 
     def iteration(self, followed: Incarnation, each: int) -> int | None:
         """The shard's number of the iteration that ended the replica's step; None: it waits. each:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from flowcheck import messages
 from flowcheck.config import JobConfig
 from flowcheck.errors import has_no_room
 from flowcheck.messages import AuditLine
+from flowcheck.private_files import append_own
 from flowcheck.replica.kept.digest import sha256
 from flowcheck.replica.kept.sections import named_tensors
 from flowcheck.replica.kept.trace import Trace
@@ -100,19 +102,19 @@ class Records:
 
     def last_step(self) -> int:
         """The step of the last whole line, which ends the file from now on; 0 without one."""
-        text = self._run.steps.read_text() if self._run.steps.exists() else ""
-        whole = [line for line in text.split("\n") if line.endswith("}")]
-        kept = "".join(f"{line}\n" for line in whole)
+        text = self._run.steps.read_bytes() if self._run.steps.exists() else b""
+        whole = _whole(text)
+        kept = b"".join(line + b"\n" for line, _ in whole)
         if kept != text:
-            self._keep(kept.encode(), durable=False)
-        return msgspec.json.decode(whole[-1], type=StepLine).step if whole else 0
+            self._keep(kept, durable=False)
+        return whole[-1][1] if whole else 0
 
     def forget_after(self, step: int, past: int | str) -> None:
         """Lines of later steps are of another past: kept in a file beside. past: what it is called,
         the number of the incarnation that took them."""
         file = self._run.steps
-        lines = file.read_bytes().splitlines() if file.exists() else []
-        kept = [line for line in lines if msgspec.json.decode(line)["step"] <= step]
+        lines = _whole(file.read_bytes()) if file.exists() else []
+        kept = [line for line, of in lines if of <= step]
         if len(kept) == len(lines):
             return
         before = file.with_name(f"steps-{past}.jsonl")
@@ -147,6 +149,15 @@ class Records:
         self._trace.close()
 
 
+def _whole(text: bytes) -> list[tuple[bytes, int]]:
+    """(line, its step) of those that are whole: a torn one may well end in a brace."""
+    found = []
+    for line in text.split(b"\n"):
+        with suppress(msgspec.DecodeError):  # ValidationError is one
+            found.append((line, msgspec.json.decode(line, type=StepLine).step))
+    return found
+
+
 def _copy(file: Path, to: Path) -> None:
     with growing(to) as place:
         shutil.copy2(file, place)
@@ -154,8 +165,7 @@ def _copy(file: Path, to: Path) -> None:
 
 def _append(log: Path, line: bytes) -> None:
     """To a file that others write as well."""
-    with log.open("ab") as out:
-        out.write(line + b"\n")
+    append_own(log, line + b"\n")
 
 
 def _states(replica: Replica) -> dict[str, str]:

@@ -64,6 +64,8 @@ def open_replica(
         raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
         weights = layout.memory_order(raw.view(layout.stored_as))
     check_needed(run, config, job, layout, optimizer, leaves_out=leaves_out)
+    if placing is None:
+        keep_sent(run, config, job, run.beside_weights)  # first: who finds a replica finds these
     made = Replica.create(
         run.replica,
         layout,
@@ -73,8 +75,6 @@ def open_replica(
         leaves_out=leaves_out,
         workers=workers,
     )
-    if placing is None:
-        keep_sent(run, config, job, run.beside_weights)
     return _resting(run, made), placing
 
 

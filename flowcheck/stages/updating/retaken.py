@@ -49,6 +49,11 @@ class Retaken:
             older, newer = newer, older
         return newer.append(iteration, gradient)
 
+    def forget_after(self, iteration: int) -> None:
+        """Later ones are of a past that is given up: their numbers are used again."""
+        for log in self._logs:
+            log.forget_after(iteration)
+
     def of(self, iteration: int) -> np.ndarray | None:
         """[gradient bytes] of one iteration; None where it is not kept."""
         for log in self._logs:

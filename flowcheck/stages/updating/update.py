@@ -7,6 +7,8 @@ steps.jsonl while the gradient is still in the shard or the log; only then is th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -89,7 +91,7 @@ class UpdateService:
         iteration, last = o.iteration(incarnation_of(self._run), self._each), o.records.last_step()
         if iteration is None:
             return
-        generation = o.whole(iteration)
+        generation = o.holds(iteration)  # it was committed: what differs since is told as that
         own = o.taken(generation)[0] if generation is not None else None
         if own is None:
             logged = o.waiting.of(iteration)
@@ -114,7 +116,7 @@ class UpdateService:
         followed = incarnation_of(self._run)
         o.buffers.look(followed)
         iteration = o.shard.applied_step + 1
-        generation = o.whole(iteration)
+        generation = self._whole(o, iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
         if (again := o.anchors.next(o.replica, followed)) is not None:
@@ -124,8 +126,8 @@ class UpdateService:
             return self._look_at_successor(o) or o.ahead.look(step, iteration)
         took: float | None = 0.0
         if step is not None:
-            took = self._step(o, step, *o.taken(generation))
-            if took is None and not self._squares.gone:
+            took = self._step(o, step, *o.taken(generation), partial(o.certain, generation))
+            if o.shard.doubted(generation) or (took is None and not self._squares.gone):
                 return 0
             o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
@@ -134,8 +136,21 @@ class UpdateService:
             self._tell(o, took)
         return 1
 
-    def _step(self, o: Opened, step: int, gradient: np.ndarray, used: Used) -> float | None:
-        """Takes it and writes it down; the seconds it took. None: it waits for another's."""
+    def _whole(self, o: Opened, iteration: int) -> int | None:
+        """The generation to be taken. Once a later life is on file all whole steps of this one were
+        taken: what an extractor that starts finds of it since is behind what was handed over."""
+        return None if self._run.successor.exists() else o.whole(iteration)
+
+    def _step(
+        self,
+        o: Opened,
+        step: int,
+        gradient: np.ndarray,
+        used: Used,
+        certain: Callable[[], bool] = lambda: True,
+    ) -> float | None:
+        """Takes it and writes it down; the seconds it took. None: it waits for another's, or
+        `certain` said at the very end that the gradient is not to be believed."""
         began = time.perf_counter()
         own = self._squares.clipped(o.replica.layout, step, gradient, used)
         if own is None:
@@ -144,7 +159,8 @@ class UpdateService:
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_left_out(self._run.left_out, step)
         self._scales.before(o.replica)
-        o.ahead.finish(step, own, used)
+        if not o.ahead.finish(step, own, used, certain):
+            return None
         self._scales.behind(o.replica, own)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
@@ -196,7 +212,7 @@ class UpdateService:
         """A step behind one that the trainer's file took the place of; new ones are kept until it
         is their turn, so that no generation waits for it."""
         iteration = o.shard.applied_step + 1
-        generation = o.whole(iteration)
+        generation = self._whole(o, iteration)
         if generation is not None and o.anchors.keep(
             o.replica, iteration, o.shard.gradient(generation)
         ):
@@ -210,7 +226,7 @@ class UpdateService:
         if not self._judge.due:
             return 0
         o.waiting.forget()
-        self._say(self._judge.judge(o.replica, o.shard, o.records, self._each))
+        self._say(self._judge.judge(o.replica, o.shard, o.records, o.anchors, self._each))
         return 1
 
     def _tell(self, o: Opened, seconds: float) -> None:
@@ -241,7 +257,7 @@ class UpdateService:
         given = self._run.base.exists() or self._run.anchor.exists()
         if self._judge.due or replaying or given:
             return False
-        return o.whole(o.shard.applied_step + 1) is None
+        return self._whole(o, o.shard.applied_step + 1) is None
 
     def stop(self) -> None:
         if self._open is not None:

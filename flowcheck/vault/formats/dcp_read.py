@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import single_name
 from flowcheck.vault.foreign import told_of
 from flowcheck.vault.formats.told import DCP_METADATA
 
@@ -44,20 +45,126 @@ _KNOWN = {
     ("pathlib", "Path"),
     ("pathlib._local", "PosixPath"),
 }
-METADATA_MAX_BYTES = 1 << 30
-"""Of 100 bytes a shard: ten million shards."""
+METADATA_MAX_BYTES = 256 << 20
+"""Of 100 bytes a shard: two million shards. What a pickle makes, and how long that takes, grows
+with its bytes."""
+KEY_PARTS_MAX = 64
+"""Texts and numbers in one key of a dictionary."""
+
+
+class _Kept:
+    """What a pickle says of an object: values, in place of an instance of torch's class."""
+
+    def __new__(cls, *args: Any) -> _Kept:
+        self = super().__new__(cls)
+        self.__dict__["made_with"] = args
+        return self
+
+    def __init__(self, *args: Any) -> None:
+        """All is done in `__new__`, which a pickle may call alone."""
+
+
+def _anything(*_: Any) -> None:
+    """In place of what is not looked at."""
+
+
+def _dictionary(*args: Any) -> dict[Any, Any]:
+    if args:
+        raise pickle.UnpicklingError("a dictionary is made of something")
+    return {}
+
+
+def _size(*args: Any) -> tuple[int, ...]:
+    (sizes,) = args
+    if not isinstance(sizes, tuple | list) or any(type(one) is not int for one in sizes):
+        raise pickle.UnpicklingError("a shape is not of whole numbers")
+    return tuple(sizes)
+
+
+def _key(key: Any) -> Any:
+    """What a dictionary may have as a key: nothing that takes long to compare."""
+    if type(key).__name__ == "MetadataIndex" and isinstance(key, _Kept):
+        offset = key.__dict__.get("offset")
+        return _key((key.__dict__.get("fqn"), *(() if offset is None else offset)))
+    plain = key if type(key) is tuple else (key,)
+    if len(plain) > KEY_PARTS_MAX or any(type(one) not in (str, int, type(None)) for one in plain):
+        raise pickle.UnpicklingError(f"a {type(key).__name__} is a key")
+    return key
 
 
 class _Plain(pickle._Unpickler):
-    """Lets in torch's own classes of metadata, and its dtypes. The one written in Python: that in C
-    makes room for as many objects as a torn file says."""
+    """Imports nothing and calls nothing of torch's: each known class is one that is made for this
+    reading and holds values, each dtype torch's constant, on which nothing is built. The one
+    written in Python: that in C makes room for as many objects as a torn file says."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self._kinds: dict[str, Any] = {
+            "Size": _size,
+            "OrderedDict": _dictionary,
+            "_get_layout": _anything,
+            "_MEM_FORMAT_ENCODING": _anything,
+            "PosixPath": _anything,
+            "Path": _anything,
+        }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN:
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            if name not in self._kinds:
+                self._kinds[name] = type(name, (_Kept,), {})
+            return self._kinds[name]
+        found = getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
+        if isinstance(found, torch.dtype):
             return found
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which would run code to be read")
+
+    def get_extension(self, code: int) -> None:
+        raise pickle.UnpicklingError(f"it holds extension {code}")
+
+    def load_build(self) -> None:
+        """A state becomes values of a record, and is put on nothing else."""
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        state = stack.pop()
+        held = stack[-1]
+        if not isinstance(held, _Kept):
+            raise pickle.UnpicklingError(f"it builds on a {type(held).__name__}")
+        if type(held).__name__ == "TensorProperties" and type(state) is tuple and state:
+            state = {"dtype": state[0]}
+        if type(state) is not dict or any(type(key) is not str for key in state):
+            raise pickle.UnpicklingError("the state of an object is not values by name")
+        held.__dict__.update(state)
+
+    def load_setitem(self) -> None:
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        value, key = stack.pop(), stack.pop()
+        self._put([key, value])
+
+    def load_setitems(self) -> None:
+        self._put(self.pop_mark())  # type: ignore[attr-defined]
+
+    def _put(self, items: list[Any]) -> None:
+        held = self.stack[-1]  # type: ignore[attr-defined]
+        if type(held) is not dict:
+            raise pickle.UnpicklingError(f"it puts items into a {type(held).__name__}")
+        for at in range(0, len(items), 2):
+            held[_key(items[at])] = items[at + 1]
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()  # type: ignore[attr-defined]
+        self.append({})  # type: ignore[attr-defined]
+        self._put(items)
+
+    def refuse(self) -> None:
+        raise pickle.UnpicklingError("it holds a set")
+
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.ADDITEMS[0]] = refuse
+    dispatch[pickle.FROZENSET[0]] = refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +217,13 @@ def metadata_of(folder: Path) -> Any:
 
 def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> Item:
     """Where a shard, or with None a plain value, was saved. Raises StateError."""
-    from torch.distributed.checkpoint.metadata import MetadataIndex
-
-    info = (metadata.storage_data or {}).get(MetadataIndex(key, offset))
+    info = (metadata.storage_data or {}).get((key, *(() if offset is None else offset)))
     if info is None:
         raise StateError(f"{folder}: {key}: its shard at {offset} was saved nowhere")
     if getattr(info, "transform_descriptors", None):
         raise StateError(f"{folder}: {key}: is saved through {info.transform_descriptors}")
     name, first, size_bytes = info.relative_path, info.offset, info.length
-    if not isinstance(name, str) or Path(name).name != name:
-        raise StateError(f"{folder}: {key}: lies outside of the folder")
+    single_name(name, f"{folder}: {key}")
     if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
         raise StateError(f"{folder}: {key}: lies nowhere in {name}")
     return Item(folder / name, name, first, size_bytes)

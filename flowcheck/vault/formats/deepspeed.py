@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.private_files import FOLDER
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.deepspeed_read import LATEST, MODEL_STATES, OPTIM_STATES, read_folder
 from flowcheck.vault.formats.parts import Options, Parts, refuse_several
@@ -40,7 +41,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     refuse_several(parts, "DeepSpeed")
     step = parts.given.step
     place = folder / f"global_step{step}"
-    place.mkdir()
+    place.mkdir(mode=FOLDER)
     own = "" if options.stage == 0 else "bf16_" * _in_bfloat16(parts)
     shapes = _shapes(parts) if options.stage else None
     module = _module(parts, options, shapes)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import single_name
 from flowcheck.vault.foreign import load_tree
 
 LATEST = "latest"
@@ -68,9 +69,7 @@ def _place(folder: Path) -> Path:
     except (OSError, UnicodeDecodeError) as error:
         what = f"{folder}: holds no {MODEL_STATES}, and no {LATEST} that names a tag"
         raise StateError(what) from error
-    if not tag or Path(tag).name != tag:
-        raise StateError(f"{folder / LATEST}: {tag!r} is no tag")
-    return folder / tag
+    return folder / single_name(tag, str(folder / LATEST))
 
 
 def _loaded(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.outside_names import single_name
 from flowcheck.replica.files.sums import Sums
 from flowcheck.replica.files.tensorfile import FOR_TORCH, read_tensors, write_tensors
 from flowcheck.vault.foreign import load_tree
@@ -127,9 +128,7 @@ def _files(folder: Path) -> list[str]:
                 files = sorted({str(name) for name in named.values()})
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StateError(f"{folder / index}: is no index of shards: {error}") from error
-            if outside := [name for name in files if Path(name).name != name]:
-                raise StateError(f"{folder / index}: names {outside[0]}, outside of its folder")
-            return files
+            return [single_name(name, str(folder / index)) for name in files]
         if (folder / one).is_file():
             return [one]
     if found := sorted(file.name for file in folder.glob("*.safetensors")):

@@ -8,6 +8,7 @@ from threading import Lock
 
 import msgspec
 
+from flowcheck.private_files import make_folder
 from flowcheck.vault.persist.listing import File
 from flowcheck.whole import write_whole
 
@@ -92,5 +93,5 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         write_whole(self._path, msgspec.json.encode(self._noted), durable=False)

@@ -7,15 +7,12 @@ deletion which go; `latest` moves between. Killed anywhere, the next process see
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import checkpoint_name, digest_of, step_number, step_of
 
 LEDGER = "checkpoints.json"
-NAME = re.compile(r"step-[0-9]+(-[0-9a-f]+)?")
-"""Of a checkpoint: nothing else at a target is ever taken away, whatever the ledger says."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,17 +77,29 @@ def decode(text: bytes | None, where: str) -> Ledger:
         return Ledger()
     try:
         ledger = msgspec.json.decode(text, type=Ledger)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StateError(
             f"{where}: is not a list of checkpoints of ours ({error}): nothing is written or "
             "taken away there; name another persist.target, or move that file aside"
         ) from error
     if ledger.format != 1:
         raise StateError(f"{where}: format {ledger.format}, this program reads 1")
-    names = (*(entry.name for entry in ledger.entries), *ledger.writing, *ledger.leaving)
-    if wrong := [name for name in names if not NAME.fullmatch(name)]:
+    try:
+        _check_names(ledger, where)
+    except StateError as error:
         raise StateError(
-            f"{where}: names {wrong[0]!r}, which is no checkpoint of ours: nothing is written or "
-            "taken away there; name another persist.target, or move that file aside"
-        )
+            f"{error}: nothing is written or taken away there; name another persist.target, or "
+            "move that file aside"
+        ) from error
     return ledger
+
+
+def _check_names(ledger: Ledger, where: str) -> None:
+    """Nothing but a checkpoint is ever taken away, whatever the ledger says, and each entry's name
+    is of its own step."""
+    for name in (*ledger.writing, *ledger.leaving):
+        checkpoint_name(name, where)
+    for entry in ledger.entries:
+        name, step = checkpoint_name(entry.name, where), step_number(entry.step, where)
+        if step_of(name) != step or not entry.digest.startswith(digest_of(name)):
+            raise StateError(f"{where}: says that {name} is step {step} of digest {entry.digest!r}")

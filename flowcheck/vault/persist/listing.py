@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import refuse_unlike_files, step_number
 from flowcheck.replica.files.check import check as faults_in
 from flowcheck.replica.files.manifest import (
     MANIFEST,
     Manifest,
     decode_manifest,
-    inside,
     manifest_text,
 )
+
+FILES_MAX = 65_536
+"""Of one checkpoint: a shard for each rank of the largest jobs, and as many again."""
+BYTES_MAX = 1 << 50
+"""Of one checkpoint. What tells of more is refused before anything is made for it."""
+_SUM = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +69,27 @@ def check(folder: Path) -> Listing:
     return found
 
 
-def refuse_strange(named: Sequence[File], where: str) -> None:
-    """Raises StateError for a name that is no file below the checkpoint's folder."""
-    for file in named:
-        if not inside(file.name) or file.size_bytes < 0:
-            raise StateError(f"{where}: names {file.name!r}, which is no file of a checkpoint")
+def checked(step: int, digest: str, files: tuple[File, ...], where: str) -> Listing:
+    """A listing as somebody tells it. Raises StateError, which names `where`, for names that are no
+    files below the checkpoint's folder, and for sizes and sums that no files have."""
+    step_number(step, where)
+    if len(files) > FILES_MAX:
+        raise StateError(f"{where}: tells of {len(files):,} files; {FILES_MAX:,} are read at most")
+    refuse_unlike_files((file.name for file in files), where)
+    for file in files:
+        if not 0 <= file.size_bytes <= BYTES_MAX or not _SUM.fullmatch(file.sha256):
+            told = f"{file.size_bytes} bytes and the sum {file.sha256!r:.80}"
+            raise StateError(f"{where}: tells of {file.name!r} {told}, which no file has")
+    found = Listing(step, digest, files)
+    if found.size_bytes > BYTES_MAX:
+        raise StateError(f"{where}: tells of {found.size_bytes} bytes: {BYTES_MAX} are the most")
+    return found
 
 
 def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> Listing:
     found = [File(name, one.bytes, one.sha256) for name, one in sorted(told.files.items())]
     old = () if found or folder is None else sorted(told.sha256.items())
-    refuse_strange([*found, *(File(name, 0, sha256) for name, sha256 in old)], where)
+    refuse_unlike_files((name for name, _ in old), where)
     for name, sha256 in old:
         assert folder is not None
         path = folder / name
@@ -83,4 +99,4 @@ def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> Lis
     if MANIFEST in [file.name for file in found]:
         raise StateError(f"{where}: {MANIFEST} names itself")
     own = File(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
-    return Listing(told.step, told.digest, (*found, own))
+    return checked(told.step, told.digest, (*found, own), where)

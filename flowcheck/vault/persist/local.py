@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 from flowcheck.errors import StateError, naming
-from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.private_files import make_folder
+from flowcheck.replica.files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist.listing import Listing, check
 from flowcheck.vault.persist.pace import Pace
 from flowcheck.whole import growing_apart, sync, write_whole
@@ -24,16 +25,20 @@ class LocalPlace:
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
         try:
-            return (self.root / path).read_bytes()
+            with (self.root / path).open("rb") as file:
+                data = file.read(most_bytes + 1)
         except FileNotFoundError:
             return None
+        if len(data) > most_bytes:
+            raise StateError(f"{self.root / path}: is longer than {most_bytes:,} bytes")
+        return data
 
     def write(self, path: str, data: bytes) -> None:
         place = self.root / path
         with naming(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(place.parent)
             write_whole(place, data)
 
     def holds(self, name: str) -> bool:
@@ -45,10 +50,10 @@ class LocalPlace:
             pace.skipped(listing.size_bytes)
             return
         with naming(final):
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
             with growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
                 for file in listing.files:
-                    (place / file.name).parent.mkdir(parents=True, exist_ok=True)
+                    make_folder((place / file.name).parent)
                     _copy(folder / file.name, place / file.name, pace)
 
     def verify(self, name: str, listing: Listing, pace: Pace) -> None:

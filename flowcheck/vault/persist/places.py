@@ -31,8 +31,9 @@ class Place(Protocol):
 
     url: str
 
-    def read(self, path: str) -> bytes | None:
-        """A small file; None where there is none."""
+    def read(self, path: str, most_bytes: int = ...) -> bytes | None:
+        """A small file; None where there is none. Raises StateError where it is longer than
+        `most_bytes`, by default what a manifest may have."""
 
     def write(self, path: str, data: bytes) -> None:
         """A small file: the old content or the new one at every instant, durable behind this."""

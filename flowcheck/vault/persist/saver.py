@@ -15,6 +15,7 @@ from typing import Protocol
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import FlowCheckError, StateError, naming
+from flowcheck.private_files import make_folder
 from flowcheck.replica.files.latest import LATEST
 from flowcheck.replica.files.manifest import MANIFEST
 from flowcheck.vault.persist import ledger as ledgers
@@ -218,7 +219,7 @@ class Saver:
     @contextmanager
     def _new_folder(self, final: Path) -> Iterator[Path]:
         with naming(final):
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(final.parent)
             with growing_apart(final, leftovers=LEFTOVERS, folder=True) as folder:
                 yield folder
 

@@ -11,13 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.replica.files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist import multipart
 from flowcheck.vault.persist.journal import SENT, Journal, Sent
 from flowcheck.vault.persist.listing import File, Listing
 from flowcheck.vault.persist.pace import Pace
 
 BLOCK_BYTES = 16 << 20
+SMALL_BYTES_MAX = MOST_BYTES
+"""Of an object that is read whole: a manifest is the longest."""
 REFUSED = ("credential", "accesskey", "signature", "forbidden", "denied", "unauthorized", "token")
 """In what stores and their libraries say to someone they do not know or let in."""
 AWAY = ("connect", "timed out", "timeout", "unreachable", "resolve", "503", "slow down")
@@ -33,10 +35,11 @@ class StorePlace:
         self._base = str(fs._strip_protocol(self.url)).rstrip("/")
         self._parts = urlsplit(url).scheme in ("s3", "s3a") and hasattr(fs, "call_s3")
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
         with self._telling(path):
             try:
-                return bytes(self._fs.cat_file(f"{self._base}/{path}"))
+                self._fs.invalidate_cache()
+                return read_small(self._fs, f"{self._base}/{path}", most_bytes)
             except FileNotFoundError:
                 return None
 
@@ -160,6 +163,24 @@ class StorePlace:
             raise
         except Exception as error:
             raise StateError(f"{self.url}/{path}: {sentence(error)}") from error
+
+
+def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
+    """All of an object, no more of which is asked for than may be there. Raises StateError where it
+    is longer than `most_bytes`, FileNotFoundError where there is none, or what `fs` raises."""
+    info = fs.info(path)
+    size = info.get("size")
+    if info.get("type") == "directory":
+        raise FileNotFoundError(path)
+    if isinstance(size, int) and size > most_bytes:
+        raise StateError(f"{path}: has {size:,} bytes; {most_bytes:,} are read at most")
+    if size == 0:  # a range of nothing is an error to some stores
+        return b""
+    end = size if isinstance(size, int) else most_bytes + 1
+    data = bytes(fs.cat_file(path, start=0, end=end))
+    if len(data) > min(end, most_bytes):
+        raise StateError(f"{path}: {len(data):,} bytes came of {min(end, most_bytes):,} asked for")
+    return data
 
 
 def sentence(error: Exception) -> str:

@@ -15,6 +15,7 @@ from threading import Lock, Thread
 from typing import Protocol
 
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.private_files import make_folder
 from flowcheck.replica.files.manifest import MANIFEST
 from flowcheck.vault.persist.listing import Listing, listing
 from flowcheck.vault.persist.saver import HeldStep
@@ -71,7 +72,7 @@ class Catalogue:
         self._failed: dict[int, str] = {}
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True, mode=0o700)
+            make_folder(staging, new=True)
 
     def durable(self) -> dict[int, Found]:
         """Checkpoints on disk by step; of two of one step the one that was written last."""

@@ -11,13 +11,21 @@ from typing import Any
 class Deadlined(io.RawIOBase):
     """A socket's bytes, all of a request's head within one time: however slowly it drips."""
 
-    def __init__(self, connection: socket.socket, limit_s: float) -> None:
-        self._connection, self._limit_s = connection, limit_s
+    def __init__(
+        self, connection: socket.socket, limit_s: float, raw: io.RawIOBase | None = None
+    ) -> None:
+        """raw: what is closed with this, and keeps the connection open until then."""
+        self._connection, self._limit_s, self._raw = connection, limit_s, raw
         self._until_s = time.monotonic() + limit_s
 
-    def again(self) -> None:
-        """The next request may take as long."""
-        self._until_s = time.monotonic() + self._limit_s
+    def again(self, limit_s: float | None = None) -> None:
+        """What comes next may take as long, or so long."""
+        self._until_s = time.monotonic() + (self._limit_s if limit_s is None else limit_s)
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+        super().close()
 
     def readable(self) -> bool:
         return True
@@ -27,7 +35,7 @@ class Deadlined(io.RawIOBase):
         if left_s <= 0:
             raise TimeoutError("timed out")
         before_s = self._connection.gettimeout()
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(left_s if before_s is None else min(left_s, before_s))
         try:
             return self._connection.recv_into(into)
         finally:

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import opened_below
 from flowcheck.plain import plain
 from flowcheck.vault.persist.listing import File
 from flowcheck.vault.serve.catalogue import Catalogue, Found, Writing
 from flowcheck.vault.serve.deadline import Deadlined
 from flowcheck.vault.serve.jobs import job_of
+from flowcheck.vault.serve.local_peer import may_ask
 from flowcheck.vault.serve.ranges import Span, matches, none_match, part_heads, spans, within
 
 if TYPE_CHECKING:
@@ -35,10 +37,19 @@ LEAST_BYTES_S = 16 << 10
 """A client that takes less, over all of an answer, is let go."""
 IDLE_S = 5.0
 """Between two requests of a connection, and for all of the next one's head."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+"""What a program of this machine names it; another name may be a page of somebody else's that was
+made to point here."""
 BOUNDARY = "flowcheck-8d1f6c0e2b7a"
 """Between the parts of an answer of several ranges: each carries its length."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
+
+
+NO_TOKEN = (
+    "without a token this server answers the user that it runs as, and root, alone: state "
+    "serve.token_file, and send the token in it"
+)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -79,10 +90,17 @@ class Handler(BaseHTTPRequestHandler):
         if not self._may():
             told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
             sent = self.headers.get("Authorization") is not None
-            why = (
-                "the word that was sent is not this server's" if sent else "send this server's word"
-            )
+            if self.server.token is None:
+                why = NO_TOKEN
+            elif sent:
+                why = "the token that was sent is not this server's"
+            else:
+                why = "send this server's token"
             self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
+            return
+        if self.server.is_loopback and not is_local(self.headers.get("Host", "")):
+            why = "this server is for its own machine: name it 127.0.0.1 or localhost"
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
             return
         words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
         asked = job_of(words, self.server.jobs)
@@ -105,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _may(self) -> bool:
         if self.server.token is None:
-            return True
+            return may_ask(self.client_address[:2], self.connection.getsockname()[:2])
         scheme, _, word = self.headers.get("Authorization", "").partition(" ")
         given = word.strip().encode("latin-1", "replace")
         return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
@@ -159,9 +177,9 @@ class Handler(BaseHTTPRequestHandler):
         if file is None:
             self._refuse(HTTPStatus.NOT_FOUND, f"step {told.step} has no file {name!r}")
             return
-        self._file(found.folder / file.name, file)
+        self._file(found.folder, file)
 
-    def _file(self, path: Path, file: File) -> None:
+    def _file(self, folder: Path, file: File) -> None:
         told = {"ETag": f'"{file.sha256}"', "Accept-Ranges": "bytes"}
         if none_match(self.headers.get("If-None-Match", ""), file.sha256):
             self._head(HTTPStatus.NOT_MODIFIED, told)
@@ -174,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             size = {"Content-Range": f"bytes */{file.size_bytes}"}
             self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "beyond its end", told | size)
             return
-        with path.open("rb") as opened:
+        with os.fdopen(opened_below(folder, file.name), "rb") as opened:
             if os.fstat(opened.fileno()).st_size != file.size_bytes:
                 raise StateError(f"{file.name} is not as its manifest says: it cannot be served")
             if parts is None:
@@ -244,6 +262,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def address_string(self) -> str:
         return str(self.client_address[0])
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine as its own programs do."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in LOCAL
 
 
 def _number(word: str) -> int | None:

@@ -4,30 +4,50 @@ each by itself, from several threads."""
 from __future__ import annotations
 
 import http.client
-import json
+import io
 import math
+import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.replica.files.latest import LATEST
+from flowcheck.outside_names import checkpoint_name, digest_of, step_number, step_of
+from flowcheck.plain import plain
+from flowcheck.replica.files.latest import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.files.manifest import MANIFEST
 from flowcheck.vault.persist import ledger
-from flowcheck.vault.persist.listing import File, Listing, listing_of, refuse_strange
+from flowcheck.vault.persist.listing import File, Listing, checked, listing_of
 from flowcheck.vault.persist.places import opened
-from flowcheck.vault.persist.store import sentence
+from flowcheck.vault.persist.store import SMALL_BYTES_MAX, read_small, sentence
+from flowcheck.vault.serve.deadline import Deadlined
+from flowcheck.vault.serve.ranges import within
 from flowcheck.vault.serve.tls import trusting
 
 WRITING_S = 600.0
 """A server may write a step out of its memory for so long."""
 WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
 """Between two looks whether it has."""
+LISTING_BYTES_MAX = 32 << 20
+"""Of a server's answer that lists the files of a step: some 150 bytes each (FILES_MAX)."""
+REFUSAL_BYTES_MAX = 64 << 10
+"""Of an answer that refuses: a sentence in JSON."""
+SAID_MAX = 500
+"""Characters of a server's sentence that are shown."""
+HEAD_S = 60.0
+"""For all of an answer's head; a step that is still in memory takes a server a while."""
+LEAST_BYTES_S = 16 << 10
+"""A server that gives less, over all of an answer, is let go."""
+READ_BYTES = 1 << 20
+Told = TypeVar("Told")
 
 
 class Transient(Exception):
@@ -36,6 +56,30 @@ class Transient(Exception):
 
 class Busy(Transient):
     """It is asked for by too many just now."""
+
+
+class _File(msgspec.Struct):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class _Step(msgspec.Struct):
+    """What `GET /steps/N` answers."""
+
+    step: int
+    digest: str
+    files: tuple[_File, ...]
+
+
+class _Writing(msgspec.Struct):
+    """What it answers while the step is written."""
+
+    step: int
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,50 +131,60 @@ class HttpOrigin:
             raise ConfigError("--from", url, "names no host")
 
     def find(self, step: int | str) -> Offer:
-        until_s = time.monotonic() + WRITING_S
+        until_s, asked = time.monotonic() + WRITING_S, step
         while time.monotonic() < until_s:
-            status, headers, body = self._get(f"/steps/{step}", {})
-            told = self._told(status, body)
-            try:
-                if status == 202:
-                    step = int(told["step"])
-                    Event().wait(wait_s(headers.get("Retry-After", "1")))
-                    continue
-                files = tuple(
-                    File(str(one["name"]), int(one["bytes"]), str(one["sha256"]))
-                    for one in told["files"]
-                )
-                found = Listing(int(told["step"]), str(told["digest"]), files)
-            except (KeyError, TypeError, ValueError) as error:
-                raise StateError(f"{self.url}: does not answer as flowcheck serve does") from error
-            refuse_strange(files, self.url)
-            return Offer(f"step-{found.step}", found)
+            status, headers, body = self._get(f"/steps/{step}", {}, LISTING_BYTES_MAX)
+            self._refuse(status, body)
+            if status == 202:
+                step = step_number(self._told(body, _Writing).step, self.url)
+                Event().wait(wait_s(headers.get("Retry-After", "1")))
+                continue
+            told = self._told(body, _Step)
+            files = tuple(File(one.name, one.bytes, one.sha256) for one in told.files)
+            found = checked(told.step, told.digest, files, self.url)
+            if MANIFEST not in [file.name for file in files]:
+                raise StateError(f"{self.url}: step {found.step} has no {MANIFEST} there")
+            if asked not in (LATEST, found.step):
+                raise StateError(f"{self.url}: answers step {found.step} to step {asked}")
+            return Offer(checkpoint_name(f"step-{found.step}", self.url), found)
         raise StateError(f"{self.url}: step {step} is not written within {WRITING_S:.0f} s")
 
     def read(self, offer: Offer, file: File, begin: int, size: int) -> bytes:
         path = f"/steps/{offer.listing.step}/files/{quote(file.name)}"
         asked = {"Range": f"bytes={begin}-{begin + size - 1}", "If-Range": f'"{file.sha256}"'}
-        status, _, body = self._get(path, asked if size else {}, most_bytes=size)
-        if status == 206 or (status == 200 and size == file.size_bytes):
+        status, headers, body = self._get(path, asked if size else {}, size)
+        if status == 206 and body is None:
+            raise StateError(f"{self.url}: {file.name}: more than the {size} bytes asked for come")
+        if body is not None and (status == 206 or (status == 200 and size == file.size_bytes)):
+            place = headers.get("Content-Range") if status == 206 else None
+            if place not in (None, within((begin, begin + size), file.size_bytes)):
+                raise StateError(f"{self.url}: {file.name}: answers {place!r:.80} to another range")
             if len(body) != size:
                 raise Transient(f"{len(body)} bytes came of {size}")
             return body
         if status == 200:
             raise StateError(f"{self.url}: {file.name} is another file there by now; begin anew")
-        self._told(status, body)
+        self._refuse(status, body)
         raise StateError(f"{self.url}: answers {status} to a range of {file.name}")
 
     def close(self) -> None:
         for connection in self._made:
             connection.close()
 
-    def _told(self, status: int, body: bytes) -> dict[str, Any]:
-        """The JSON of an answer. Raises for one that refuses."""
+    def _told(self, body: bytes | None, kind: type[Told]) -> Told:
+        if body is None:
+            what = f"tells of a step in more than {LISTING_BYTES_MAX:,} bytes"
+            raise StateError(f"{self.url}: {what}, which is no list of a checkpoint's files")
         try:
-            told = json.loads(body)
-        except (ValueError, RecursionError):
-            told = None
-        said = told.get("error", "") if isinstance(told, dict) else ""
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise StateError(f"{self.url}: does not answer as flowcheck serve does") from error
+
+    def _refuse(self, status: int, body: bytes | None) -> None:
+        """Raises for an answer that is none, with the sentence in it."""
+        said = ""
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = plain(msgspec.json.decode(body or b"", type=_Refusal).error)[:SAID_MAX]
         if status in (401, 403):
             raise StateError(
                 f"{self.url}: {said or 'refuses'}: --token-file names the file with it"
@@ -139,14 +193,15 @@ class HttpOrigin:
             raise Busy(f"it answers {status} {said}".rstrip())
         if status >= 500:
             raise Transient(f"it answers {status} {said}".rstrip())
-        if status not in (200, 202) or not isinstance(told, dict):
+        if status not in (200, 202, 206):
             raise StateError(f"{self.url}: {said or f'answers {status}'}")
-        return told
 
     def _get(
-        self, path: str, more: dict[str, str], most_bytes: int | None = None
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """One request over this thread's connection, which is made anew where it was closed."""
+        self, path: str, more: dict[str, str], most_bytes: int
+    ) -> tuple[int, http.client.HTTPMessage, bytes | None]:
+        """One request over this thread's connection, which is made anew where it was closed. No
+        more than `most_bytes` of an answer are read, and of one that refuses REFUSAL_BYTES_MAX;
+        a body that is longer is None."""
         connection = getattr(self._own, "connection", None)
         for last in (False, True) if connection is not None else (True,):
             if connection is None:
@@ -155,13 +210,12 @@ class HttpOrigin:
             try:
                 connection.request("GET", self._parts.path + path, headers=self._headers | more)
                 answer = connection.getresponse()
-                if answer.status == 200 and most_bytes is not None:
-                    length = int(answer.headers.get("Content-Length", "0"))
-                    if length > most_bytes:  # not what was asked for: its bytes are not waited for
-                        connection.close()
-                        self._own.connection = None
-                        return 200, answer.headers, b""
-                return answer.status, answer.headers, answer.read()
+                fine = answer.status in (200, 202, 206)
+                body = _read(answer, most_bytes if fine else REFUSAL_BYTES_MAX, self._timeout_s)
+                if not answer.isclosed():  # what more it sends is not waited for
+                    connection.close()
+                    self._own.connection = None
+                return answer.status, answer.headers, body
             except ssl.SSLCertVerificationError as error:
                 why = f"is not trusted: {error.verify_message}: --ca names its authority's file"
                 raise StateError(f"{self.url}: {why}") from error
@@ -175,10 +229,42 @@ class HttpOrigin:
     def _connected(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname, self._parts.port
         assert host is not None
+        limit_s = self._timeout_s
         if self._tls is not None:
-            limit_s = self._timeout_s
-            return http.client.HTTPSConnection(host, port, timeout=limit_s, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            made: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=limit_s, context=self._tls
+            )
+        else:
+            made = http.client.HTTPConnection(host, port, timeout=limit_s)
+        made.response_class = _Answer
+        return made
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer whose head comes within one time, however slowly it drips: HEAD_S."""
+
+    def __init__(self, sock: socket.socket, *more: Any, **named: Any) -> None:
+        super().__init__(sock, *more, **named)
+        self.fp.close()
+        self.within = Deadlined(sock, HEAD_S, sock.makefile("rb", buffering=0))
+        self.fp = io.BufferedReader(self.within)
+
+
+def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -> bytes | None:
+    """An answer's body; None of one that is longer. Raises TimeoutError where it comes more slowly
+    than LEAST_BYTES_S."""
+    length = answer.length
+    if length is not None and length > most_bytes:
+        return None
+    if isinstance(answer, _Answer):
+        answer.within.again(timeout_s + most_bytes / LEAST_BYTES_S)
+    body = bytearray()
+    while len(body) <= most_bytes:
+        part = answer.read(min(READ_BYTES, most_bytes + 1 - len(body)))
+        if not part:
+            break
+        body += part
+    return bytes(body) if len(body) <= most_bytes else None
 
 
 def wait_s(stated: str) -> float:
@@ -207,17 +293,20 @@ class StoreOrigin:
         manifest = self._cat(f"{name}/{MANIFEST}")
         if manifest is None:
             raise StateError(f"{self.url}: there is no step {step}: {name} has no {MANIFEST}")
-        return Offer(name, listing_of(manifest, f"{self.url}/{name}"))
+        found = listing_of(manifest, f"{self.url}/{name}")
+        if found.step != step_of(name) or not found.digest.startswith(digest_of(name)):
+            raise StateError(f"{self.url}: {name} holds step {found.step} of {found.digest!r:.80}")
+        return Offer(name, found)
 
     def _name(self, step: int | str) -> str:
         if step == LATEST:
-            told = self._cat(LATEST)
+            told = self._cat(LATEST, TEXT_BYTES_MAX)
             if told is None:
                 raise StateError(f"{self.url}: nothing durable lies there: it has no {LATEST!r}")
-            return told.decode(errors="replace").strip()
+            return latest_name(told, f"{self.url}/{LATEST}")
         known = ledger.decode(self._cat(ledger.LEDGER), f"{self.url}/{ledger.LEDGER}").entries
         own = [entry.name for entry in known if entry.step == step]
-        return own[-1] if own else f"step-{step}"
+        return own[-1] if own else checkpoint_name(f"step-{step}", self.url)
 
     def read(self, offer: Offer, file: File, begin: int, size: int) -> bytes:
         if not size:
@@ -236,9 +325,9 @@ class StoreOrigin:
     def close(self) -> None:
         """Its connections are the library's."""
 
-    def _cat(self, path: str) -> bytes | None:
+    def _cat(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
         try:
-            return bytes(self._fs.cat_file(f"{self._base}/{path}"))
+            return read_small(self._fs, f"{self._base}/{path}", most_bytes)
         except FileNotFoundError:
             return None
         except FlowCheckError:

@@ -7,16 +7,21 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from threading import Lock
 
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import FETCH_DONE, FETCH_LISTING, checkpoint_name, opened_below
+from flowcheck.private_files import own_folder
 from flowcheck.vault.persist.listing import File, Listing
 from flowcheck.whole import sync, write_whole
 
-WHAT, DONE = ".fetch.json", ".fetch.done"
+WHAT, DONE = FETCH_LISTING, FETCH_DONE
+NOTES_BYTES_MAX = 64 << 20
+"""Of either: a line of a few bytes for each CHUNK_BYTES."""
 CHUNK_BYTES = 8 << 20
 
 Chunk = tuple[int, int]
@@ -33,23 +38,26 @@ class _What(msgspec.Struct, frozen=True):
 class Partial:
     """Chunks are written to their place, then noted; those a killed process noted are there."""
 
-    def __init__(self, folder: Path, listing: Listing) -> None:
-        """Use `partial`."""
+    def __init__(self, folder: Path, listing: Listing, held: int) -> None:
+        """held: a descriptor of `folder`; no file is reached but through it. Use `partial`."""
         self.folder, self.listing = folder, listing
-        self._lock = Lock()
+        self._held, self._lock = held, Lock()
         what = _What(CHUNK_BYTES, tuple((f.name, f.size_bytes, f.sha256) for f in listing.files))
         self._done: set[Chunk] = set()
         if self._same(what):
             self._done = self._noted()
         else:
             for left in folder.iterdir():
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
             write_whole(folder / WHAT, msgspec.json.encode(what))
         self.done_bytes = sum(self.size(chunk) for chunk in self._done)
-        self._note = (folder / DONE).open("ab", buffering=0)
-        self._open = [self._opened(file) for file in listing.files]
+        self._note = self._noting()
 
     def missing(self) -> list[Chunk]:
+        """Makes every file in its size; what of them is still to come."""
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                os.ftruncate(descriptor, file.size_bytes)
         return [
             (number, chunk)
             for number, file in enumerate(self.listing.files)
@@ -59,9 +67,11 @@ class Partial:
 
     def refuse_full(self) -> None:
         """Raises StateError where what is to come has no room on this disk."""
-        held = (os.fstat(descriptor).st_blocks * 512 for descriptor in self._open)  # stat(2)
-        sizes = (file.size_bytes for file in self.listing.files)
-        lacking = sum(max(0, size - here) for size, here in zip(sizes, held, strict=True))
+        lacking = 0
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                here = os.fstat(descriptor).st_blocks * 512  # stat(2)
+            lacking += max(0, file.size_bytes - here)
         disk = shutil.disk_usage(self.folder)
         if disk.total and lacking > disk.free:
             raise StateError(
@@ -77,9 +87,10 @@ class Partial:
         """Raises OSError where there is no room."""
         number, at = chunk
         left, offset = memoryview(data), at * CHUNK_BYTES
-        while left:
-            written = os.pwrite(self._open[number], left, offset)
-            left, offset = left[written:], offset + written
+        with self._opened(self.listing.files[number]) as descriptor:
+            while left:
+                written = os.pwrite(descriptor, left, offset)
+                left, offset = left[written:], offset + written
         with self._lock:
             self._done.add(chunk)
             self.done_bytes += len(data)
@@ -93,12 +104,13 @@ class Partial:
         lines = "".join(f"{one} {chunk}\n" for one, chunk in sorted(self._done))
         self._note.close()
         write_whole(self.folder / DONE, lines.encode())
-        self._note = (self.folder / DONE).open("ab", buffering=0)
+        self._note = self._noting()
 
     def finish(self, final: Path) -> None:
         """Gives it its name, on disk; what was noted goes last."""
-        for descriptor in self._open:
-            os.fsync(descriptor)
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                os.fsync(descriptor)
         for folder in {(self.folder / file.name).parent for file in self.listing.files}:
             sync(folder)
         self.folder.rename(final)
@@ -109,47 +121,55 @@ class Partial:
 
     def close(self) -> None:
         self._note.close()
-        for descriptor in self._open:
-            os.close(descriptor)
 
     def _same(self, what: _What) -> bool:
         try:
-            return msgspec.json.decode((self.folder / WHAT).read_bytes(), type=_What) == what
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(self._kept(WHAT), type=_What) == what
+        except (OSError, StateError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
 
     def _noted(self) -> set[Chunk]:
         """Whole lines of the note; of files that are there with all their bytes."""
         try:
-            lines = (self.folder / DONE).read_text().split("\n")[:-1]
-        except (OSError, UnicodeDecodeError):
+            lines = self._kept(DONE).decode().split("\n")[:-1]
+            pairs = [line.split() for line in lines]
+            found = {(int(a), int(b)) for a, b in (p for p in pairs if len(p) == 2)}
+        except (OSError, StateError, ValueError):  # UnicodeDecodeError is one
             return set()
-        pairs = [line.split() for line in lines]
-        found = {(int(a), int(b)) for a, b in (p for p in pairs if len(p) == 2)}
         files = self.listing.files
         return {
             (number, chunk)
             for number, chunk in found
-            if number < len(files)
-            and chunk * CHUNK_BYTES < files[number].size_bytes
+            if 0 <= number < len(files)
+            and 0 <= chunk * CHUNK_BYTES < files[number].size_bytes
             and (self.folder / files[number].name).is_file()
         }
 
-    def _opened(self, file: File) -> int:
-        path = self.folder / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(descriptor, file.size_bytes)
-        return descriptor
+    def _kept(self, name: str) -> bytes:
+        with os.fdopen(opened_below(self._held, name), "rb") as file:
+            return file.read(NOTES_BYTES_MAX)
+
+    def _noting(self) -> FileIO:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        return FileIO(opened_below(self._held, DONE, flags), "ab")
+
+    @contextmanager
+    def _opened(self, file: File) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT
+        descriptor = opened_below(self._held, file.name, flags, make=True)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
 def partial(into: Path, name: str, listing: Listing) -> Iterator[Partial]:
     """The part of `into`/`name` that is there. Raises StateError where another process fetches it
-    just now."""
-    folder = into / f".{name}.part"
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    just now, or somebody else may write to the folder."""
+    folder = into / f".{checkpoint_name(name, str(into))}.part"
+    os.close(own_folder(into))
+    held = own_folder(folder)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,7 +177,7 @@ def partial(into: Path, name: str, listing: Listing) -> Iterator[Partial]:
             raise StateError(f"{folder}: another process is fetching this step there") from error
         except OSError:  # NFS locks no folder
             pass
-        part = Partial(folder, listing)
+        part = Partial(folder, listing, held)
         try:
             yield part
         finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.config import ServeConfig
+from flowcheck.config.persisted import LOOPBACK
 from flowcheck.errors import ConfigError
 from flowcheck.vault.serve.bounded import BoundedServer
 from flowcheck.vault.serve.catalogue import Catalogue
@@ -36,6 +37,7 @@ class Server(BoundedServer):
         self.timeout_s, self.say = config.timeout_s, say
         tls = stated_tls(config, "serve", say)
         self.token = read_token(config.token_file) if config.token_file is not None else None
+        self.is_loopback = config.host in LOOPBACK
         self._refused_s = -PRESSED_S
         try:
             super().__init__(config.host, config.port, config.connections, Handler, tls)

@@ -30,6 +30,7 @@ from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p
 from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.parted import apart_from
+from flowcheck.wire.learn.search.scalars import with_scalars_placed
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.verdict import formats, lines
 from flowcheck.wire.learn.verdict.collect import collect, parcels_left
@@ -57,6 +58,7 @@ def read_stream(
     ended: bool = True,
     release: Rule | None = None,
     before: Job | None = None,
+    earlier: Job | None = None,
     blocks: Sequence[int] = (),
     hasty: bool = False,
     stated: Stated | None = None,
@@ -64,14 +66,16 @@ def read_stream(
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
-    `before`. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each unit of
-    sharded training, where the model is known; hasty: what is hard to read now will be read again
-    once more came; stated: what the wire may not tell; parted: what a trainer sends whose optimizer
-    is parted, where that is stated."""
+    `before`. earlier: a life of the job, whose parameters are taken where the start-up leaves open
+    which they are. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each
+    unit of sharded training, where the model is known; hasty: what is hard to read now will be read
+    again once more came; stated: what the wire may not tell; parted: what a trainer sends whose
+    optimizer is parted, where that is stated."""
     asked = Query(
         ended=ended,
         release=release,
         before=before,
+        earlier=earlier or before,
         blocks=tuple(blocks),
         hasty=hasty,
         stated=stated,
@@ -103,6 +107,7 @@ class Query:
     ended: bool
     release: Rule | None
     before: Job | None
+    earlier: Job | None
     blocks: tuple[int, ...]
     hasty: bool
     stated: Stated | None
@@ -123,6 +128,7 @@ def _read(
     own, left = apart_from(ring_streams, sorted_flows.grants, rules, parted)
     communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
     communicators = by_stated_model(communicators, stated, purse)
+    communicators = [with_scalars_placed(c, stated, query.earlier, purse) for c in communicators]
     found = [
         collect(
             c,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError, naming
+from flowcheck.private_files import make_folder
 from flowcheck.whole import write_whole
 
 LOCK_S = 15.0
@@ -65,7 +66,7 @@ def held(folder: Path, lock: str = "lock") -> Iterator[None]:
     Raises ConfigError where it cannot, StateError where another holds it for LOCK_S.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         descriptor = os.open(folder / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         right = f"cannot be written ({error.strerror}): what is made is noted there first"

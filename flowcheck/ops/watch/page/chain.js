@@ -174,6 +174,12 @@ function lossesOf(state) {
       count: lost,
     })),
     {
+      name: "flow_table_full_packets",
+      words: "the table of flows was full: their queue pairs are not followed",
+      unit: "packet",
+      count: state.rings.reduce((sum, one) => sum + (one.parse.flow_table_full_packets || 0), 0),
+    },
+    {
       name: "steps_lost",
       words: "cannot be rebuilt, since the chain began",
       unit: "step",

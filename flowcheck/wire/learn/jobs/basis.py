@@ -12,6 +12,7 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
 from flowcheck.wire.learn.trainer.own import STATED_ORDER
+from flowcheck.wire.learn.trainer.scalars import places_open, places_told
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.terms import Kind
 
@@ -82,6 +83,8 @@ def evidence(
         f"{buckets} buckets: {how}",
         f"{ring.ranks} ranks, {ring.channels} channels: every send has the size this gives",
     ]
+    if where := places_told(habits):
+        told.append(where)
     if ring.gpus > 1 and len(ring.edges) > 1:
         told.append(NODES.format(ring.ranks, ring.ranks // ring.gpus, ring.gpus))
     if habits.compressed:
@@ -125,7 +128,9 @@ def assumed(
     if collected.counted < len(cuts):
         told.append(LATER_OPEN)
     alike = [s for s in habits.shapes[1:] if s.cost == habits.shapes[0].cost]
-    if alike:
+    if open_places := places_open(habits):
+        told.append(open_places)
+    elif alike:
         told.append(f"where parameters begin: {len(alike)} other cuts of the shapes fit as well")
     if completions:
         told.append("the point-to-point sends hold the chunk that is missing")

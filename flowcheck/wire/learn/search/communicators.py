@@ -175,11 +175,12 @@ def _told(
         if c.ring != won.ring and c.unread == won.unread and score_of(c) <= score_of(won)
     )
     habits = Trainer().habits(won.ring, won.found)
-    types = told_types(won, habits)
+    types, placed = told_types(won, habits)
     if types is not None:
-        again = cut_stream(won.ring, Trainer(types), purse=purse, in_order=in_order)
+        trainer = Trainer(types, placed)
+        again = cut_stream(won.ring, trainer, purse=purse, in_order=in_order)
         if again.unread <= won.unread:
-            won, habits = again, Trainer(types).habits(again.ring, again.found)
+            won, habits = again, trainer.habits(again.ring, again.found)
     won = replace(won, found=named(won.found, habits, won.ring))
     return Communicator(tightened(by_numbers(won)), habits, rivals)
 

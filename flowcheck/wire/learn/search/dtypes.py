@@ -19,45 +19,87 @@ from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ORDER, SIZES, WEIGHTS, Habits, Types
-from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES
+from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES, Placed
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.scalars import places_in_buckets
+from flowcheck.wire.shapes import SCALAR, Shapes, with_scalars_at
 from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 TYPE_BYTES = (4, 2, 8)
 """Of the types that parameters with gradients have."""
+MOST_PLACES, MOST_CUTS = 64, 16
+"""Of parameters of one number, looked at and kept."""
 MOST_WAYS = 4096
 """Of giving sizes to buckets; more are as good as none told."""
 
 
-def told_types(cuts: Cuts, habits: Habits) -> Types | None:
-    """The only sizes of elements that explain broadcasts, iteration 0 and the plan's buckets;
-    None where all parameters may be alike, or where several ways, or none, explain them."""
+def told_types(cuts: Cuts, habits: Habits) -> tuple[Types | None, Placed | None]:
+    """The only sizes of elements that explain broadcasts, iteration 0 and the plan's buckets, and
+    where parameters of one number stand by them; None where all parameters may be alike, or where
+    several ways, or none, explain them."""
+    told, untried = _explaining(cuts, habits)
+    # That scalars may stand elsewhere in their buckets is no doubt about the others' elements.
+    if len(set(map(_each_of_dense, told))) != 1 or len(set(told[0].each)) == 1:
+        return None, None
+    shapes = tuple(types.shapes for types in told)
+    if shapes[0].scalars:
+        return told[0], Placed(shapes[:MOST_CUTS], len(told) + untried)
+    return (told[0], None) if len(told) == 1 else (None, None)
+
+
+def _each_of_dense(types: Types) -> tuple[int, ...]:
+    pairs = zip(types.shapes.shapes, types.each, strict=True)
+    return tuple(each for shape, each in pairs if shape != SCALAR)
+
+
+def _explaining(cuts: Cuts, habits: Habits) -> tuple[list[Types], int]:
+    """All that do, and how many more places of parameters of one number there are to try."""
     found = cuts.found
     if habits.stage is not Stage.PLANNED or habits.mapped or any(cut.lost for cut in found):
-        return None
+        return [], 0
     planned = next(i for i, cut in enumerate(found) if cut.op.meaning == SIZES)
     begin = next((i for i, cut in enumerate(found) if cut.op.kind is Kind.ALL_REDUCE), planned)
     later = _reduces(found[planned:])[: len(habits.buckets)]
     alike = len(later) == len(habits.buckets) and all(c.op.meaning == BUCKET for c in later)
     if alike or len(later) < len(habits.buckets) or begin >= planned:
-        return None
+        return [], 0
     sent = [cut for cut in found[:begin] if cut.op.meaning == WEIGHTS]
     first = _reduces(found[begin:planned])
     if first and _opens_static_graph(first[0], habits, cuts.ring):
         first = first[1:]
-    least = min(shapes.cost for shapes in habits.shapes)
+    cuts_of, untried = _cuts_of(habits, later)
     # As for weights of one dtype: those without buffers behind them come first.
     for fits in (is_as_large, holds):
         told = {}
-        for shapes in (one for one in habits.shapes if one.cost == least):
+        for shapes in cuts_of:
             for each in _ways(replace(habits, shapes=(shapes,)), later):
                 typed = replace(habits, shapes=(shapes,), each=each, reduced=())
                 if _broadcast(typed, sent, fits) and _reduced(typed, first, later):
                     told[shapes.counts, each] = Types(shapes, each)
         if told:
             break
-    alone = next(iter(told.values())) if len(told) == 1 else None
-    return alone if alone is not None and len(set(alone.each)) > 1 else None
+    return list(told.values()), untried
+
+
+def _cuts_of(habits: Habits, later: Sequence[Cut]) -> tuple[Sequence[Shapes], int]:
+    """Ways to cut the shapes that need least believing, with parameters of one number where every
+    bucket has a size which some type of elements gives it; and how many more of these there are.
+    """
+    least = min(shapes.cost for shapes in habits.shapes)
+    alike = [shapes for shapes in habits.shapes if shapes.cost == least]
+    if not alike[0].scalars:
+        return alike, 0
+    dense, scalars = alike[0].dense, alike[0].scalars
+
+    def fits(bucket: int, elements: int) -> bool:
+        return any(is_as_large(later[bucket], elements * size) for size in TYPE_BYTES)
+
+    counts = Shapes(dense, least).counts
+    places = places_in_buckets(counts, scalars, habits.buckets, fits, most=MOST_PLACES)
+    if places is None:
+        return alike, 0
+    spread = [Shapes(with_scalars_at(dense, own), least) for own in places.found]
+    return spread, places.ways - len(spread)
 
 
 def _opens_static_graph(cut: Cut, habits: Habits, ring: Ring) -> bool:

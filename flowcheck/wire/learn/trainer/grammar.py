@@ -29,6 +29,7 @@ from flowcheck.wire.learn.trainer.habits import (
     USED,
     WEIGHTS,
     Habits,
+    Placed,
     Types,
 )
 from flowcheck.wire.learn.trainer.parts import slack_bytes
@@ -65,8 +66,9 @@ MOST_UNLICENSED = 4
 class Trainer:
     """The expectations of one search; remembers what each prefix of cuts told."""
 
-    def __init__(self, types: Types | None = None) -> None:
-        self._told: list[tuple[Cut | None, Habits]] = [(None, Habits(types=types))]
+    def __init__(self, types: Types | None = None, placed: Placed | None = None) -> None:
+        begin = Habits(types=types, placed=placed)
+        self._told: list[tuple[Cut | None, Habits]] = [(None, begin)]
 
     def habits(self, ring: Ring, path: Sequence[Cut]) -> Habits:
         """What the collectives in `path` told."""
@@ -183,7 +185,7 @@ def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iter
 def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]) -> Iterator[int]:
     """Bytes of the shapes in LL128 groups, which say little of their size: by their content, of
     which the stated model's is one that needs no guess."""
-    known = habits.types.shapes.sent if habits.types is not None else None
+    known = habits.known_cuts[0].sent if habits.known_cuts else None
     for total in totals:
         op = Op(kind=Kind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
         for _, cut in islice(apply(ring, state, op), 1):

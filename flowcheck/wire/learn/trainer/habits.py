@@ -47,12 +47,26 @@ class Types:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Where parameters of one number stand among the others, which the start-up does not tell."""
+
+    cuts: tuple[ddp.Shapes, ...]
+    """The likeliest first; others that all sizes allow behind it, some of them where many are."""
+    ways: int
+    """How many are allowed."""
+    by: str = ""
+    """What the first one is likelier by, or told by; empty: by nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Habits:
     """What the start-up said so far."""
 
     stage: Stage = Stage.NOTHING
     types: Types | None = None
     """Told beforehand, by all of the stream."""
+    placed: Placed | None = None
+    """The same of parameters of one number."""
     parameters: int = 0
     shapes: tuple[ddp.Shapes, ...] = ()
     each: tuple[int, ...] = ()
@@ -79,6 +93,28 @@ class Habits:
     """How a trainer without DDP lays gradients into all-reduces; empty: there is a DDP."""
     own_others: tuple[str, ...] = ()
     """Other ways of it that fit the sizes."""
+
+    @property
+    def fresh(self) -> Habits:
+        """As before the start-up, with what was told beforehand."""
+        return Habits(types=self.types, placed=self.placed)
+
+    @property
+    def known_cuts(self) -> tuple[ddp.Shapes, ...]:
+        """The parameters' shapes as they were told beforehand, the likeliest first; (): they were
+        not."""
+        if self.placed is not None:
+            return self.placed.cuts
+        return (self.types.shapes,) if self.types is not None else ()
+
+    @property
+    def scalars_open(self) -> int:
+        """Places of parameters of one number that nothing tells apart; 0: there is one, or none."""
+        if not self.shapes or not self.shapes[0].scalars or self.own:
+            return 0
+        if self.placed is not None:
+            return self.placed.ways if self.placed.ways > 1 else 0
+        return len(self.shapes) if len(self.shapes) > 1 else 0
 
     @property
     def elements(self) -> int:

@@ -11,6 +11,7 @@ from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.habits import BUFFERS
+from flowcheck.wire.learn.trainer.scalars import places_open
 from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
@@ -119,22 +120,28 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             missing=tuple(missing),
             complete=whole,
             why_not=open_why,
-            assumed=tuple(dict.fromkeys(s for part in parts for s in part.assumed)),
+            assumed=_assumed(habits, parts),
         )
     return None
+
+
+def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[str, ...]:
+    """What the broadcasts rest on, and where parameters of one number are taken to stand."""
+    told = dict.fromkeys(sentence for part in parts for sentence in part.assumed)
+    open_places = places_open(habits)
+    return (*told, open_places) if open_places else tuple(told)
 
 
 def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collective]) -> Weights:
     """Weights of several dtypes, or among other tensors of the stated model."""
     sent = apart.in_registration_order(habits, parts)
-    assumed = dict.fromkeys(s for part in parts[: len(habits.pieces)] for s in part.assumed)
     still, forwards = apart.still(habits, sent.beside, later)
     return Weights(
         shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
         result=sent.parameters,
         missing=sent.missing,
         complete=not sent.missing and sent.whole and apart.whole(habits, parts),
-        assumed=tuple(assumed),
+        assumed=_assumed(habits, parts[: len(habits.pieces)]),
         beside=sent.beside,
         still=still,
         forwards=forwards,

@@ -1,0 +1,329 @@
+"""How a command that root starts gives up root's rights, before it reads what it works on.
+
+The very command is run again as the chain's user, without a capability and with no way back, and
+all that a job file names is imported by that one alone. Where frames are to come from an interface
+or a card, a process that only starts captures (starter.py) is left beside it. What root has to do,
+it does before: folders are made or handed over, what lies in private folders is shown (reach.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import SourceConfig, load_job
+from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.private_files import trust
+from flowcheck.replica.user_code import FORBIDDEN
+from flowcheck.stages.privilege import handing, kernel, named, shown
+from flowcheck.stages.privilege.account import KEY, ROOT, Account, account, account_of
+from flowcheck.stages.privilege.capture_rights import capture_rights
+from flowcheck.stages.privilege.captures import inherit
+from flowcheck.stages.privilege.outbox import Outbox, send
+from flowcheck.stages.privilege.reach import Need, Use, lacking, show
+from flowcheck.stages.privilege.starter import CHANNEL, COMMAND, SOURCES
+from flowcheck.stages.strangers import is_run
+
+AS_ROOT = (
+    "this runs with root's rights, for {why}; code of the user's (factories, schedules) is not "
+    'run so. Mend that, or state [services] user = "NAME", or "root" to run all as root'
+)
+NOT_AS_ROOT = (
+    "is code of the user's, which is never run with root's rights: this command kept them, for {}"
+)
+STATED_ROOT = 'everything runs as root, code of the user\'s as well: [services] user = "root"'
+PROGRAM = "flowcheck"
+"""The script, or the module, that may be run again; another script that calls this as a library is
+another's program."""
+VALUED = ("-W", "-X")
+"""Options of the interpreter that a word follows."""
+DEMANDED = "this chain cannot run as that user: {}"
+
+
+@dataclass
+class Command:
+    """What the process that runs a verb knows of its own rights."""
+
+    is_program: bool = False
+    """It is the command that somebody started, and may be replaced; not a library in a process of
+    others'."""
+    told: list[str] = field(default_factory=list)
+    """What the operator is to know."""
+
+
+COMMAND_HERE = Command()
+
+
+def begin() -> None:
+    """Called by the command line, before any verb."""
+    COMMAND_HERE.is_program = _program(sys.orig_argv[1:]) == PROGRAM
+    inherit()
+
+
+def _program(words: Sequence[str]) -> str:
+    """What an interpreter with these arguments runs: a script's name, or a module's."""
+    left = iter(words)
+    for word in left:
+        if word in VALUED:
+            next(left, "")
+        elif word == "-m":
+            return next(left, "")
+        elif not word.startswith("-"):
+            return Path(word).name
+    return ""
+
+
+def told() -> tuple[str, ...]:
+    """Sentences about rights that could not be given up."""
+    return tuple(COMMAND_HERE.told)
+
+
+def _nothing_to_do() -> bool:
+    return not COMMAND_HERE.is_program or not kernel.rights_of().above_ordinary
+
+
+def for_chain(
+    job: Path | None,
+    run: Path | None,
+    *,
+    files: Sequence[Path] = (),
+    out: Path | None = None,
+    live: bool = False,
+) -> None:
+    """Of a verb that runs a chain. job: its job file; run: its run directory, in place of the job
+    file's; None where that is a temporary one; files: it reads; out: a folder it writes in; live:
+    its sources are the job file's, so that its captures may need rights."""
+    if _nothing_to_do():
+        return
+    sources = load_job(job).source if live and job is not None else ()
+    tree = named.tree_of(job)
+    if live and run is None:
+        run = Path(str(tree.get("run", "/run/flowcheck/job")))
+    stated = _stated(tree)
+    if stated == ROOT:
+        COMMAND_HERE.told.append(STATED_ROOT)
+        if run is not None and run.is_dir():
+            os.chown(run, 0, 0)
+        return
+    outputs = [*named.folders_of_job(job if live else None), *([out] if out is not None else [])]
+    needs = [*named.of_job(job), *(n for file in files for n in named.of_file(file))]
+
+    def prepared(who: Account) -> list[Need]:
+        own = handing.run_folder(run, who) if run is not None else []
+        written = [n for folder in outputs for n in handing.output_folder(folder, who)]
+        if run is not None:
+            shown.keep(run, [*needs, *written])
+        return [*own, *written]
+
+    _descend(stated, account, needs, prepared, _starts(sources, run))
+
+
+def for_code(*texts: str | None, files: Sequence[Path] = (), job: Path | None = None) -> None:
+    """Of a verb that imports code of the user's and runs no chain. texts: where that lies, as it is
+    given; files: it reads."""
+    if _nothing_to_do():
+        return
+    stated = _stated(named.tree_of(job))
+    needs = [n for text in texts if text is not None for n in named.of_text(text)]
+    needs += [*named.of_job(job), *(n for file in files for n in named.of_file(file))]
+    if stated != ROOT:
+        _descend(stated, account, needs)
+
+
+def for_run(run: Path, *files: Path | None) -> None:
+    """Of a verb that works on a run directory: as whom that belongs to. files: it reads."""
+    if _nothing_to_do():
+        return
+    owner = _owner(run)
+    if owner == 0:
+        return  # the chain there runs as root, which is where that was said
+    if owner is None:
+        return forbid("there is no run directory yet")
+    needs = [n for file in files if file is not None for n in named.of_file(file)]
+    needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
+    _descend(None, lambda _: account_of(owner), needs)
+
+
+def for_output(
+    run: Path,
+    out: Path,
+    *files: Path | None,
+    force: bool,
+    checkpoint: Path | None = None,
+    elsewhere: bool = False,
+) -> None:
+    """Of a verb that writes a step somewhere: as whom the run directory belongs to. Where that one
+    may not write, root puts the result there. force: over what is there. checkpoint: the step, of
+    the run that it lies in; elsewhere: of none, so that no chain said that it runs as root."""
+    if _nothing_to_do():
+        return
+    foreign = elsewhere or checkpoint is not None
+    around = checkpoint.absolute().parents if checkpoint is not None else ()
+    for folder in around:
+        if is_run(folder):
+            run, foreign = folder, elsewhere
+    if not (owner := _owner(run)):
+        if owner is None or foreign:
+            forbid("no run directory of an ordinary user's is named")
+        return
+    who, folder = account_of(owner), out.absolute().parent
+    if os.geteuid() != 0 or _is_for(who, folder):
+        return for_run(run, *files)
+    needs = [n for file in files if file is not None for n in named.of_file(file)]
+    needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
+    needs += [] if force else named.of_file(out)  # which is refused
+    outbox = Outbox.make(who, out, force=force)
+    send(outbox)
+    needs += [Need(folder, Use.PLACE), Need(outbox.own, Use.OWN)]
+    _descend(None, lambda _: who, needs, outbox=outbox)
+
+
+def only_reads(run: Path) -> None:
+    """Of a verb that keeps root's rights where root runs it, and shows the run directory of any
+    user: what lies there is looked at, and no code of the user's is run."""
+    forbid("it only reads")
+    if os.geteuid() == 0 and (owner := _owner(run)):
+        trust(owner)
+
+
+def for_stage(name: str, run: Path, number: int) -> None:
+    """Of one stage that is started by itself."""
+    if _nothing_to_do() or SOURCES in os.environ:
+        return
+    owner = _owner(run)
+    if not owner:
+        return
+    rights: frozenset[int] = frozenset()
+    if name == "capture":
+        from flowcheck.stages.rundir import RunDir
+
+        sources = RunDir(run).settings().source
+        rights = capture_rights(sources[number : number + 1])
+    needs = [Need(run.absolute(), Use.OWN), *shown.kept(run)]
+    _descend(None, lambda _: account_of(owner), needs, rights=rights)
+
+
+def forbid(why: str) -> None:
+    """Code of the user's is refused from now on, here and in processes that this one starts."""
+    if not _nothing_to_do():
+        os.environ[FORBIDDEN] = NOT_AS_ROOT.format(why)
+
+
+def _owner(run: Path) -> int | None:
+    try:
+        return run.stat().st_uid
+    except OSError:
+        return None
+
+
+def _stated(tree: dict[str, object]) -> str | None:
+    table = tree.get("services")
+    user = table.get("user") if isinstance(table, dict) else None
+    return str(user) if user is not None else None
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """What a process that starts captures is given."""
+
+    sources: tuple[SourceConfig, ...]
+    run: Path
+    rights: frozenset[int]
+
+
+def _starts(sources: Sequence[SourceConfig], run: Path | None) -> _Starts | None:
+    rights = capture_rights(sources)
+    if not rights or run is None:
+        return None
+    return _Starts(tuple(sources), run, rights)
+
+
+def _descend(
+    stated: str | None,
+    who_of: object,
+    needs: Sequence[Need],
+    prepared: object = lambda who: [],
+    starts: _Starts | None = None,
+    *,
+    rights: frozenset[int] = frozenset(),
+    outbox: Outbox | None = None,
+) -> None:
+    """Does not return, unless rights have to be kept: that is told then. Raises ConfigError where
+    the job file states a user, and it cannot be that one."""
+    who = who_of(stated) if os.geteuid() == 0 else _same()  # type: ignore[operator]
+    if who.is_root:
+        return
+    everything = [*needs, *named.of_python(), Need(Path.cwd(), Use.PLACE)]
+    try:
+        if os.geteuid() == 0:
+            handing.private_folders(who)
+            everything += prepared(who)  # type: ignore[operator]
+            show(who, everything)
+            if outbox is not None:
+                kernel.own_mounts()
+                outbox.take_place()
+            os.chdir(Path.cwd())
+    except (FlowCheckError, OSError) as error:
+        if stated is not None:
+            raise ConfigError(KEY, stated, DEMANDED.format(error)) from error
+        for need in everything:
+            if need.use is Use.OWN and need.path.stat().st_uid == who.user:
+                os.chown(need.path, 0, 0)  # of a chain that runs as root
+        why = str(error)
+        COMMAND_HERE.told.append(AS_ROOT.format(why=why))
+        return forbid(why)
+    _run_again(who, starts, rights)
+
+
+def _same() -> Account:
+    """This user, who was given capabilities and no other rights (systemd's AmbientCapabilities)."""
+    mine = account_of(os.geteuid())
+    return Account(mine.name, os.geteuid(), os.getegid(), tuple(os.getgroups()), mine.home)
+
+
+def _run_again(who: Account, starts: _Starts | None, rights: frozenset[int]) -> None:
+    own = os.environ | {"HOME": str(who.home), "USER": who.name, "LOGNAME": who.name}
+    own.pop(CHANNEL, None)
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        if name in own and not _is_for(who, Path(own[name])):
+            del own[name]
+    if starts is not None:
+        own[CHANNEL] = str(_start_starter(who, starts, os.environ | own))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kernel.become(who.user, who.group, who.groups, rights)
+    os.execve(sys.executable, [*COMMAND, *sys.argv[1:]], own)
+
+
+def _is_for(who: Account, folder: Path) -> bool:
+    """Whether the account may write there; for the environment of a command, never an error."""
+    return folder.is_dir() and not lacking(who, [Need(folder, Use.OWN)])
+
+
+def _start_starter(who: Account, starts: _Starts, environment: dict[str, str]) -> int:
+    """The descriptor that it listens to."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            mine.close()
+            os.setsid()
+            its.set_inheritable(True)
+            sources = msgspec.json.encode(starts.sources).decode()
+            kernel.become(who.user, who.group, who.groups, starts.rights)
+            words = [*COMMAND[:-1], "flowcheck.stages.privilege.starter"]
+            told = [str(its.fileno()), str(starts.run.absolute()), str(parent)]
+            os.execve(sys.executable, [*words, *told], environment | {SOURCES: sources})
+        except (OSError, StateError) as error:
+            print(f"captures cannot be started: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(2)
+    its.close()
+    mine.set_inheritable(True)
+    return mine.detach()

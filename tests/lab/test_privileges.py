@@ -1,0 +1,95 @@
+"""Whom a chain's processes are when root starts it, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.chain import Command, wait_until
+from support.veth import veth
+
+from flowcheck.stages.privilege import kernel
+from flowcheck.stages.privilege.capture_rights import OF_INTERFACES
+from flowcheck.stages.rundir import RunDir
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+
+FACTORY = """
+import os, torch
+told = []
+def attempt(what):
+    try:
+        what()
+        told.append("done")
+    except OSError as error:
+        told.append(type(error).__name__)
+def write():
+    open("/etc/flowcheck-was-here", "w").close()
+def make():
+    attempt(lambda: os.setuid(0))
+    attempt(lambda: open("/etc/shadow").read())
+    attempt(write)
+    status = open("/proc/self/status").read()
+    rights = [line.split()[1] for line in status.splitlines()
+              if line.startswith(("Uid", "CapPrm", "CapEff", "CapInh", "CapAmb", "CapBnd"))]
+    raise RuntimeError(" ".join(told + rights))
+"""
+
+
+def test_code_of_the_user_has_no_rights_to_use_or_to_take(tmp_path: Path) -> None:
+    """Its file lies in a folder of root's alone, as home and temporary folders are."""
+    (tmp_path / "net.py").write_text(FACTORY)
+    with Command("plan", f"{tmp_path}/net.py:make") as command:
+        code, _, said = command.result()
+    assert code == 2
+    told = said.replace("\n", " ")
+    assert "PermissionError PermissionError PermissionError" in told
+    user = told.partition("PermissionError PermissionError PermissionError ")[2].split()
+    assert user[0] != "0"
+    assert set(user[1:6]) == {"0" * 16}
+    assert not Path("/etc/flowcheck-was-here").exists()
+
+
+def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    stages = {"supervisor", "update", "extract", "parse-0", "capture-0", "watch"}
+    with veth() as cable:
+        (tmp_path / "job.toml").write_text(
+            f'run = "{run.root}"\n[[source]]\ninterface = "{cable.tap}"\n'
+            '[watch]\nlisten = "127.0.0.1:0"\n[ring]\nslots = 4096\n'
+            "[staging]\nsize_bytes = 16_777_216\n"
+            '[optimizer]\nname = "adamw"\nlearning_rate = 0.001\n'
+        )
+        words = ["ip", "netns", "exec", cable.namespace, sys.executable, "-m", "flowcheck", "up"]
+        chain = subprocess.Popen([*words, str(tmp_path / "job.toml")], stderr=subprocess.PIPE)
+        try:
+            wait_until(lambda: set(run.stage_pids()) >= stages, 60.0, "every stage runs")
+            wait_until(
+                lambda: '"capture-0"' in (run.events.read_text() if run.events.exists() else ""),
+                60.0,
+                "capture greets",
+            )
+            found = {name: kernel.rights_of(pid) for name, pid in run.stage_pids().items()}
+            os.kill(run.stage_pids()["capture-0"], 9)
+            first = run.stage_pids().get("capture-0")
+            wait_until(
+                lambda: run.stage_pids().get("capture-0") not in (None, first),
+                30.0,
+                "capture is started again",
+            )
+            found["capture again"] = kernel.rights_of(run.stage_pids()["capture-0"])
+            chain.terminate()
+            chain.wait(60)
+        finally:
+            chain.kill()
+            chain.communicate()
+    users = {user for rights in found.values() for user in rights.users}
+    assert len(users) == 1 and 0 not in users
+    assert all(rights.no_new for rights in found.values())
+    for name, rights in found.items():
+        own = kernel.mask(OF_INTERFACES) if name.startswith("capture") else 0
+        sets = (rights.permitted, rights.effective, rights.inheritable, rights.ambient)
+        assert set(sets) | {rights.bounding} == {own}, name

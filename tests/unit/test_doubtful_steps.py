@@ -1,0 +1,152 @@
+"""A copy that differs and comes when its step is whole already: before the replica takes the step,
+while it does, and behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.incarnations import JOB, Life
+from support.lives import Both, Killed
+from support.staged import Chain
+
+from flowcheck._core import lib
+from flowcheck.lab.synthetic import write_pcap
+from flowcheck.messages import Drained, Note, StepArrived, StepLost
+from flowcheck.plane.shard import Shard, State
+from flowcheck.stages.updating.assumed import assumed
+from flowcheck.stages.updating.records import Records
+from flowcheck.stages.updating.squares import Squares
+
+DOUBTFUL = 3
+
+
+@pytest.fixture
+def both(shm: Path, tmp_path: Path) -> Iterator[Both]:
+    life = Life(JOB)
+    life.all()
+    write_pcap(tmp_path / "life.pcap", life.frames_of())
+    opened = Both(Chain(tmp_path, shm / "memory", [tmp_path / "life.pcap"], 256))
+    yield opened
+    opened.close()
+
+
+def contradict(both: Both, step: int = DOUBTFUL) -> None:
+    """As the extractor counts another copy of four bytes of a step that is whole."""
+    with Shard.open(both.chain.run.shard) as shard:
+        generation = shard.generation_of(step)
+        assert generation is not None and shard.state(generation) == State.COMPLETE
+        shard.handle.header.generations[generation].conflict_bytes += 4
+
+
+def taken(both: Both) -> list[int]:
+    return [json.loads(line)["step"] for line in both.chain.run.steps.read_text().splitlines()]
+
+
+def assert_refused(both: Both) -> None:
+    both.drive()
+    assert taken(both) == list(range(1, DOUBTFUL))
+    lost = both.chain.heard.of(StepLost)[0]
+    assert (lost.step, "two copies differ" in lost.why) == (DOUBTFUL, True)
+    [drained] = both.chain.heard.of(Drained)
+    assert drained.steps == DOUBTFUL - 1
+    assert not doubtful(both)
+
+
+def assert_told(both: Both) -> None:
+    both.drive()
+    assert taken(both) == list(range(1, JOB.steps + 1))
+    assert both.chain.heard.of(StepLost) == []
+    assert [(m.step, m.conflict_bytes) for m in doubtful(both)] == [(DOUBTFUL, 4)]
+    told = f"step {DOUBTFUL} was taken, and then a copy came that differs"
+    assert any(told in m.sentence for m in both.chain.heard.of(Note))
+    assert any(told in sentence for sentence in assumed(both.chain.run))
+
+
+def doubtful(both: Both) -> list[Any]:
+    return [m for m in both.chain.heard.messages if type(m).__name__ == "StepDoubtful"]
+
+
+def at_the_first(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, then: Callable) -> None:
+    """`then`, before the first call that it says yes to."""
+    real, left = getattr(owner, name), [then]
+
+    def changed(*words: Any, **named: Any) -> Any:
+        if left and left[0](*words):
+            left.pop()
+        return real(*words, **named)
+
+    monkeypatch.setattr(owner, name, changed)
+
+
+def test_a_step_that_turned_doubtful_before_the_replica_looks_is_lost(both: Both) -> None:
+    update, both.update.work = both.update.work, lambda: 0  # type: ignore[method-assign]
+    both.update.work = lambda: update() if both.applied_step() < DOUBTFUL - 1 else 0
+    both.drive(until=lambda: any(m.step == DOUBTFUL for m in both.chain.heard.of(StepArrived)))
+    contradict(both)
+    both.update.work = update
+    assert_refused(both)
+
+
+def test_a_step_that_turns_doubtful_while_it_is_made_is_lost(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def amid(_: Any, layout: Any, step: int, *rest: Any) -> bool:
+        if step == DOUBTFUL:
+            contradict(both)
+        return step == DOUBTFUL
+
+    at_the_first(monkeypatch, Squares, "clipped", amid)
+    assert_refused(both)
+
+
+def test_a_step_that_turns_doubtful_behind_its_commit_is_told(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Shard.apply
+
+    def applied(shard: Shard, step: int) -> None:
+        real(shard, step)
+        if step == DOUBTFUL:
+            contradict(both)
+
+    monkeypatch.setattr(Shard, "apply", applied)
+    assert_told(both)
+
+
+def test_a_step_that_turned_doubtful_behind_its_commit_is_told_after_a_kill(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: Any, replica: Any, *rest: Any) -> bool:
+        if replica.step == DOUBTFUL and not doubted:
+            doubted.append(1)
+            contradict(both)
+            raise Killed
+        return bool(doubted)
+
+    doubted: list[int] = []
+    at_the_first(monkeypatch, Records, "write", killed)
+    assert_told(both)
+
+
+def test_what_lies_behind_a_gradient_is_not_used_where_a_copy_differs_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Shard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
+        shard.begin(0, 1)
+        own = shard.handle.header.generations[0]
+        own.held_units = 10
+        found = shard.held(0)
+        assert found is not None and found.nbytes == 40
+
+        def then(*_: Any) -> bool:
+            own.held_conflict_bytes = 4
+            return True
+
+        at_the_first(monkeypatch, np, "frombuffer", then)
+        assert shard.held(0) is None
+        assert not lib.fc_shard_held(shard.handle, 0)

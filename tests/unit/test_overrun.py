@@ -1,0 +1,53 @@
+"""Staging that is too small for what comes before the job is learned is told as that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowcheck.config import StagingConfig
+from flowcheck.plane.extractor import Extractor
+from flowcheck.plane.flows import FlowTable
+from flowcheck.plane.parser import Parser
+from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.ring import Ring
+from flowcheck.plane.staging import Staging
+from flowcheck.stages.following.room import overrun
+from flowcheck.stages.learning.unlearned import told_of
+
+CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
+
+
+@pytest.mark.parametrize("records", [4, 4096])
+def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records: int) -> None:
+    with (
+        PcapSource(CAPTURE) as source,
+        Ring.create(shm / "ring", slots=4096) as ring,
+        FlowTable.create(shm / "flows", messages=16384) as flows,
+        Staging.create(
+            shm / "staging",
+            messages=16384,
+            data_bytes=64 << 20,
+            records=records,
+            held=64,
+            sends=1,
+            segments=1,
+        ) as staging,
+        Parser(ring, flows) as parser,
+        Extractor(ring, flows, staging, block=False) as extractor,
+    ):
+        commit = ring.capture_commit()
+        while not (source.ended and ring.tail == ring.head):
+            source.read_into(ring, 4096, commit)
+            parser.parse(4096)
+            extractor.extract(4096)
+        dropped = ring.counters()["extract"]["staging_full_packets"]
+        said = overrun([extractor])
+        assert bool(dropped) == (records == 4)
+        if dropped:
+            assert f"{dropped:,} packets" in said and "[staging] size_bytes" in said
+            assert told_of(("a reason",), [extractor], first=True)[:2] == (said, "a reason")
+        else:
+            assert said == ""
+        assert hasattr(StagingConfig(), "size_bytes"), "the setting that the sentence names"
