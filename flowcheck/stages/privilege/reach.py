@@ -126,10 +126,13 @@ class _View:
             for need in lacks:
                 for path in {need.path.absolute(), need.path.resolve()}:
                     self._open(path, need.use, files)
-            closed, scratch = self._closed(), self._scratch()
+            closed, scratch, order = self._closed(), self._scratch(), self._order()
             for folder in (scratch, *closed):
                 kernel.mount("tmpfs", str(folder), "tmpfs", FLAGS, SKELETON)
-            for number, (path, (descriptor, use)) in enumerate(sorted(self._opened.items())):
+            for number, (path, real) in enumerate(order):
+                if path != real and real in self._opened and path.resolve() == real:
+                    continue  # its links are still there
+                descriptor, use = self._opened[path]
                 if use is Use.PLACE:
                     path.mkdir(parents=True, exist_ok=True)
                 else:
@@ -164,6 +167,12 @@ class _View:
                 found.update(itertools.islice(shut, 1))
         real = {folder.resolve() for folder in found}
         return sorted(folder for folder in real if real.isdisjoint(folder.parents))
+
+    def _order(self) -> list[tuple[Path, Path]]:
+        """(A path that was opened, where it leads). What lies there comes first: behind a private
+        folder that was replaced, a link leads nowhere until then."""
+        led = [(path, path.resolve()) for path in self._opened]
+        return sorted(led, key=lambda one: (one[0] != one[1], one[0]))
 
     def _scratch(self) -> Path:
         for folder in SCRATCHES:
