@@ -1,7 +1,7 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
  * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
  * messages in PSN order; fc_owner.c: incarnations; fc_message.c: packets into
- * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
+ * messages; fc_rival.c: which other ones claim them; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
@@ -377,6 +377,10 @@ enum fc_fit fc_send_fit(const struct fc_arrival *a, const struct fc_neighbours *
 
 /* fc_refuse.c: a NAK that puts the queue pair in error. */
 enum fc_verdict fc_note_refusal(struct fc_arrival *a);
+
+/* fc_rival.c: names in the mark the message that this write packet may be of, too. said: what
+ * became of it. */
+void fc_note_rival(struct fc_arrival *a, enum fc_verdict said);
 
 /* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);

@@ -111,7 +111,7 @@ static bool give_up(struct fc_extractor *x, const struct fc_piece *piece)
 	return true;
 }
 
-enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece)
+enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted)
 {
 	struct fc_staging_header *h = x->staging->header;
 
@@ -138,7 +138,7 @@ enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *p
 	fc_set(x, &held->psn, piece->psn);
 	fc_set(x, &held->payload_bytes, piece->payload_bytes);
 	fc_set(x, &held->order, h->held_ever + 1);
-	fc_set(x, &held->differs, 0);
+	fc_set(x, &held->differs, doubted);
 	fc_set(x, &held->used, 1);
 	fc_set(x, &h->held_ever, h->held_ever + 1);
 	fc_set(x, &h->held_used, h->held_used + 1);

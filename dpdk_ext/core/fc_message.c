@@ -368,6 +368,9 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 					: 1);
 	}
 	a->flow->last_ns = a->now_ns;
+	if (FC_UNLIKELY(said == FC_DOUBTFUL || a->flow->owner & FC_OWNER_SEVERAL) &&
+	    verdict == FC_WRITE)
+		fc_note_rival(a, said);
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_SEVERAL) && said == verdict && sends)
 		fc_note_owner(a, fc_message_at(a->parser->flows, a->mark->message));
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);
