@@ -21,6 +21,9 @@
  * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
  * has ended, and so has whoever sent it. */
 #define FC_RESTED_NS 20000000000ull
+/* Packets that come far from all that an owner has under way, until they are its own. One is
+ * anybody's; a capture that was blind comes back with many. */
+#define FC_LEAP_PACKETS 16
 /* Owners of one key that packets are told apart for: more come only from who makes them up. */
 #define FC_OWNERS_MAX 4
 /* Packets that an owner sends while the others of its key are silent, until it is the first of
@@ -93,6 +96,7 @@ struct fc_arrival {
 	uint64_t hash, now_ns;
 	uint64_t psn;      /* unwrapped */
 	bool summed;       /* its ICRC is right, or nobody wants to know */
+	bool leapt;        /* its owner goes on far from where it was */
 	bool contested;    /* its owner is silent while another one of the key sends */
 	uint32_t standing; /* enum fc_message_standing of the message it begins */
 };
@@ -233,10 +237,16 @@ static inline void fc_trust_owner(struct fc_arrival *a)
 		a->flow->owner &= (uint8_t)~FC_OWNER_DOUBTED;
 }
 
+/* Where its owner is, as far as nobody else can say so. */
+static inline uint64_t fc_own_psn(const struct fc_flow *flow)
+{
+	return flow->proven_psn ? flow->proven_psn : flow->next_psn;
+}
+
 /* Far behind all that its owner has under way? */
 static inline bool fc_is_far_behind(const struct fc_arrival *a)
 {
-	return a->psn + FC_PSN_FAR < a->flow->next_psn;
+	return a->psn + FC_PSN_FAR < fc_own_psn(a->flow);
 }
 
 /* Beyond all that its owner has under way? */
@@ -244,7 +254,7 @@ static inline bool fc_is_far_ahead(const struct fc_arrival *a)
 {
 	const struct fc_flow *flow = a->flow;
 
-	return flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
+	return flow->next_psn && a->psn > fc_own_psn(flow) + FC_PSN_FAR &&
 	       a->psn > flow->expected_psn + FC_PSN_FAR;
 }
 
@@ -351,6 +361,9 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 /* The message of a key new to its owner that this RETH packet, of a key known to it,
  * contradicts; or NULL. */
 struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* Notes a packet far from all that its owner has under way; true: so many came there that
+ * its owner goes on with it. */
+bool fc_leaps(struct fc_arrival *a);
 /* What a message that begins with this RETH packet is to be believed. */
 enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 					const struct fc_neighbours *near);
