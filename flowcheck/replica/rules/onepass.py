@@ -98,6 +98,13 @@ def root_kind() -> int | None:
     return None
 
 
+def root_name() -> str:
+    """`root_kind` in a word: what a recording says of the CPUs it was made on."""
+    names = {int(lib.FC_STEP_ROOT_EXACT): "exact", int(lib.FC_STEP_ROOT_NEWTON): "newton"}
+    kind = root_kind()
+    return "unknown" if kind is None else names[kind]
+
+
 def _probes() -> np.ndarray:
     """[n] float32: what is special, the ends of the ranges that are, and every 61st value from 1 up
     to below 4.
