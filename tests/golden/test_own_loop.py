@@ -42,6 +42,7 @@ def reading(name: str, model: ModelConfig | None) -> Reading:
         ("each-ll", (), [[i] for i in range(8)]),
         ("flat-simple", (), [list(range(8))]),
         ("buckets-ll", (), [[7, 6, 5, 4], [3, 2, 1, 0]]),
+        ("buckets-ll-fused", (), [[7, 6, 5, 4], [3, 2, 1, 0]]),
         ("ready-ll", READY, [[7], [5], [3], [2], [1], [6], [4], [0]]),
     ],
 )
@@ -83,7 +84,11 @@ def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "divisor"),
-    [pytest.param("each-ll", 2, marks=pytest.mark.nightly), ("buckets-ll", 1)],
+    [
+        pytest.param("each-ll", 2, marks=pytest.mark.nightly),
+        ("buckets-ll", 1),
+        ("buckets-ll-fused", 1),
+    ],
 )
 def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
