@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
+from flowcheck.errors import MALFORMED, StateError
 from flowcheck.outside_names import step_number
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.stated_code import as_told
@@ -133,7 +133,7 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
     read here, or not as it was written. Code that its optimizer names is Told: never called."""
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise StateError(f"{where}: not a manifest of ours: {error}") from error
     if manifest.format not in READS:
         known = " and ".join(map(str, READS))
