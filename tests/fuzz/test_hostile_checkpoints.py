@@ -224,6 +224,8 @@ def archives(draw: st.DrawFn, raw: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(out, "w") as new:
         for one in old.namelist():
             held, name = old.read(one), one
+            if one.endswith("data.pkl") and draw(st.booleans()):
+                held = draw(pickled(held))
             match draw(st.sampled_from(["as it is"] * 6 + ["gone", "torn", "named", "packed"])):
                 case "gone":
                     continue
@@ -231,12 +233,11 @@ def archives(draw: st.DrawFn, raw: bytes) -> bytes:
                     held = draw(torn(held))
                 case "named":
                     name = draw(st.sampled_from(["../x", "/x", "archive/data/0", "a/.format"]))
-                case "packed":
+                case "packed" if one not in new.namelist():
                     new.writestr(name, held, zipfile.ZIP_DEFLATED)
                     continue
-            if one.endswith("data.pkl") and draw(st.booleans()):
-                held = draw(pickled(held))
-            new.writestr(name, held)
+            if name not in new.namelist():
+                new.writestr(name, held)
     return out.getvalue()
 
 
