@@ -10,9 +10,11 @@ import json
 import pickletools
 import shutil
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -276,18 +278,55 @@ ODD: tuple[Callable[[], Any], ...] = (
     lambda: torch.tensor(2**62),
 )
 """Tensors of other kinds, shapes and types than a trainer's."""
-ODD_VALUES = st.one_of(WEIRD, st.sampled_from(ODD).map(lambda make: make()))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """In place of a tensor while a tree is changed: of the trainer's, or of ODD."""
+
+    number: int
+    odd: bool = False
+
+
+ODD_LEAVES = st.one_of(WEIRD, st.integers(0, len(ODD) - 1).map(lambda n: Leaf(n, odd=True)))
+
+
+def leaves(node: Any, found: list[Any]) -> Any:
+    """The tree without its tensors, which are added to `found`."""
+    if isinstance(node, dict):
+        return {key: leaves(value, found) for key, value in node.items()}
+    if isinstance(node, list):
+        return [leaves(value, found) for value in node]
+    if isinstance(node, torch.Tensor):
+        found.append(node)
+        return Leaf(len(found) - 1)
+    return node
+
+
+def grown(node: Any, found: list[Any]) -> Any:
+    """The reverse."""
+    if isinstance(node, dict):
+        return {key: grown(value, found) for key, value in node.items()}
+    if isinstance(node, list):
+        return [grown(value, found) for value in node]
+    if isinstance(node, Leaf):
+        return ODD[node.number]() if node.odd else found[node.number]
+    return node
 
 
 def trees_of_a_trainer(whole: Path, data: st.DataObject) -> None:
-    tree = torch.load(whole / "trainers.pt", weights_only=True)
+    found: list[Any] = []
+    tree = leaves(torch.load(whole / "trainers.pt", weights_only=True), found)
+    told = data.draw(changed(tree, ODD_LEAVES))
     with tempfile.TemporaryDirectory() as below:
         path = Path(below) / "trainers.pt"
-        torch.save(data.draw(changed(tree, ODD_VALUES)), path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.save(grown(told, found), path)
         used(path, whole)
-        found = from_checkpoint(whole / "flowcheck")
+        step = from_checkpoint(whole / "flowcheck")
         told_or_refused(
-            lambda: give_back(found, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
+            lambda: give_back(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
         )
 
 
