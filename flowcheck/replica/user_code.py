@@ -6,7 +6,9 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,20 @@ NOT_STATED = (
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
 """In the environment of a command that kept root's rights, and of what it starts: why no code of
 the user's is called there (stages/privilege/descend.py)."""
+
+
+_REFUSED: ContextVar[str] = ContextVar("refused", default="")
+
+
+@contextmanager
+def no_code(why: str) -> Iterator[None]:
+    """Code of the user's is refused while this runs, in this thread. why: the sentence behind what
+    it was given as; empty: it is not."""
+    token = _REFUSED.set(why)
+    try:
+        yield
+    finally:
+        _REFUSED.reset(token)
 
 
 class Told(str):
@@ -48,7 +64,7 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
     (Told), and where the rights of this process are not for such code (FORBIDDEN)."""
     if isinstance(where, Told):
         raise ConfigError(key, plain_text(where), NOT_STATED)
-    if why := os.environ.get(FORBIDDEN):
+    if why := os.environ.get(FORBIDDEN) or _REFUSED.get():
         raise ConfigError(key, where, why)
     place, colon, _ = where.rpartition(":")
     if not colon:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import MANIFEST, encode_manifest, load_manifest
 from flowcheck.replica.given import given
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.privilege.account import account
 
 SCRIPT = """
 import pathlib
@@ -183,4 +185,28 @@ def test_a_checkpoint_of_before_groups_were_written_says_what_to_do(
     told_of(folder, schedule=f"{tmp_path}/train.py:halves")
     with pytest.raises(StateError, match="--run-code"):
         from_checkpoint(folder)
+    assert not ran.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root reads run directories of every user")
+def test_root_that_loads_a_run_of_somebody_elses_runs_none_of_its_code(
+    tmp_path: Path, ran: Path
+) -> None:
+    rule = schedule(tmp_path)
+    run_folder = tmp_path / "run"
+    kept(run_folder, rule)
+    said = JobConfig(
+        source=(SourceConfig(interface="lo"),), optimizer=rule, checkpoint=str(run_folder / "kept")
+    )
+    (run_folder / "config.json").write_bytes(encode_config(said))
+    assert flowcheck.load(run_folder)["step"] == STEPS
+    assert ran.exists()
+    ran.unlink()
+    told = account(None).user  # whose chains root starts, and trusts the folders of
+    os.chown(run_folder, told, told)
+    try:
+        with pytest.raises(ConfigError, match="whose run directory this is"):
+            flowcheck.load(run_folder)
+    finally:
+        os.chown(run_folder, 0, 0)
     assert not ran.exists()
