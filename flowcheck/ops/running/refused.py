@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from flowcheck.errors import FlowCheckError, has_no_room
+from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
 
 OPERATOR_ERROR = 2
 NO_ROOM = (
@@ -17,6 +19,7 @@ NO_ROOM = (
 def in_words(run: Callable[[], object]) -> None:
     """Runs a verb: our own errors are one sentence and exit code 2."""
     try:
+        _refuse_nowhere()
         run()
         return
     except FlowCheckError as error:
@@ -29,3 +32,13 @@ def in_words(run: Callable[[], object]) -> None:
 
     say(sentence, ERROR)
     sys.exit(OPERATOR_ERROR)
+
+
+def _refuse_nowhere() -> None:
+    """Raises ConfigError where the folder that the command was started in is gone: no path of the
+    user's leads anywhere then."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        right = "was taken away since: cd to a folder that is there"
+        raise ConfigError("working directory", os.environ.get("PWD", ""), right) from error
