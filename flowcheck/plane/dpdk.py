@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,10 @@ def dpdk() -> tuple[Any, Any]:
     return ffi, lib
 
 
+RUNTIME = "RUNTIME_DIRECTORY"
+"""systemd's, which DPDK asks for first."""
+
+
 def check(code: int, what: str) -> int:
     """`code`, or CaptureError with the sentence the capture module left."""
     if code >= 0:
@@ -168,6 +174,23 @@ def start(env: Environment) -> None:
     texts = [ffi.new("char[]", argument.encode()) for argument in env.arguments]
     affinity = os.sched_getaffinity(0)
     try:
-        check(lib.fc_eal_start(len(texts), ffi.new("char *[]", texts)), "start DPDK")
+        with _runtime_folder():
+            check(lib.fc_eal_start(len(texts), ffi.new("char *[]", texts)), "start DPDK")
     finally:
         os.sched_setaffinity(0, affinity)
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """A folder of this process's own for what DPDK makes while it starts, and reads no more with
+    these arguments. Its own choice is one name below /tmp for all users, and stays there
+    (lib/eal/unix/eal_filesystem.c, eal_create_runtime_dir)."""
+    before = os.environ.get(RUNTIME)
+    with tempfile.TemporaryDirectory(prefix="flowcheck-dpdk-") as folder:
+        os.environ[RUNTIME] = folder
+        try:
+            yield
+        finally:
+            del os.environ[RUNTIME]
+            if before is not None:
+                os.environ[RUNTIME] = before

@@ -145,3 +145,15 @@ def test_the_log_of_gradients_of_a_replay_goes_where_the_job_file_names_it(
     assert "0 steps taken" in out, out + said
     assert log.stat().st_uid not in (0, os.geteuid())
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_chain_leaves_nothing_below_tmp_whose_name_others_know(shm: Path) -> None:
+    """Who makes such a name before, owns what libraries read there."""
+    pytest.importorskip("flowcheck._dpdk", reason="libdpdk is not here")
+    look = 'mount -t tmpfs -o mode=1777 none /tmp && "$@" && echo "left: $(ls -A /tmp)."'
+    chain = [sys.executable, "-m", "flowcheck", "replay", str(SMALL), "--source", "dpdk"]
+    chain += ["--optimizer", "sgd", "--lr", "0.1", "--out", str(shm / "out")]
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", look, "sh", *chain]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert "4 steps taken" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.endswith("left: .\n"), done.stdout

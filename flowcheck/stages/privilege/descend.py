@@ -44,6 +44,9 @@ PROGRAM = "flowcheck"
 another's program."""
 VALUED = ("-W", "-X")
 """Options of the interpreter that a word follows."""
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Code that torch compiled lies there and is loaded again: by default in a folder below /tmp whose
+name anybody knows (torch/_inductor/runtime/cache_dir_utils.py)."""
 DEMANDED = "this chain cannot run as that user: {}"
 
 
@@ -319,9 +322,10 @@ def _same() -> Account:
 def _run_again(who: Account, starts: _Starts | None, rights: frozenset[int]) -> None:
     own = os.environ | {"HOME": str(who.home), "USER": who.name, "LOGNAME": who.name}
     own.pop(CHANNEL, None)
-    for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+    for name in (COMPILED, "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
         if name in own and not _is_for(who, Path(own[name])):
             del own[name]
+    own.setdefault(COMPILED, str(who.home / "torchinductor"))
     if starts is not None:
         own[CHANNEL] = str(_start_starter(who, starts, os.environ | own))
     sys.stdout.flush()
