@@ -192,12 +192,13 @@ def test_the_replica_of_a_killed_chain_is_kept_and_said_before_another_takes_its
         code, out, err = again.result()
     assert code in (0, 1), out + err  # it may have been told to end before its first step
     assert f"its replica is kept in {chain}/rescued/step-{STEPS}" in err
-    code, out, _ = flowcheck(
+    code, out, err = flowcheck(
         "restore",
         *("--checkpoint", chain / "rescued" / f"step-{STEPS}", "--template", folder / "step-2.pt"),
         *("--out", folder / "again.pt", "--json"),
     )
-    assert code == 0 and json.loads(out)["step"] == STEPS
+    assert code == 0, err
+    assert json.loads(out)["step"] == STEPS
     code, told, _ = flowcheck("status", "--run", chain)
     assert code == 1 and "a SIGTERM" in told
     assert (chain / "update.log").exists()
