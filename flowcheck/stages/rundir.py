@@ -7,7 +7,6 @@ import itertools
 import os
 import secrets
 import shutil
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -40,8 +39,13 @@ class RunDir(LearnedFiles, RecordFiles):
         files name code that is run, processes that are ended and memory that is removed."""
         if os.geteuid() == 0:
             trust(account(None).user)  # whom chains run as that root starts
-        with suppress(FileNotFoundError, NotADirectoryError):
+        try:
             refuse_shared(root.stat(), root, "run")
+        except PermissionError as error:
+            right = f"is in a folder that user {os.geteuid()} may not look into"
+            raise ConfigError("run", str(root), right) from error
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         self.root = root
 
     @classmethod

@@ -43,9 +43,12 @@ def _steps(folder: Path) -> Iterator[Spared]:
 
 
 def _of_run(root: Path) -> Iterator[Spared]:
-    where = RunDir(root)
-    if not where.config.is_file():
-        return
+    try:
+        where = RunDir(root)
+        if not where.config.is_file():
+            return
+    except (FlowCheckError, PermissionError):
+        return  # nobody's that this user may take from; where it is wanted the verb says so
     yield Spared(where.root, "the run directory")
     yield Spared(where.memory, "the memory of the run")
     with suppress(FlowCheckError):  # of another version: the verb itself says so
