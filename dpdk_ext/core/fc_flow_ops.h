@@ -1,5 +1,5 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
- * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
+ * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing; fc_chain.c:
  * messages in PSN order; fc_owner.c: incarnations; fc_message.c: packets into
  * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
@@ -89,12 +89,15 @@ struct fc_arrival {
 	const struct fc_packet *packet;
 	const uint8_t *frame;
 	struct fc_flow *flow;
+	struct fc_flow *list; /* the first owner of the key in the packet's network */
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
 	uint64_t psn;      /* unwrapped */
 	bool summed;       /* its ICRC is right, or nobody wants to know */
 	bool contested;    /* its owner is silent while another one of the key sends */
 	uint32_t standing; /* enum fc_message_standing of the message it begins */
+	/* Not FC_WRITE: it is of no network that its queue pair is followed in, and this its verdict. */
+	enum fc_verdict outside;
 };
 
 /* Where a PSN falls among the messages of its flow. */
@@ -299,9 +302,11 @@ enum fc_fit {
 
 /* fc_flow.c */
 uint64_t fc_key_hash(const struct fc_flow_key *key);
-/* The first owner of `key`, or NULL. */
-struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash);
+/* The first owner of the packet's key in its network, or NULL. */
+struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, uint64_t hash);
 struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a);
+/* A record for the packet's key; NULL if the table is full. */
+struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation);
 /* Puts one more owner of the key into its list; NULL if the table is full. */
 struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
 /* The owners of a key: the next one in the list, or NULL; takes one out of it, or puts it
@@ -309,6 +314,20 @@ struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
 struct fc_flow *fc_owner_after(const struct fc_flows *flows, const struct fc_flow *flow);
 void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_flow *dropped);
 void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow *flow);
+/* fc_network.c: lists of owners of one key, one for each network; `head` is the first owner of
+ * the first. The list of `network`, or NULL. */
+struct fc_flow *fc_network_find(const struct fc_flows *flows, struct fc_flow *head,
+				uint64_t network);
+/* Does the list that begins with `first` write in that network? */
+bool fc_network_has(const struct fc_flow *first, uint64_t network);
+/* The list a packet is for whose network none has; NULL: it is for none, see a->outside. */
+struct fc_flow *fc_network_choose(struct fc_arrival *a, struct fc_flow *head);
+/* The list of `first` has a write from the packet's network. */
+void fc_network_note(struct fc_arrival *a, struct fc_flow *first);
+/* Another owner becomes the first of its list. */
+void fc_network_first(struct fc_arrival *a, struct fc_flow *head, struct fc_flow *was,
+		      struct fc_flow *is);
+
 void fc_undo_begin(struct fc_parser *parser, uint64_t position);
 void fc_undo_end(struct fc_flows *flows);
 /* Takes back what a killed parser had not committed. -EINVAL if the journal is torn. */
@@ -342,6 +361,8 @@ void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
 /* fc_owner.c: is the ICRC right, whatever is sampled? What changes who owns a queue
  * pair or what its messages are worth asks first. */
 bool fc_is_genuine(struct fc_arrival *a);
+/* The First or Only packet of a message seen before says what that one said. */
+bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m);
 /* Is its memory key one that this owner used before, or the first that it uses? */
 bool fc_is_known_key(const struct fc_arrival *a);
 /* A packet came that the owner of a->flow cannot have sent: FC_ICRC_BAD or `verdict`. */

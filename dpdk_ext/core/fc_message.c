@@ -346,9 +346,9 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 	const struct fc_packet *p = a->packet;
 	const enum fc_verdict verdict = (enum fc_verdict)p->verdict;
 
-	a->flow = fc_flow_find_or_make(a);
+	a->list = a->flow = fc_flow_find_or_make(a);
 	if (!a->flow)
-		return note_flowless(a, verdict);
+		return a->outside ? a->outside : note_flowless(a, verdict);
 	const bool sends = fc_is_of_message(p);
 	a->flow->last_ns = a->now_ns;
 	if (FC_UNLIKELY(a->flow->owner & (FC_OWNER_SEVERAL | FC_OWNER_SILENT)) && sends)

@@ -40,10 +40,18 @@ static uint32_t newest_between(struct fc_parser *parser, const uint8_t source[16
 	return pairs->newest[pair_hash(source, destination)];
 }
 
+static bool is_between(const struct fc_flow *flow, const struct fc_packet *p)
+{
+	return !flow->retired && flow->next_psn && flow->key.partition == p->key.partition &&
+	       !memcmp(flow->key.source, p->key.destination, sizeof flow->key.source) &&
+	       !memcmp(flow->key.destination, p->key.source, sizeof flow->key.source);
+}
+
 /* The other direction of the NAK's queue pair, or NULL where that is not certain. The
  * wire does not say it: a packet names its receiver only. A queue pair has one UDP port
- * both ways where its NIC keeps to that; else only the one flow there is can be meant. */
-static struct fc_flow *refused_flow(const struct fc_arrival *a)
+ * both ways where its NIC keeps to that; else only the one flow there is can be meant.
+ * in_network: of those alone that may write in the NAK's network. */
+static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 {
 	struct fc_flows *flows = a->parser->flows;
 	const struct fc_packet *p = a->packet;
@@ -56,9 +64,9 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a)
 	while (next && ports < 2) {
 		struct fc_flow *flow = &flows->flows[next - 1];
 		next = a->parser->host_pairs.older[next - 1];
-		if (flow->retired || !flow->next_psn ||
-		    memcmp(flow->key.source, p->key.destination, sizeof flow->key.source) != 0 ||
-		    memcmp(flow->key.destination, p->key.source, sizeof flow->key.source) != 0)
+		/* Only the first owner of a list knows its networks. */
+		if (!is_between(flow, p) ||
+		    (in_network && flow->network && !fc_network_has(flow, p->network)))
 			continue;
 		of_hosts = flow;
 		hosts++;
@@ -99,7 +107,10 @@ enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 		}
 		return FC_ICRC_BAD;
 	}
-	struct fc_flow *flow = refused_flow(a);
+	/* A NAK may pass another link than the writes it refuses. */
+	struct fc_flow *flow = refused_flow(a, true);
+	if (!flow)
+		flow = refused_flow(a, false);
 	if (!flow) {
 		a->parser->counters.unpaired_refusals++;
 		return FC_NAK;

@@ -167,7 +167,7 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 		}
 		struct fc_flow *flow = NULL;
 		if (FC_LIKELY(has_flow(p)))
-			flow = fc_flow_find(parser->flows, &p->key, parser->hashes[i]);
+			flow = fc_flow_find(parser->flows, p, parser->hashes[i]);
 		parser->found[i] = flow;
 		if (FC_LIKELY(flow))
 			__builtin_prefetch(&flow->last_ns, 1);
@@ -176,7 +176,7 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 
 static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, uint64_t hash)
 {
-	struct fc_flow *flow = fc_flow_find(parser->flows, &p->key, hash);
+	struct fc_flow *flow = fc_flow_find(parser->flows, p, hash);
 
 	if (flow) {
 		fc_touch_flow_rest(parser, flow);
