@@ -75,8 +75,9 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.block = block != 0,
 	};
 	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
-	const int code =
-		x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	if (code == 0)
+		code = fc_blocks_open(x);
 	if (code < 0) {
 		fc_extractor_close(x);
 		return code;
@@ -88,8 +89,10 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 
 void fc_extractor_close(struct fc_extractor *x)
 {
-	if (x)
-		free(x->place_freed);
+	if (!x)
+		return;
+	free(x->place_freed);
+	fc_blocks_close(x);
 	free(x);
 }
 
@@ -115,9 +118,7 @@ void fc_change_begin(struct fc_extractor *x)
 
 	x->change++;
 	x->freed = false;
-	if (x->gave_blocks)
-		memset(x->given, 0, sizeof x->given);
-	x->gave_blocks = false;
+	fc_blocks_settle(x);
 	h->journal_used = 0;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	h->journal_base = x->ring->reader->tail;

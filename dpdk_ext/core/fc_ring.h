@@ -78,6 +78,7 @@ struct fc_reader {
 	uint64_t tail;
 	uint8_t pad_tail[120];
 	struct fc_extract_commit extract[2];
+	uint8_t pad_extract[112];
 };
 
 struct fc_ring_header {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "fc_common.h"
+#include "fc_extents.h"
 #include "fc_extract.h"
 #include "fc_ring_ops.h"
 
@@ -21,6 +22,19 @@
 #define FC_IN_SHARD (1ull << 63)
 #define FC_NUMBER_UNKNOWN UINT64_MAX
 
+/* A block that was given back in the change that is open. */
+struct fc_given {
+	uint64_t at, bytes;
+};
+
+/* Records of which not all has come, by the logarithm of their blocks' bytes and from the oldest
+ * on; all by index + 1. */
+struct fc_claims {
+	uint32_t oldest[64], newest[64];
+	uint32_t *older, *newer; /* by record */
+	uint8_t *in_class;       /* by record: 0: is none */
+};
+
 struct fc_extractor {
 	struct fc_ring *ring;
 	const struct fc_flows *flows;
@@ -29,12 +43,15 @@ struct fc_extractor {
 	struct fc_extract_counters *counters; /* staging->header->counters */
 	bool block, stalled;
 	/* Of the change that is open: its ordinal, whether it freed a place or a block and is
-	 * at its first slot, the first block it gave back of each class (offset + 1), and in
-	 * which change each place was freed last. All else that is free was so before it. */
+	 * at its first slot, the blocks it gave back, and in which change each place was freed
+	 * last. All else that is free was so before it. */
 	uint64_t change;
-	bool freed, gave_blocks, first_slot;
-	uint64_t given[FC_BLOCK_CLASSES];
+	bool freed, first_slot;
+	struct fc_given *given;
+	uint64_t given_used;
 	uint64_t *place_freed;
+	struct fc_extents extents; /* of the data region: free under the last commit */
+	struct fc_claims claims;
 	uint8_t scratch[FC_HELD_BYTES];
 };
 
@@ -84,9 +101,16 @@ enum fc_slot_end {
 	FC_SLOT_NEEDS_COMMIT, /* the change is to be committed, then the slot comes again */
 };
 
-/* fc_blocks.c: 0 and the block, or -ENOSPC. The bitmap comes out zeroed. */
-int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t *size_class);
-void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t size_class);
+/* fc_blocks.c: what is free and what is claimed, read off the records. -EINVAL: they are torn. */
+int fc_blocks_open(struct fc_extractor *x);
+void fc_blocks_close(struct fc_extractor *x);
+/* What the change before gave back is committed, and free. */
+void fc_blocks_settle(struct fc_extractor *x);
+void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t bytes);
+/* Messages of which not all has come make room for `m`; false: there are none that would. */
+bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m);
+/* All of it came. */
+void fc_claim_end(struct fc_extractor *x, uint64_t record);
 /* A record with a block for `m`; UINT64_MAX where there is no room. */
 uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m);
 void fc_record_give(struct fc_extractor *x, uint64_t record);
