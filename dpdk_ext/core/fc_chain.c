@@ -2,19 +2,15 @@
  * flow names the last. */
 #include "fc_flow_ops.h"
 
-/* How far back a packet may find its message: more messages than a queue pair
- * has outstanding (NCCL: 256 work requests a slot, 32 slots at most are used). */
-#define HOPS_MAX 1024
-
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn)
 {
 	struct fc_neighbours near = { 0 };
 	uint64_t position = flow->last_message;
 
-	for (int hops = 0; position; hops++) {
+	while (position) {
 		struct fc_message *message = fc_message_at(flows, position);
-		if (!message || hops == HOPS_MAX) {
+		if (!message) {
 			near.forgotten = true;
 			break;
 		}
@@ -26,7 +22,7 @@ struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc
 			break;
 		}
 		near.after = message;
-		position = message->previous;
+		position = fc_jump_before(flows, message, psn);
 	}
 	return near;
 }
@@ -149,6 +145,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	} else {
 		a->flow->last_message = position;
 	}
+	fc_jump_set(flows, position, near->before);
 	if (fc_message_stop(message) > a->flow->expected_psn)
 		a->flow->expected_psn = fc_message_stop(message);
 	a->flow->messages++;
@@ -277,19 +274,16 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 static void unlink_message(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
+	struct fc_message *behind = fc_chain_find(flows, a->flow, message->first_psn).after;
 
 	if (a->flow->last_message == message->position) {
 		fc_touch_flow_rest(a->parser, a->flow);
 		a->flow->last_message = message->previous;
-	} else {
-		struct fc_message *behind = fc_message_at(flows, a->flow->last_message);
-		while (behind && behind->previous != message->position)
-			behind = fc_message_at(flows, behind->previous);
-		if (behind) {
-			fc_touch_message(a->parser, behind);
-			behind->previous = message->previous;
-		}
+	} else if (behind && behind->previous == message->position) {
+		fc_touch_message(a->parser, behind);
+		behind->previous = message->previous;
 	}
+	fc_jump_forget(flows, message);
 }
 
 void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)

@@ -20,6 +20,7 @@ struct fc_flows {
 	struct fc_message *messages;
 	uint8_t *undo;
 	uint64_t mask; /* messages - 1 */
+	struct fc_jump *jumps; /* the parser's own (fc_jumps.c); NULL for anybody else */
 };
 
 struct fc_parser;

@@ -1,6 +1,6 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
  * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_owner.c: incarnations; fc_message.c: packets into
+ * messages in PSN order; fc_jumps.c: short ways through them; fc_owner.c: incarnations; fc_message.c: packets into
  * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
@@ -73,6 +73,7 @@ struct fc_parser {
 	/* Parts of records journalled since the span began bear its epoch. */
 	uint32_t epoch;
 	struct fc_message_epochs *message_epochs;
+	struct fc_jump *jumps; /* by record; `flows` names them, too */
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
 	uint64_t hashes[FC_BATCH_SLOTS];
@@ -340,6 +341,17 @@ uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 /* What came of [start, stop) was somebody else's: all of it is missing again. */
 void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+
+/* fc_jumps.c: of all records of the table; false: no memory. */
+bool fc_jumps_open(struct fc_parser *parser);
+void fc_jumps_close(struct fc_parser *parser);
+/* Where to go on from `message`, behind `psn`, towards it: a position, or 0. */
+uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *message,
+			uint64_t psn);
+/* The record named `position` stands behind `before` in its chain, or behind none that is kept. */
+void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before);
+/* It stands in no chain any more. */
+void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
 
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,

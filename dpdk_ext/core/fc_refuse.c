@@ -80,10 +80,16 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 	return hosts == 1 && is_under_way(of_hosts, p->psn) ? of_hosts : NULL;
 }
 
-static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow)
+/* before: what was refused up to now and need not be looked at again; 0: nothing. */
+static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow, uint64_t before)
 {
 	struct fc_flows *flows = a->parser->flows;
 	struct fc_message *m = fc_message_at(flows, flow->last_message);
+
+	if (before) {
+		const struct fc_neighbours near = fc_chain_find(flows, flow, before);
+		m = near.at ? near.at : near.before;
+	}
 
 	for (int hops = 0; m && hops < FC_REFUSE_MAX; hops++) {
 		if (!fc_stops_beyond_refusal(flow, m))
@@ -117,10 +123,11 @@ enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 	}
 	const uint64_t psn = fc_unwrap(flow, a->packet->psn);
 	if (!flow->refused_psn || psn < flow->refused_psn) {
+		const uint64_t before = flow->refused_psn;
 		fc_touch_flow_rest(a->parser, flow);
 		flow->refused_psn = psn;
 		flow->refused_next = flow->next_psn;
-		refuse_known(a, flow);
+		refuse_known(a, flow, before);
 	}
 	return FC_NAK;
 }

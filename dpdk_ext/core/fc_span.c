@@ -32,14 +32,16 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 		return code;
 	struct fc_parser *parser = calloc(1, sizeof *parser);
 	struct fc_message_epochs *epochs = calloc(flows->mask + 1, sizeof *epochs);
-	if (!parser || !epochs) {
-		free(parser);
-		free(epochs);
+	if (parser) {
+		parser->ring = ring;
+		parser->flows = flows;
+		parser->message_epochs = epochs;
+	}
+	if (!parser || !epochs || !fc_jumps_open(parser)) {
+		fc_parser_close(parser);
+		free(parser ? NULL : epochs);
 		return fc_fail(ENOMEM, "no memory for the parser's own tables");
 	}
-	parser->ring = ring;
-	parser->flows = flows;
-	parser->message_epochs = epochs;
 	parser->icrc_every = icrc_every;
 	parser->counters = FC_COMMITTED(ring->header->parse, parsed)->counters;
 	*out = parser;
@@ -48,8 +50,10 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 
 void fc_parser_close(struct fc_parser *parser)
 {
-	if (parser)
-		free(parser->message_epochs);
+	if (!parser)
+		return;
+	fc_jumps_close(parser);
+	free(parser->message_epochs);
 	free(parser);
 }
 
