@@ -78,6 +78,8 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
 	if (code == 0)
 		code = fc_blocks_open(x);
+	if (code == 0)
+		code = fc_held_open(x);
 	if (code < 0) {
 		fc_extractor_close(x);
 		return code;
@@ -93,6 +95,7 @@ void fc_extractor_close(struct fc_extractor *x)
 		return;
 	free(x->place_freed);
 	fc_blocks_close(x);
+	fc_held_close(x);
 	free(x);
 }
 

@@ -243,9 +243,9 @@ static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_hom
 				     const struct fc_message *m)
 {
 	const uint64_t stop = m->first_psn + m->packets;
-	uint64_t i = 0;
+	uint64_t i;
 
-	while ((i = fc_held_find(x, i, m->flow, m->first_psn, stop)) != UINT64_MAX) {
+	while ((i = fc_held_find(x, m->flow, m->first_psn, stop)) != UINT64_MAX) {
 		const struct fc_held *held = &x->staging->held[i];
 		const struct fc_piece piece = {
 			.flow = held->flow,

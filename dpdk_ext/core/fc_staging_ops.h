@@ -35,6 +35,25 @@ struct fc_claims {
 	uint8_t *in_class;       /* by record: 0: is none */
 };
 
+/* A place for a held packet; others by index + 1. */
+struct fc_place {
+	uint32_t next;         /* of those whose flow and PSN mix alike */
+	uint32_t older, newer; /* of its rank */
+	uint8_t rank;
+};
+
+enum { FC_HELD_RANKS = 4 };
+
+struct fc_places {
+	struct fc_place *of; /* by index */
+	uint32_t *buckets;
+	struct fc_held **sorted; /* room to sort them */
+	uint32_t *free;          /* a queue, the one that has been free for longest first */
+	uint64_t free_from, free_count;
+	uint32_t oldest[FC_HELD_RANKS], newest[FC_HELD_RANKS];
+	bool stale; /* plans changed since they were ranked */
+};
+
 struct fc_extractor {
 	struct fc_ring *ring;
 	const struct fc_flows *flows;
@@ -50,6 +69,7 @@ struct fc_extractor {
 	struct fc_given *given;
 	uint64_t given_used;
 	uint64_t *place_freed;
+	struct fc_places places;
 	struct fc_extents extents; /* of the data region: free under the last commit */
 	struct fc_claims claims;
 	uint8_t scratch[FC_HELD_BYTES];
@@ -147,10 +167,15 @@ bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_me
 
 /* fc_held.c: keeps a packet whose message is not known. */
 enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece);
-/* Next held packet of `flow` in [start, stop) at index >= from; UINT64_MAX: none. */
-uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
-		      uint64_t stop);
+/* A held packet of `flow` in [start, stop), the one with the least PSNs or near it; UINT64_MAX:
+ * there is none. */
+uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
 void fc_held_release(struct fc_extractor *x, uint64_t index);
+/* What finds places, read off those in use. -ENOMEM. */
+int fc_held_open(struct fc_extractor *x);
+void fc_held_close(struct fc_extractor *x);
+/* Flows are followed that were not, or the other way round. */
+void fc_held_replanned(struct fc_extractor *x);
 /* Nothing is kept of a flow that is ignored. */
 void fc_held_ignore(struct fc_extractor *x, uint64_t flow);
 
