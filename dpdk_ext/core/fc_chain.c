@@ -104,8 +104,10 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 
 	fc_touch_flow_rest(a->parser, a->flow);
 	fc_touch_message(a->parser, message);
-	message->position = 0;
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	__atomic_store_n(&message->position, 0, __ATOMIC_RELAXED);
+	/* Who reads any of the new record reads that the old one is gone: pairs with the acquire
+	 * fence in fc_flows_message(). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memset(&message->previous, 0, sizeof *message - sizeof message->position);
 	message->first_psn = first_psn;
 	message->packets = packets;

@@ -131,6 +131,7 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
 		return 0;
 	*out = *message;
+	/* pairs with the release fence there: what was read is of no later record */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return FC_LOAD_ACQUIRE(&message->position) == position;
 }

@@ -43,7 +43,9 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 		return fc_fail(ENOMEM, "no memory for the parser's own tables");
 	}
 	parser->icrc_every = icrc_every;
-	parser->counters = FC_COMMITTED(ring->header->parse, parsed)->counters;
+	struct fc_parse_commit commit;
+	fc_ring_parse_counters(ring, &commit);
+	parser->counters = commit.counters;
 	*out = parser;
 	return 0;
 }
@@ -227,14 +229,9 @@ static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t
 static void commit(struct fc_parser *parser, uint64_t parsed)
 {
 	struct fc_ring_header *header = parser->ring->header;
-	const int current = FC_COMMITTED(header->parse, header->parsed) == &header->parse[1];
-	struct fc_parse_commit *copy = &header->parse[1 - current];
+	const struct fc_parse_commit commit = { .counters = parser->counters };
 
-	/* Readers of the position before see this copy untouched: pairs with the acquire fence
-	 * in fc_ring_parse_counters(). */
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-	copy->counters = parser->counters;
-	copy->at_position = parsed;
+	fc_commit_write(header->parse, sizeof commit, header->parsed, &commit, parsed);
 	FC_STORE_RELEASE(&header->parsed, parsed); /* pairs with fc_ring_parsed() */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	fc_undo_end(parser->flows);

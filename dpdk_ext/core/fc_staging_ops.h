@@ -107,7 +107,8 @@ static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	h->journal_used++;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	*word = value;
+	/* Words of the shard are read by the updater meanwhile. */
+	__atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
 /* fc_extract.c: between the two all that fc_set() changes stands or falls together. */
