@@ -86,7 +86,10 @@ struct fc_flow {
 	uint64_t last_ack_msn;
 	/* 1: another owner of the key has sent a whole message since this one's last packet.
 	 * 0 again as soon as this one sends. */
-	uint32_t retired;
+	uint8_t retired;
+	uint8_t spare;
+	/* Pauses in which all PSNs may have passed once, and nothing tells whether they did. */
+	uint16_t unproven_pauses;
 	/* Owners of one key: index + 1 of the next one in the list, 0 at its end. */
 	uint32_t next_owner;
 	/* Packets of it since another owner of the key sent the last one; while there are

@@ -1,6 +1,6 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
  * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_jumps.c: short ways through them; fc_owner.c: incarnations; fc_message.c: packets into
+ * messages in PSN order; fc_jumps.c: short ways through them; fc_laps.c: blind times of all PSNs; fc_owner.c: incarnations; fc_message.c: packets into
  * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
@@ -17,6 +17,10 @@
 /* More packets than any NIC has in flight or a switch can reorder: beyond,
  * a PSN says nothing about its neighbours. */
 #define FC_PSN_FAR 65536
+/* After so many PSNs they are the same again. */
+#define FC_PSN_LAP (1ull << 24)
+/* They take longer on any port, in nanoseconds. */
+#define FC_PAUSE_NS 20000000ull
 /* A sender repeats what was not acknowledged after at most four times the timeout it
  * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
  * has ended, and so has whoever sent it. */
@@ -352,6 +356,9 @@ uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *m
 void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before);
 /* It stands in no chain any more. */
 void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
+
+/* fc_laps.c: did all PSNs pass once before this write, which seems to follow `last`? */
+bool fc_lap_on(struct fc_arrival *a, const struct fc_message *last);
 
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,

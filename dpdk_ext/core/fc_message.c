@@ -216,7 +216,12 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 
 	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_a_lap_on(a, &near)) {
-		a->psn += 1ull << 24;
+		a->psn += FC_PSN_LAP;
+		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	} else if (FC_UNLIKELY(a->psn == a->flow->next_psn && near.before &&
+			       a->now_ns > near.before->last_ns + FC_PAUSE_NS) &&
+		   fc_lap_on(a, near.before)) {
+		a->psn += FC_PSN_LAP;
 		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
