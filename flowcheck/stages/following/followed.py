@@ -141,7 +141,7 @@ class Followed:
     def _hand_on(self) -> None:
         """Whole iterations to the updater; and what was found of those it took."""
         self.generations.look_back()
-        finished = list(self.generations.finished())
+        finished = self.generations.finished()
         if finished and self.planned.unproven_pauses():
             assume(self._run, UNBROKEN)
         for step, generation in finished:
