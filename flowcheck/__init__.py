@@ -23,7 +23,9 @@ def load(
     http://host:port of `flowcheck serve` (token_file: the file with its word; ca: of https the file
     of who vouches for it, by default those this machine trusts), or the target of a job's
     [persist]. step: another than the newest. format: its name, where it cannot be told. What
-    FlowCheck wrote is held against its sums first; no code in a file is run.
+    FlowCheck wrote is held against its sums first; no code in a file is run, nor any that a
+    checkpoint names. Of a run directory the job file's schedule and factory are called, with this
+    process's rights, unless the directory is another user's.
 
     Raises flowcheck.errors.StateError where there is no such step, or something is not whole (the
     tensor is named), ConfigError for an unknown format.

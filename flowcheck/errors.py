@@ -12,6 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading a text as JSON or MessagePack raises where it is not what was asked for: of other
+fields or not well formed; no UTF-8; brackets thousands deep."""
+
 
 class FlowCheckError(Exception):
     """Anything FlowCheck says to its user; the command line prints it and leaves with code 2."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.errors import MessageError
+from flowcheck.errors import MALFORMED, MessageError
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -177,7 +177,7 @@ def audit_in(line: bytes) -> AuditLine | None:
     was written behind it."""
     try:
         return msgspec.json.decode(line, type=AuditLine)
-    except msgspec.DecodeError:  # ValidationError is one
+    except MALFORMED:
         return None
 
 
@@ -215,6 +215,6 @@ def decode(frame: bytes) -> Message:
     """Raises MessageError for anything `encode` did not write."""
     try:
         message: Message = _DECODER.decode(frame)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise MessageError(f"not a FlowCheck message: {frame[:60]!r} ({error})") from error
     return message

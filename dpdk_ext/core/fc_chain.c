@@ -148,7 +148,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 		a->flow->last_message = position;
 	}
 	fc_jump_set(flows, position, near->before);
-	if (fc_message_stop(message) > a->flow->expected_psn)
+	if (a->standing != FC_STANDING_UNPROVEN && fc_message_stop(message) > a->flow->expected_psn)
 		a->flow->expected_psn = fc_message_stop(message);
 	a->flow->messages++;
 	FC_STORE_RELEASE(&flows->header->messages_made, position);
@@ -263,10 +263,21 @@ static void go_on_after(struct fc_flow *flow, const struct fc_message *last)
 	flow->run_next = last->kind == FC_KIND_WRITE ? last->nth + 1 : 0;
 }
 
+/* The last message of a flow but for those that may be anybody's; NULL: none of the nearest. */
+static const struct fc_message *last_believed(const struct fc_flows *flows,
+					      const struct fc_flow *flow)
+{
+	const struct fc_message *last = fc_message_at(flows, flow->last_message);
+
+	for (int hops = 0; last && last->standing == FC_STANDING_UNPROVEN; hops++)
+		last = hops < FC_RIVALS_MAX ? fc_message_at(flows, last->previous) : NULL;
+	return last;
+}
+
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 {
 	number_from(a, message);
-	const struct fc_message *last = fc_message_at(a->parser->flows, a->flow->last_message);
+	const struct fc_message *last = last_believed(a->parser->flows, a->flow);
 	if (!last || fc_message_stop(last) != a->flow->expected_psn)
 		return;
 	fc_touch_flow_rest(a->parser, a->flow);
@@ -304,7 +315,7 @@ void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)
 	message->packets_seen = 0;
 	if (flow->expected_psn != fc_message_stop(message))
 		return;
-	const struct fc_message *last = fc_message_at(a->parser->flows, flow->last_message);
+	const struct fc_message *last = last_believed(a->parser->flows, flow);
 	flow->expected_psn = last ? fc_message_stop(last) : message->first_psn;
 	flow->next_number = FC_NUMBER_UNKNOWN;
 	flow->next_counted = 0;

@@ -156,6 +156,38 @@ void fc_change_end(struct fc_extractor *x)
 	commit(x, x->ring->reader->tail);
 }
 
+/* Has the packet bytes that a message may want? */
+static bool is_of_write(const struct fc_mark *mark)
+{
+	switch (mark->verdict) {
+	case FC_WRITE:
+		return mark->message;
+	case FC_REFUSED:
+		/* Its receiver refused it, but it was sent; and a refusal may be made up. */
+		return mark->message && fc_is_write(mark->opcode);
+	case FC_ORPHAN:
+		return true;
+	case FC_DOUBTFUL:
+		/* It may be what the sender sent, and a copy of it made up. */
+		return fc_is_write(mark->opcode) && !fc_has_reth(mark->opcode);
+	default:
+		return false;
+	}
+}
+
+static enum fc_slot_end without_message(struct fc_extractor *x, const struct fc_mark *mark,
+					const struct fc_piece *piece)
+{
+	const bool doubted = mark->verdict == FC_DOUBTFUL;
+	enum fc_slot_end end = FC_SLOT_DONE;
+
+	if (!doubted || !mark->rival)
+		end = fc_hold_packet(x, piece, doubted);
+	if (end == FC_SLOT_DONE && mark->rival)
+		fc_contest_packet(x, mark->rival, NULL, piece);
+	return end;
+}
+
 static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 {
 	const struct fc_mark mark = slot->mark;
@@ -168,19 +200,15 @@ static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slo
 	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
 	enum fc_slot_end end = FC_SLOT_DONE;
 
-	/* What its receiver refused was sent all the same; and a refusal may be made up. */
-	const bool of_write = mark.verdict == FC_WRITE ||
-			      (mark.verdict == FC_REFUSED && fc_is_write(mark.opcode));
-
-	if ((of_write && mark.message) || mark.verdict == FC_ORPHAN) {
+	if (is_of_write(&mark)) {
 		/* The parser is another process: its word is checked, not believed. */
 		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
 		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
 			x->counters->ignored_packets++;
-		else if (mark.verdict == FC_ORPHAN)
-			end = fc_hold_packet(x, &piece);
-		else
+		else if (mark.message)
 			end = fc_home_packet(x, &mark, &piece);
+		else
+			end = without_message(x, &mark, &piece);
 	}
 	if (end == FC_SLOT_DONE)
 		x->counters->seen_frames++;
@@ -205,7 +233,7 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	uint64_t done = 0;
 
 	fc_change_begin(x);
-	while (done < count && fc_journal_left(x) > 2 * FC_JOURNAL_PACKET) {
+	while (done < count && fc_journal_left(x) > 3 * FC_JOURNAL_PACKET) {
 		prefetch(x, first + done);
 		x->first_slot = !done;
 		const enum fc_slot_end end = extract_slot(x, fc_ring_slot(x->ring, first + done));

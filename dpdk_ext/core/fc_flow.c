@@ -6,7 +6,7 @@
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
 _Static_assert(sizeof(struct fc_flows_header) <= 4096, "the header fits its page");
-_Static_assert(sizeof(struct fc_flow) == 576 && offsetof(struct fc_flow, last_ns) == 64 &&
+_Static_assert(sizeof(struct fc_flow) == 640 && offsetof(struct fc_flow, last_ns) == 64 &&
 		       sizeof(struct fc_message) == 128 &&
 		       offsetof(struct fc_message, number) == 64,
 	       "what a packet changes lies in one cache line of each record");

@@ -59,11 +59,14 @@ struct fc_flow {
 	/* Lists of one key, by the first owner of each: index + 1 of the next one, 0 at the end. */
 	uint16_t next_network;
 	uint64_t first_ns;
-	uint64_t
-		network; /* of the list's first owner: where its writes were first seen; 0: nowhere */
+	/* Of the list's first owner: where its writes were first seen; 0: nowhere yet. */
+	uint64_t network;
 
 	uint64_t last_ns;
 	uint64_t next_psn; /* unwrapped; one past the highest request seen */
+	/* The same of what is its own for sure: no SEND, no request, no key never used before, for
+	 * these are anybody's and move next_psn only so far beyond it. 0: none yet. */
+	uint64_t proven_psn;
 	uint64_t write_packets, payload_bytes;
 	uint32_t pmtu_bytes; /* 0 until a First or Middle packet was seen */
 	uint8_t has_writes;  /* saw an RDMA write packet */
@@ -100,6 +103,9 @@ struct fc_flow {
 	 * took nothing after it: a queue pair in error drops what comes (IB 9.9.3). */
 	uint64_t refused_psn;
 	uint64_t refused_next; /* next_psn when it was refused */
+	/* Packets far from all that it has under way, and the 24-bit PSN of the first of them;
+	 * none once one came that is not. */
+	uint64_t leap_psn, leap_packets;
 	/* Its last memory keys, each at its number modulo FC_FLOW_KEYS; they outlive the
 	 * records they come from. */
 	uint32_t rkeys[FC_FLOW_KEYS];
@@ -107,6 +113,7 @@ struct fc_flow {
 	uint64_t holes_used;
 	struct fc_psn_range holes[FC_FLOW_HOLES];     /* missing so far, ascending */
 	uint64_t more_networks[FC_FLOW_NETWORKS - 1]; /* of the list's first owner, likewise */
+	uint8_t spare_lines[40];
 };
 
 /* Of a network: what kind of number it is, the innermost VLAN, the number. 0 is no network, and

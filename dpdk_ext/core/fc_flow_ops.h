@@ -1,7 +1,8 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
- * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_jumps.c: short ways through them; fc_laps.c: blind times of all PSNs; fc_owner.c: incarnations; fc_message.c: packets into
- * messages; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
+ * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing;
+ * fc_chain.c: messages in PSN order; fc_jumps.c: short ways through them; fc_laps.c: blind times
+ * of all PSNs; fc_owner.c: incarnations; fc_message.c: packets into messages; fc_rival.c: which
+ * other ones claim them; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
@@ -25,6 +26,9 @@
  * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
  * has ended, and so has whoever sent it. */
 #define FC_RESTED_NS 20000000000ull
+/* Packets that come far from all that an owner has under way, until they are its own. One is
+ * anybody's; a capture that was blind comes back with many. */
+#define FC_LEAP_PACKETS 16
 /* Owners of one key that packets are told apart for: more come only from who makes them up. */
 #define FC_OWNERS_MAX 4
 /* Packets that an owner sends while the others of its key are silent, until it is the first of
@@ -99,6 +103,7 @@ struct fc_arrival {
 	uint64_t hash, now_ns;
 	uint64_t psn;      /* unwrapped */
 	bool summed;       /* its ICRC is right, or nobody wants to know */
+	bool leapt;        /* its owner goes on far from where it was */
 	bool contested;    /* its owner is silent while another one of the key sends */
 	uint32_t standing; /* enum fc_message_standing of the message it begins */
 	/* Not FC_WRITE: it is of no network that its queue pair is followed in, and this its verdict. */
@@ -241,10 +246,16 @@ static inline void fc_trust_owner(struct fc_arrival *a)
 		a->flow->owner &= (uint8_t)~FC_OWNER_DOUBTED;
 }
 
+/* Where its owner is, as far as nobody else can say so. */
+static inline uint64_t fc_own_psn(const struct fc_flow *flow)
+{
+	return flow->proven_psn ? flow->proven_psn : flow->next_psn;
+}
+
 /* Far behind all that its owner has under way? */
 static inline bool fc_is_far_behind(const struct fc_arrival *a)
 {
-	return a->psn + FC_PSN_FAR < a->flow->next_psn;
+	return a->psn + FC_PSN_FAR < fc_own_psn(a->flow);
 }
 
 /* Beyond all that its owner has under way? */
@@ -252,7 +263,7 @@ static inline bool fc_is_far_ahead(const struct fc_arrival *a)
 {
 	const struct fc_flow *flow = a->flow;
 
-	return flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR &&
+	return flow->next_psn && a->psn > fc_own_psn(flow) + FC_PSN_FAR &&
 	       a->psn > flow->expected_psn + FC_PSN_FAR;
 }
 
@@ -391,6 +402,9 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 /* The message of a key new to its owner that this RETH packet, of a key known to it,
  * contradicts; or NULL. */
 struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near);
+/* Notes a packet far from all that its owner has under way; true: so many came there that
+ * its owner goes on with it. */
+bool fc_leaps(struct fc_arrival *a);
 /* What a message that begins with this RETH packet is to be believed. */
 enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 					const struct fc_neighbours *near);
@@ -417,6 +431,10 @@ enum fc_fit fc_send_fit(const struct fc_arrival *a, const struct fc_neighbours *
 
 /* fc_refuse.c: a NAK that puts the queue pair in error. */
 enum fc_verdict fc_note_refusal(struct fc_arrival *a);
+
+/* fc_rival.c: names in the mark the message that this write packet may be of, too. said: what
+ * became of it. */
+void fc_note_rival(struct fc_arrival *a, enum fc_verdict said);
 
 /* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);

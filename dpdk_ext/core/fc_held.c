@@ -271,7 +271,7 @@ static void note_differs(struct fc_extractor *x, uint32_t index)
 	enlist(x, index);
 }
 
-enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece)
+enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted)
 {
 	struct fc_staging_header *h = x->staging->header;
 
@@ -298,7 +298,7 @@ enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *p
 	fc_set(x, &held->psn, piece->psn);
 	fc_set(x, &held->payload_bytes, piece->payload_bytes);
 	fc_set(x, &held->order, h->held_ever + 1);
-	fc_set(x, &held->differs, 0);
+	fc_set(x, &held->differs, doubted);
 	fc_set(x, &held->used, 1);
 	fc_set(x, &h->held_ever, h->held_ever + 1);
 	fc_set(x, &h->held_used, h->held_used + 1);

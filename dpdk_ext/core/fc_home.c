@@ -228,13 +228,8 @@ void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
 		return;
 	}
 	fc_home_deliver(x, home, nth * m->pmtu_bytes, piece);
-	if (!differs)
-		return;
-	if ((home->kind & KIND_MASK) == FC_HOME_STAGED)
-		fc_stage_conflict(x, home->where, piece);
-	else if ((home->kind & KIND_MASK) == FC_HOME_SHARD)
-		fc_place_conflict(x, &x->staging->sends[home->where], home->step,
-				  piece->payload_bytes);
+	if (differs)
+		fc_contest(x, home, piece);
 }
 
 /* Packets that came before their message was known. FC_SLOT_NEEDS_COMMIT: the journal has
@@ -253,7 +248,7 @@ static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_hom
 			.payload = x->staging->held_data + i * FC_HELD_BYTES,
 			.payload_bytes = (uint32_t)held->payload_bytes,
 		};
-		if (fc_journal_left(x) < 2 * FC_JOURNAL_PACKET)
+		if (fc_journal_left(x) < 3 * FC_JOURNAL_PACKET)
 			return FC_SLOT_NEEDS_COMMIT;
 		fc_home_deliver_held(x, home, m, &piece, held->differs != 0);
 		fc_held_release(x, i);
@@ -361,7 +356,10 @@ enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *ma
 		    mark->opcode != FC_RC_WRITE_MIDDLE)
 			end = follow(x, mark, home);
 	}
-	if (end == FC_SLOT_DONE)
-		fc_home_deliver(x, home, mark->offset_bytes, piece);
+	if (end != FC_SLOT_DONE)
+		return end;
+	fc_home_deliver(x, home, mark->offset_bytes, piece);
+	if (FC_UNLIKELY(mark->rival))
+		fc_contest_packet(x, mark->rival, home, piece);
 	return end;
 }

@@ -133,6 +133,10 @@ static void note_seen(struct fc_arrival *a, bool again)
 
 	flow->has_writes = 1;
 	flow->write_packets++;
+	if (FC_UNLIKELY(flow->leap_packets)) {
+		fc_touch_flow_rest(a->parser, flow);
+		flow->leap_packets = 0;
+	}
 	if (again)
 		fc_note_again(a);
 	else
@@ -152,6 +156,8 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 		return FC_REFUSED;
 	if (!counted && !a->mark->again)
 		m->packets_seen++;
+	if (m->standing != FC_STANDING_UNPROVEN && a->psn >= a->flow->proven_psn)
+		a->flow->proven_psn = a->psn + 1;
 	m->last_ns = a->now_ns;
 	note_line_flag(m, p);
 	if (fc_is_last(p->opcode)) {
@@ -216,12 +222,15 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 
 	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_a_lap_on(a, &near)) {
+		if (!fc_leaps(a))
+			return FC_DOUBTFUL;
 		a->psn += FC_PSN_LAP;
 		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	} else if (FC_UNLIKELY(a->psn == a->flow->next_psn && near.before &&
 			       a->now_ns > near.before->last_ns + FC_PAUSE_NS) &&
 		   fc_lap_on(a, near.before)) {
 		a->psn += FC_PSN_LAP;
+		a->leapt = true; /* flags that count on prove it */
 		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
@@ -234,6 +243,8 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		return cleared;
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_DOUBTED) && !near.at &&
 	    a->psn < a->flow->next_psn && !fc_is_known_key(a))
+		return FC_DOUBTFUL;
+	if (FC_UNLIKELY(fc_is_far_ahead(a)) && !near.at && !a->leapt && !fc_leaps(a))
 		return FC_DOUBTFUL;
 	if (fc_contradicts_inferred(a, &near))
 		return FC_MALFORMED;
@@ -263,6 +274,9 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	struct fc_flow *flow = a->flow;
 	const struct fc_neighbours near = fc_chain_find(a->parser->flows, flow, a->psn);
 
+	if (FC_UNLIKELY(flow->leap_packets) && !near.at &&
+	    (fc_is_far_ahead(a) || fc_is_far_behind(a)))
+		(void)fc_leaps(a);
 	if (p->opcode == FC_RC_WRITE_MIDDLE && !flow->pmtu_bytes)
 		flow->pmtu_bytes = p->payload_bytes;
 	if (p->opcode == FC_RC_WRITE_MIDDLE
@@ -298,7 +312,7 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 {
 	const struct fc_flow *flow = a->flow;
 
-	if (flow->next_psn && a->psn > flow->next_psn + FC_PSN_FAR)
+	if (flow->next_psn && a->psn > fc_own_psn(flow) + FC_PSN_FAR)
 		return;
 	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
 	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn) {
@@ -373,6 +387,9 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 					: 1);
 	}
 	a->flow->last_ns = a->now_ns;
+	if (FC_UNLIKELY(said == FC_DOUBTFUL || a->flow->owner & FC_OWNER_SEVERAL) &&
+	    verdict == FC_WRITE)
+		fc_note_rival(a, said);
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_SEVERAL) && said == verdict && sends)
 		fc_note_owner(a, fc_message_at(a->parser->flows, a->mark->message));
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);

@@ -24,6 +24,23 @@ enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict)
 	return verdict;
 }
 
+bool fc_leaps(struct fc_arrival *a)
+{
+	struct fc_flow *flow = a->flow;
+	const int32_t apart = fc_psn_diff(a->packet->psn, (uint32_t)flow->leap_psn);
+	const bool together = flow->leap_packets && apart <= FC_PSN_FAR && apart >= -FC_PSN_FAR;
+	const bool addressed = a->packet->flags & FC_PACKET_RETH;
+
+	if (!(together || addressed) || !fc_is_genuine(a))
+		return false;
+	fc_touch_flow_rest(a->parser, flow);
+	if (!together)
+		flow->leap_psn = a->packet->psn;
+	flow->leap_packets = together ? flow->leap_packets + 1 : 1;
+	a->leapt = addressed && flow->leap_packets >= FC_LEAP_PACKETS;
+	return a->leapt;
+}
+
 /* The First or Only packet of a message seen before says what that one said. */
 bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m)
 {
@@ -66,12 +83,16 @@ struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_nei
 	const uint64_t stop = a->psn + fc_packets_from_reth(a->packet);
 	struct fc_message *m = near->at ? near->at : near->after;
 
-	if (!m || m->standing == FC_STANDING_KNOWN || m->kind != FC_KIND_WRITE ||
-	    !(m->flags & FC_MESSAGE_RETH))
+	/* A SEND shows no key at all. */
+	const bool keyless = m && m->kind != FC_KIND_WRITE;
+
+	if (!m || !(keyless || (m->standing != FC_STANDING_KNOWN && m->flags & FC_MESSAGE_RETH)))
 		return NULL;
-	if (m == near->at ? fc_is_same_message(a, m) : stop <= m->first_psn)
+	if (m == near->at ? !keyless && fc_is_same_message(a, m) : stop <= m->first_psn)
 		return NULL;
-	return m->rkey != a->packet->rkey && !fc_is_other_port(a) && fc_is_known_key(a) ? m : NULL;
+	if (!keyless && m->rkey == a->packet->rkey)
+		return NULL;
+	return a->flow->rkeys_ever && !fc_is_other_port(a) && fc_is_known_key(a) ? m : NULL;
 }
 
 /* Did as many packets of this key come just before, whole and one behind the other, as an
@@ -102,6 +123,8 @@ enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 		return FC_STANDING_FRESH; /* it shows no key */
 	if (!foreign_rkey(a))
 		return FC_STANDING_KNOWN;
+	if (a->leapt)
+		return FC_STANDING_FRESH;
 	if (a->psn != a->flow->next_psn || !before || fc_message_stop(before) != a->psn)
 		return FC_STANDING_UNPROVEN;
 	return before->standing == FC_STANDING_UNPROVEN && !has_proved_itself(a, near)
@@ -116,10 +139,10 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 	const struct fc_flow *flow = a->flow;
 	const struct fc_packet *p = a->packet;
 
-	if (near->at && near->at->kind != FC_KIND_WRITE)
-		return true;
 	if (fc_weak_rival(a, near))
 		return false;
+	if (near->at && near->at->kind != FC_KIND_WRITE)
+		return true;
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
 		return !fc_is_same_message(a, near->at);
 	/* Its own First was lost; one from another port is not that one. */
@@ -138,11 +161,10 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 		return FC_UNLIKELY(suspect) && foreign_rkey(a);
 	/* A jump ahead is what a pause of the capture looks like, and the next protocol
 	 * has a key of its own; only one that lands at a fresh start is somebody new. */
-	const bool ahead = a->psn > flow->next_psn + FC_PSN_FAR &&
-			   a->psn > flow->expected_psn + FC_PSN_FAR && p->psn < FC_PSN_FAR;
-	const bool behind = a->psn < flow->next_psn &&
-			    (a->psn < flow->first_psn || a->psn + FC_PSN_FAR < flow->next_psn ||
-			     !fc_holes_missing(flow, a->psn));
+	const bool ahead = fc_is_far_ahead(a) && p->psn < FC_PSN_FAR;
+	const bool behind =
+		a->psn < flow->next_psn && (a->psn < flow->first_psn || fc_is_far_behind(a) ||
+					    !fc_holes_missing(flow, a->psn));
 	return (ahead || behind || suspect) && foreign_rkey(a);
 }
 

@@ -7,7 +7,6 @@
 
 static const uint8_t ring_magic[8] = "FCRING\0";
 
-_Static_assert(sizeof(struct fc_mark) == 32, "a mark is half a cache line");
 _Static_assert(sizeof(struct fc_slot) == FC_SLOT_HEADER_BYTES, "frames start on a cache line");
 _Static_assert(offsetof(struct fc_ring_header, head) % 128 == 0, "head has its own lines");
 _Static_assert(offsetof(struct fc_ring_header, parsed) % 128 == 0, "parsed has its own lines");

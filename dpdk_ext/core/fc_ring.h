@@ -27,7 +27,7 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 6,
+	FC_LAYOUT_VERSION = 7,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
@@ -37,6 +37,7 @@ enum {
 /* The parser's word about a slot. Written by the parser alone. */
 struct fc_mark {
 	uint64_t message;       /* position in the message pool, 0 if none */
+	uint64_t rival;         /* another message that this packet may be of, 0 if none */
 	uint64_t psn;           /* unwrapped, see fc_flow.h */
 	uint32_t flow;          /* index in the flow table */
 	uint32_t offset_bytes;  /* of the payload in its message */
@@ -53,7 +54,6 @@ struct fc_slot {
 	uint32_t frame_bytes;  /* bytes in `frame` */
 	uint32_t wire_bytes;   /* bytes the frame had on the wire */
 	uint64_t source_frame; /* ordinal of the frame at its source, from 0 */
-	uint64_t spare;
 	struct fc_mark mark;
 	uint8_t frame[]; /* up to slot_bytes - 64 */
 };

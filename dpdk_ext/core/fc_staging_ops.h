@@ -1,6 +1,7 @@
 /* The journal, and what the extractor's files call of each other. Inlines for C,
  * so cffi does not read this file. fc_blocks.c: room for staged messages;
- * fc_stage.c: packets into it; fc_held.c: those without a message; fc_place.c: bytes
+ * fc_stage.c: packets into it; fc_held.c: those without a message; fc_contest.c: those that
+ * differ from what another packet says; fc_place.c: bytes
  * into the shard; fc_home.c: which of them a message is for; fc_extract.c: spans;
  * fc_replan.c: what Python changes between them; fc_adopt.c: what one ring's
  * extractor does for another's. */
@@ -16,7 +17,7 @@
 
 /* Entries of the journal, and more than one packet can need: a staged record, its block,
  * and two words per element of the smallest size. A span ends before it has fewer left
- * than for the packet of a slot and one that waited for it. */
+ * than for the packet of a slot, one that waited for it and another message it may be of. */
 #define FC_JOURNAL_ENTRIES (1u << 16)
 #define FC_JOURNAL_PACKET (1u << 13)
 #define FC_IN_SHARD (1ull << 63)
@@ -166,8 +167,8 @@ void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_
  * block and there is none, and nothing was changed. */
 bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
 
-/* fc_held.c: keeps a packet whose message is not known. */
-enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece);
+/* fc_held.c: keeps a packet whose message is not known; doubted: nor whether it is its owner's. */
+enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted);
 /* A held packet of `flow` in [start, stop), the one with the least PSNs or near it; UINT64_MAX:
  * there is none. */
 uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
@@ -188,6 +189,13 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 /* Copies of a message of `step` differ on so many bytes. */
 void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		       uint64_t bytes);
+
+/* fc_contest.c: a packet that may be of message `rival`, too, which is not its own: bytes that
+ * differ are neither's. own: where its own message lives, or NULL. */
+void fc_contest_packet(struct fc_extractor *x, uint64_t rival, const struct fc_home *own,
+		       const struct fc_piece *piece);
+/* Nobody knows whether the packet's bytes are those of the message that lives there. */
+void fc_contest(struct fc_extractor *x, const struct fc_home *home, const struct fc_piece *piece);
 
 /* fc_home.c: the packet to where its message lives. */
 void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,

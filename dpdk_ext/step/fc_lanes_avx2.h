@@ -26,6 +26,18 @@ typedef __m256 fc_v;
 #define v_rsqrt(a) _mm256_rsqrt_ps(a)
 #define v_negate(a) _mm256_xor_ps(a, _mm256_set1_ps(-0.0f))
 
+/* Of a CPU that has AVX-512 and yet takes these lanes. */
+__attribute__((target("avx512f,avx512vl"), noinline, unused)) static fc_v v_rsqrt14(fc_v x)
+{
+	return _mm256_rsqrt14_ps(x);
+}
+
+/* `then` where a < b; `other` elsewhere, also where either is NaN. */
+FC_INLINE fc_v v_where_less(fc_v a, fc_v b, fc_v then, fc_v other)
+{
+	return _mm256_blendv_ps(other, then, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
 /* NaN where either is one: all bits set, as torch's vectors have it (vec256_float.h, maximum). */
 FC_INLINE fc_v v_maximum(fc_v a, fc_v b)
 {
@@ -45,7 +57,8 @@ FC_INLINE fc_v v_mix_rare(fc_v x, fc_v common, fc_v rare)
 }
 
 /* The largest root so far, as bits: Newton's step makes NaN or minus infinity of what is rare, or
- * more than ROOT_RARE (tried on every float32). */
+ * more than ROOT_RARE (tried on every float32). Counted from the least root that is not rare, round
+ * which fewer come out as more. */
 typedef __m256i fc_bits;
 #define ROOT_RARE 0x5f7ff000u
 
@@ -54,15 +67,16 @@ FC_INLINE fc_bits v_none(void)
 	return _mm256_setzero_si256();
 }
 
-FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root)
+FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root, uint32_t least)
 {
 	(void)x;
-	return _mm256_max_epu32(noted, _mm256_castps_si256(root));
+	return _mm256_max_epu32(
+		noted, _mm256_sub_epi32(_mm256_castps_si256(root), _mm256_set1_epi32((int)least)));
 }
 
-FC_INLINE bool v_noted(fc_bits noted)
+FC_INLINE bool v_noted(fc_bits noted, uint32_t least)
 {
-	const __m256i rare = _mm256_set1_epi32((int)ROOT_RARE);
+	const __m256i rare = _mm256_set1_epi32((int)(ROOT_RARE - least));
 
 	return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_max_epu32(noted, rare), noted)) != 0;
 }

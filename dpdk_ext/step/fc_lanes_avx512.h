@@ -19,6 +19,7 @@ typedef __m512 fc_v;
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define v_fnma(a, b, c) _mm512_fnmadd_ps(a, b, c)
 #define v_sqrt(a) _mm512_sqrt_ps(a)
+#define v_rsqrt14(a) _mm512_rsqrt14_ps(a)
 #define v_negate(a) _mm512_xor_ps(a, _mm512_set1_ps(-0.0f))
 
 /* The estimate of 12 bits that narrower vectors have; the one of 14 bits is another number. */
@@ -28,6 +29,12 @@ FC_INLINE fc_v v_rsqrt(fc_v x)
 	const __m256 high = _mm256_rsqrt_ps(_mm512_extractf32x8_ps(x, 1));
 
 	return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+
+/* `then` where a < b; `other` elsewhere, also where either is NaN. */
+FC_INLINE fc_v v_where_less(fc_v a, fc_v b, fc_v then, fc_v other)
+{
+	return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), other, then);
 }
 
 /* NaN where either is one: all bits set, as torch's vectors have it (vec512_float.h, maximum). */
@@ -59,13 +66,14 @@ FC_INLINE fc_bits v_none(void)
 	return _mm512_setzero_si512();
 }
 
-FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root)
+FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root, uint32_t least)
 {
 	(void)x;
-	return _mm512_max_epu32(noted, _mm512_castps_si512(root));
+	return _mm512_max_epu32(
+		noted, _mm512_sub_epi32(_mm512_castps_si512(root), _mm512_set1_epi32((int)least)));
 }
 
-FC_INLINE bool v_noted(fc_bits noted)
+FC_INLINE bool v_noted(fc_bits noted, uint32_t least)
 {
-	return _mm512_cmpge_epu32_mask(noted, _mm512_set1_epi32((int)ROOT_RARE)) != 0;
+	return _mm512_cmpge_epu32_mask(noted, _mm512_set1_epi32((int)(ROOT_RARE - least))) != 0;
 }

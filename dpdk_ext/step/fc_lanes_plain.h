@@ -22,6 +22,7 @@ typedef float fc_v;
 #define v_mul(a, b) ((a) * (b))
 #define v_div(a, b) ((a) / (b))
 #define v_fma(a, b, c) fmaf(a, b, c)
+#define v_fnma(a, b, c) fmaf(-(a), b, c)
 #define v_sqrt(a) sqrtf(a)
 #define v_negate(a) (-(a))
 
@@ -41,6 +42,21 @@ FC_INLINE fc_v v_rsqrt(fc_v x)
 #else
 	return 1.0f / sqrtf(x);
 #endif
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"), noinline)) static fc_v v_rsqrt14(fc_v x)
+{
+	return _mm_cvtss_f32(_mm_rsqrt14_ss(_mm_setzero_ps(), _mm_set_ss(x)));
+}
+#else
+#define v_rsqrt14(a) v_rsqrt(a)
+#endif
+
+/* `then` where a < b; `other` elsewhere, also where either is NaN. */
+FC_INLINE fc_v v_where_less(fc_v a, fc_v b, fc_v then, fc_v other)
+{
+	return a < b ? then : other;
 }
 
 /* NaN where either is one: all bits set, as the vectors have it. */
@@ -71,13 +87,13 @@ FC_INLINE fc_bits v_none(void)
 	return false;
 }
 
-FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root)
+FC_INLINE fc_bits v_note(fc_bits noted, fc_v x, fc_v root, uint32_t least)
 {
-	(void)root;
-	return noted || v_rare(x);
+	return noted || v_rare(x) || bits_of(root) < least;
 }
 
-FC_INLINE bool v_noted(fc_bits noted)
+FC_INLINE bool v_noted(fc_bits noted, uint32_t least)
 {
+	(void)least;
 	return noted;
 }

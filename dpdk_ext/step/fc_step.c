@@ -200,6 +200,18 @@ void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *out)
 	end_digest(sums, data, bytes, bytes, out);
 }
 
+int fc_step_root_runs(uint32_t root)
+{
+	if (root != FC_STEP_ROOT_FUSED)
+		return root <= FC_STEP_ROOT_NEWTON;
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+#else
+	return 0;
+#endif
+}
+
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root)
 {
 	float padded[FC_LINE_ELEMENTS] = { 0 }, ends[FC_LINE_ELEMENTS];

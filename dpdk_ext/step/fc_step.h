@@ -41,6 +41,7 @@ enum fc_step_flag {
 enum fc_step_root {
 	FC_STEP_ROOT_EXACT = 0,  /* rounded correctly (IEEE 754) */
 	FC_STEP_ROOT_NEWTON = 1, /* one Newton step on the CPU's estimate, without fma */
+	FC_STEP_ROOT_FUSED = 2,  /* one with fma on the estimate of 14 bits that AVX-512 has */
 };
 
 /* What one tensor's elements go through. Each scalar is what torch makes of Python's double:
@@ -102,7 +103,10 @@ void fc_step_work(struct fc_step_job *job);
 /* The digest of `bytes` bytes, FC_STEP_DIGEST_BYTES of it (fc_digest.h). */
 void fc_step_digest(const uint8_t *data, uint64_t bytes, uint8_t *digest);
 
-/* out[i] = the square root of values[i], of a kind of enum fc_step_root. */
+/* Whether this CPU has what a kind of enum fc_step_root begins with. */
+int fc_step_root_runs(uint32_t root);
+
+/* out[i] = the square root of values[i], of a kind of enum fc_step_root that runs here. */
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root);
 
 /* Chooses the twin that runs: "avx512", "vaes", "avx2", "plain"; NULL: the best this CPU has. Returns -1

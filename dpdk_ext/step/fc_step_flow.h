@@ -42,14 +42,33 @@ FC_INLINE void flow_out(struct v_sums *sums, float *to, const fc_v *made)
 	}
 }
 
+/* root_fused, side by side. */
+FC_INLINE void flow_roots_fused(float *to, const fc_v *x, fc_bits *noted)
+{
+	const fc_v half = v_all(0.5f);
+	fc_v e[FLOW_SIDE], s[FLOW_SIDE], off[FLOW_SIDE];
+
+	FLOW_EACH e[k] = v_rsqrt14(x[k]);
+	FLOW_EACH s[k] = v_mul(x[k], e[k]);
+	FLOW_EACH off[k] = v_fnma(s[k], s[k], x[k]);
+	FLOW_EACH e[k] = v_mul(e[k], half);
+	FLOW_EACH s[k] = v_fma(off[k], e[k], s[k]);
+	FLOW_EACH *noted = v_note(*noted, x[k], s[k], ROOT_LEAST);
+	FLOW_EACH v_store(to + k * FC_LANES, s[k]);
+}
+
 /* root_common, side by side, with 1 - s e halved once: halving rounds nothing. */
 FC_INLINE void flow_roots(float *to, const fc_v *x, uint32_t kind, fc_bits *noted)
 {
 	const fc_v half = v_all(0.5f);
 	fc_v e[FLOW_SIDE], s[FLOW_SIDE], off[FLOW_SIDE], root[FLOW_SIDE], twice_h[FLOW_SIDE];
 
-	if (kind != FC_STEP_ROOT_NEWTON) {
+	if (kind == FC_STEP_ROOT_EXACT) {
 		FLOW_EACH v_store(to + k * FC_LANES, v_sqrt(x[k]));
+		return;
+	}
+	if (kind == FC_STEP_ROOT_FUSED) {
+		flow_roots_fused(to, x, noted);
 		return;
 	}
 	FLOW_EACH e[k] = v_rsqrt(x[k]);
@@ -64,7 +83,7 @@ FC_INLINE void flow_roots(float *to, const fc_v *x, uint32_t kind, fc_bits *note
 	FLOW_EACH s[k] = v_sub(x[k], s[k]);
 	FLOW_EACH s[k] = v_mul(s[k], twice_h[k]);
 	FLOW_EACH root[k] = v_fma(s[k], half, root[k]);
-	FLOW_EACH *noted = v_note(*noted, x[k], root[k]);
+	FLOW_EACH *noted = v_note(*noted, x[k], root[k], least_of(kind));
 	FLOW_EACH v_store(to + k * FC_LANES, root[k]);
 }
 
@@ -78,11 +97,11 @@ FC_INLINE fc_v flow_second(const struct flow_by *by, const float *gradient, cons
 /* The roots of a run where something is rare: made again of what it was made of. */
 FC_TARGET __attribute__((noinline, cold)) static void flow_rare(const struct flow_by *by,
 								const float *gradient,
-								const float *second, float *root)
+								const float *second, float *root,
+								uint32_t kind)
 {
 	for (size_t i = 0; i < FC_RUN; i += FC_LANES)
-		v_store(root + i,
-			root_of(flow_second(by, gradient + i, second + i), FC_STEP_ROOT_NEWTON));
+		v_store(root + i, root_of(flow_second(by, gradient + i, second + i), kind));
 }
 
 FC_INLINE void flow_moments(const struct flow_by *by, bool near, uint32_t root, struct flow_at at,
@@ -147,8 +166,9 @@ FC_INLINE struct flow_sums flow_run(const struct flow_by *by, bool near, uint32_
 	}
 	while (in_run < FC_RUN)
 		;
-	if (makes && root == FC_STEP_ROOT_NEWTON && __builtin_expect(v_noted(noted), 0))
-		flow_rare(by, at.g + from, at.v + from, kept->root);
+	if (makes && root != FC_STEP_ROOT_EXACT &&
+	    __builtin_expect(v_noted(noted, least_of(root)), 0))
+		flow_rare(by, at.g + from, at.v + from, kept->root, root);
 	return sums;
 }
 
@@ -191,6 +211,8 @@ FC_TARGET static void flow(const struct fc_step_run *run, uint64_t runs, uint64_
 
 	if (near && run->root == FC_STEP_ROOT_NEWTON)
 		flow_of(run, runs, sums, true, FC_STEP_ROOT_NEWTON);
+	else if (near && run->root == FC_STEP_ROOT_FUSED)
+		flow_of(run, runs, sums, true, FC_STEP_ROOT_FUSED);
 	else if (near)
 		flow_of(run, runs, sums, true, FC_STEP_ROOT_EXACT);
 	else

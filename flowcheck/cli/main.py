@@ -81,9 +81,8 @@ def analyze(
     """
     from flowcheck.ops.analysis import analyze as verb
 
-    if model is not None or job is not None:
-        read = [*files, *([nccl_log] if nccl_log is not None else [])]
-        descend.for_code(model, files=read, job=job)
+    read = [*files, *([nccl_log] if nccl_log is not None else [])]
+    descend.for_code(model, files=read, job=job, picture=svg)
     raise typer.Exit(
         verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
     )

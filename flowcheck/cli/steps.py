@@ -88,6 +88,14 @@ def restore(
     job: Annotated[
         str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
     ] = None,
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Run the code (factory, schedule, rounding) that the step's manifest names: of a "
+            "--checkpoint or --from of your own.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     warm: Annotated[
         bool, typer.Option("--warm", help="Read it into memory: a trainer here loads it next.")
@@ -120,6 +128,7 @@ def restore(
         source=source,
         token_file=token_file,
         authority=ca,
+        code=run_code,
         force=force,
         warm=warm,
         as_json=as_json,

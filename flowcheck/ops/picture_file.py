@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, naming
-
-BEGIN = b"<svg"
-"""Of every picture that is drawn here."""
+from flowcheck.stages.privilege.picture import is_picture
 
 
 def write_picture(path: Path, svg: str) -> None:
     """Raises ConfigError where another thing than a picture lies there: a capture named by
     mistake is not written over."""
     with naming(path):
-        if path.is_file() and path.stat().st_size:
-            with path.open("rb") as file:
-                if not file.read(len(BEGIN)).startswith(BEGIN):
-                    right = "is a file that is no picture of ours: name another"
-                    raise ConfigError("--svg", str(path), right)
+        if path.is_file() and not is_picture(path):
+            right = "is a file that is no picture of ours: name another"
+            raise ConfigError("--svg", str(path), right)
         path.write_text(svg)  # in place: it may be /dev/stdout

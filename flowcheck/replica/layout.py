@@ -113,6 +113,18 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """The layout of contiguous parameters of these shapes."""
         return cls.of([(s, contiguous_stride(s)) for s in shapes], names=names, dtype=dtype)
 
+    def check(self) -> None:
+        """Raises StateError unless it is a layout that `of` gives: of one that was read."""
+        parts = self.parameters
+        own = Layout.of(
+            [(p.shape, p.stride) for p in parts],
+            names=[p.name for p in parts],
+            dtype=[self.dtype_of(p) for p in parts],
+            gradient_dtype=self.gradient_dtype,
+        )
+        if own != self:
+            raise StateError("its parameters do not lie where they would in the flat state")
+
     @cached_property
     def elements(self) -> int:
         """Of the flat state: its bytes where parameters are of several dtypes."""

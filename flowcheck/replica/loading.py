@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from flowcheck.errors import StateError
@@ -19,11 +20,12 @@ from flowcheck.replica.files.manifest import (
     Manifest,
     load_manifest,
 )
-from flowcheck.replica.files.plain import from_plain
+from flowcheck.replica.files.plain_parts import PlainParts, plain_parts
 from flowcheck.replica.files.tensorfile import read_tensors
 from flowcheck.replica.kept import beside as besides
 from flowcheck.replica.kept.beside import Beside
 from flowcheck.replica.kept.snapshot import More, Snapshot
+from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.rules.building import build
 
 MODEL = "model.safetensors"
@@ -44,6 +46,8 @@ class Checkpoint:
     manifest: Manifest
     parameters: dict[str, torch.Tensor]
     states: tuple[dict[str, Any], ...]
+    plain: PlainParts = field(default_factory=PlainParts)
+    """What is no tensor."""
     more: More = field(default_factory=More)
     beside: Beside = besides.NOTHING
     expected: Expected = NOTHING
@@ -57,20 +61,37 @@ class Checkpoint:
     def optimizer_state_dict(self) -> Any:
         """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
         those, or a dictionary by the script's keys. Raises StateError where there is none."""
-        manifest, names = self.manifest, list(self.parameters)
+        manifest = self.manifest
         if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
             raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
-        groups = from_plain(manifest.plain.get("param_groups"))
+        groups = self.plain.param_groups
         if groups is None:  # of format 1
             assert manifest.layout is not None
             built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
             groups = built.optimizers[0].state_dict()["param_groups"]
-        order = manifest.plain.get("numbers") or {name: n for n, name in enumerate(names)}
-        own = dict(zip(names, self.states, strict=True))
-        held = {order[name]: state for name, state in own.items() if state}
-        found = {"state": dict(sorted(held.items())), "param_groups": groups}
-        told = manifest.plain.get("several")
-        return Among(tuple(told["groups"]), tuple(told["keys"])).parted(found) if told else found
+        found = {"state": self.numbered_states, "param_groups": groups}
+        return found if self.among is None else self.among.parted(found)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The optimizer's number of each parameter that it has."""
+        return self.plain.numbers or {name: n for n, name in enumerate(self.parameters)}
+
+    @property
+    def numbered_states(self) -> dict[int, dict[str, Any]]:
+        """The states there are by the optimizer's numbers. Raises StateError where it numbers
+        others."""
+        own, order = dict(zip(self.parameters, self.states, strict=True)), self.numbers
+        held = {name: state for name, state in own.items() if state}
+        if strangers := held.keys() - order.keys():
+            raise StateError(f"{min(strangers)} has a state, and the optimizer no number of it")
+        return dict(sorted((order[name], state) for name, state in held.items()))
+
+    @property
+    def among(self) -> Among | None:
+        """Of several optimizers; None: of one."""
+        told = self.plain.several
+        return None if told is None else Among(told.groups, told.keys)
 
 
 def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
@@ -83,14 +104,14 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
     manifest = load_manifest(folder)
     if manifest.layout is None:
         raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
+    own = _laid(folder, manifest.layout)
+    plain = plain_parts(manifest.plain, own, f"{folder}/{MANIFEST}")
     later = manifest.tensors.keys() if lazily else ()
     _refuse(folder, check(folder, manifest, whole_files=False, later=later))
     if not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
         raise StateError(f"{folder}: {MANIFEST} lacks a file: not the checkpoint that was written")
     values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
-    own = {p.name: p for p in manifest.layout.parameters}
-    if values.keys() != own.keys():
-        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
+    _refuse_unlike(folder, values, manifest.layout)
     states: dict[str, dict[str, Any]] = {name: {} for name in own}
     for label, tensor in kept.items():
         name, _, kind = label.rpartition("/")
@@ -98,11 +119,11 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
             raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
         alike = tuple(tensor.shape) == own[name].shape
         states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
-    for name, more in from_plain(manifest.plain.get("state") or {}).items():
+    for name, more in plain.state.items():
         states[name].update(more)
     parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
-    more_of, beside = _more(folder, manifest), _beside(folder, manifest)
-    found = Checkpoint(manifest, parameters, tuple(states.values()), more_of, beside)
+    more_of, beside = _more(folder, manifest, plain), _beside(folder, manifest, plain)
+    found = Checkpoint(manifest, parameters, tuple(states.values()), plain, more_of, beside)
     return replace(found, expected=_expected(folder, found)) if lazily else found
 
 
@@ -162,29 +183,43 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
     )
 
 
-def _beside(folder: Path, manifest: Manifest) -> Beside:
-    told = manifest.plain.get("beside")
-    if told is None:
+def _laid(folder: Path, layout: Layout) -> dict[str, Parameter]:
+    """Parameters by name. Raises StateError for a layout that none of ours is."""
+    try:
+        layout.check()
+    except StateError as error:
+        raise StateError(f"{folder}/{MANIFEST}: not a manifest of ours: {error}") from error
+    return {p.name: p for p in layout.parameters}
+
+
+def _refuse_unlike(folder: Path, values: Mapping[str, torch.Tensor], layout: Layout) -> None:
+    """Raises StateError where tensors are not those that the layout tells of."""
+    own = {p.name: (p.shape, layout.dtype_of(p)) for p in layout.parameters}
+    held = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in values.items()}
+    if held != own:
+        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
+
+
+def _beside(folder: Path, manifest: Manifest, plain: PlainParts) -> Beside:
+    if plain.beside is None:
         return besides.NOTHING
     tensors = read_tensors(folder / BESIDE) if BESIDE in manifest.files else {}
-    return replace(besides.from_plain(told), tensors=tensors)
+    return Beside(**msgspec.structs.asdict(plain.beside), tensors=tensors)
 
 
-def _more(folder: Path, manifest: Manifest) -> More:
+def _more(folder: Path, manifest: Manifest, plain: PlainParts) -> More:
     def tensors(name: str) -> dict[str, torch.Tensor] | None:
         return read_tensors(folder / name) if name in manifest.files else None
 
-    scaler = from_plain(manifest.plain.get("scaler"))
     numbers: dict[str, float] = {}
-    if scaler is not None:
-        taken = manifest.plain.get("taken", manifest.step)
+    if plain.scaler is not None:
+        taken = manifest.step if plain.taken is None else plain.taken
         numbers = {
-            "scale": scaler["scale"],
-            "growth_tracker": scaler["_growth_tracker"],
+            "scale": plain.scaler["scale"],
+            "growth_tracker": plain.scaler["_growth_tracker"],
             "skipped": manifest.step - taken,
         }
-    averaged = manifest.plain.get("averaged", 0)
-    return More(tensors(MASTERS), tensors(AVERAGES), averaged, numbers)
+    return More(tensors(MASTERS), tensors(AVERAGES), plain.averaged, numbers)
 
 
 def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

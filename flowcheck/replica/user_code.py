@@ -6,7 +6,9 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,17 +19,52 @@ FORM = 'write "file.py:function" or "package.module:function"'
 MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
+NOT_STATED = (
+    "is code that the checkpoint names, and nobody here states it: it is run where --run names a "
+    "run directory whose job file states the same, or with --run-code, for a checkpoint of your own"
+)
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
 """In the environment of a command that kept root's rights, and of what it starts: why no code of
 the user's is called there (stages/privilege/descend.py)."""
 
 
+_REFUSED: ContextVar[str] = ContextVar("refused", default="")
+
+
+@contextmanager
+def no_code(why: str) -> Iterator[None]:
+    """Code of the user's is refused while this runs, in this thread. why: the sentence behind what
+    it was given as; empty: it is not."""
+    token = _REFUSED.set(why)
+    try:
+        yield
+    finally:
+        _REFUSED.reset(token)
+
+
+class Told(str):
+    """Code that a file from outside names. It is never called; whoever states the same words in a
+    job file, or vouches for the file, has plain text of it (rules/stated_code.py)."""
+
+    __slots__ = ()
+
+
+def plain_text(value: object) -> str:
+    """For msgspec, which writes no kinds of text but Python's own. Raises NotImplementedError for
+    what is no text."""
+    if isinstance(value, Told):
+        return str.__str__(value)
+    raise NotImplementedError(f"a {type(value).__name__} is not written")
+
+
 def callable_at(key: str, where: str) -> Callable[..., Any]:
     """The function at "file.py:function" or "package.module:function", both as seen from where the
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
-    for a file that ends the program while it is imported, and where the rights of this process are
-    not for such code (FORBIDDEN)."""
-    if why := os.environ.get(FORBIDDEN):
+    for a file that ends the program while it is imported, for code that a checkpoint names alone
+    (Told), and where the rights of this process are not for such code (FORBIDDEN)."""
+    if isinstance(where, Told):
+        raise ConfigError(key, plain_text(where), NOT_STATED)
+    if why := os.environ.get(FORBIDDEN) or _REFUSED.get():
         raise ConfigError(key, where, why)
     place, colon, _ = where.rpartition(":")
     if not colon:

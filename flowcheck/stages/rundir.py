@@ -11,10 +11,8 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-import msgspec
-
 from flowcheck.config import JobConfig, decode_config
-from flowcheck.errors import ConfigError, naming
+from flowcheck.errors import MALFORMED, ConfigError, naming
 from flowcheck.private_files import (
     check_own,
     make_folder,
@@ -103,7 +101,7 @@ class RunDir(LearnedFiles, RecordFiles):
             raise ConfigError("run", str(self.root), why)
         try:
             return decode_config(self.config.read_bytes())
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             why = f"is damaged ({error}): keep what you need of {self.root}, then remove it"
             raise ConfigError("settings of the run", str(self.config), why) from error
 

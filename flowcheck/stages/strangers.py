@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import MALFORMED, ConfigError
 from flowcheck.stages.chain.living import PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", "jobs")
@@ -42,7 +42,7 @@ def refuse_strangers(root: Path) -> None:
 def _is_config(path: Path) -> bool:
     try:
         found = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (OSError, *MALFORMED):
         return False
     return isinstance(found, dict) and found.keys() >= ALWAYS
 

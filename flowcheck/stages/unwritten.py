@@ -52,8 +52,7 @@ class Unwritten:
 
     def _await_room(self) -> None:
         """The end of a full disk is not a line that just fits into the last page of a file."""
-        found = os.statvfs(self._path.parent)
-        if found.f_blocks and found.f_bavail * found.f_frsize < LEAST_BYTES:
+        if is_full(self._path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     @property
@@ -68,6 +67,12 @@ class Unwritten:
         if over:
             self.lacks = 0
         return (new, self.full) if new or over else None
+
+
+def is_full(folder: Path) -> bool:
+    """Whether its file system has no room for one more record."""
+    found = os.statvfs(folder)
+    return bool(found.f_blocks) and found.f_bavail * found.f_frsize < LEAST_BYTES
 
 
 def again(name: str, lines: int) -> str:

@@ -21,6 +21,7 @@ from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.vault.beside import averages_in, masters_in, scaler_in
 from flowcheck.vault.flat import flat_sections, in_memory_order
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.step_settings import NOTHING, StepSettings
 from flowcheck.vault.template import Template
 
@@ -75,6 +76,7 @@ class Audit:
         return names[0] if names else None
 
 
+@fitting("the file")
 def compare(template: Template, snapshot: Snapshot) -> Audit:
     """Every parameter and optimizer state at the same step. Raises StateError for another step."""
     if template.step != snapshot.step:
@@ -86,6 +88,7 @@ def compare(template: Template, snapshot: Snapshot) -> Audit:
     return _audit(template, len(pairs), found, snapshot.optimizer)
 
 
+@fitting("the file")
 def compare_digests(
     template: Template, layout: Layout, optimizer: OptimizerConfig, digests: Sequence[bytes]
 ) -> Audit:
@@ -116,6 +119,7 @@ def compare_digests(
     return _audit(template, len(own), differ, optimizer)
 
 
+@fitting("the file")
 def and_rest(found: Audit, template: Template, beside: Beside) -> Audit:
     """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
     to be the same for ever, and those of this very step."""

@@ -16,11 +16,13 @@ from flowcheck.replica.layout import Layout, Parameter, size_of
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.vault.beside import averages_in, masters_in, scaler_in
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.template import Template
 
 LACKS = "the file holds no {} of the trainer's, and its steps cannot be gone on from without"
 
 
+@fitting("the file")
 def flat_state(
     template: Template, layout: Layout, optimizer: OptimizerConfig, *, leaves_out: bool = False
 ) -> dict[str, np.ndarray]:

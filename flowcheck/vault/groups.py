@@ -18,6 +18,7 @@ from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.classes import torchs_classes
 from flowcheck.replica.rules.settings import Settings, events_of
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.template import Template
 
 RATE, INITIAL = "lr", "initial_lr"
@@ -43,6 +44,7 @@ def check_settings(template: Template, config: OptimizerConfig, layout: Layout, 
         check_groups(template, config, Settings(config, layout), what)
 
 
+@fitting("the file")
 def check_groups(
     template: Template, config: OptimizerConfig, settings: Settings, what: str
 ) -> None:

@@ -21,6 +21,7 @@ from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
 from flowcheck.vault.beside import fill_beside
 from flowcheck.vault.buffers import fill_buffers
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.numbers import Number
 from flowcheck.vault.overwriting import Spared, taking_place
 from flowcheck.vault.schedules import Rate, fill_scheduler, like
@@ -49,6 +50,7 @@ class Filled:
     """Of these the buffers that are the template's own, as nothing newer was told of them."""
 
 
+@fitting("the template")
 def fill(
     template: Template,
     snapshot: Snapshot,

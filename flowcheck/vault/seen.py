@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.template import Template
 
 CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
@@ -46,6 +47,7 @@ class Judged:
     """Sentences, of those that are taken to stay and of the unknown ones."""
 
 
+@fitting("the file")
 def others_in(template: Template, names: Iterable[str]) -> dict[str, str]:
     """{name without "module.": digest of its bytes in index order}."""
     own = {name.removeprefix("module."): template.model[name] for name in names}

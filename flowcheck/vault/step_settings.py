@@ -14,6 +14,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.settings import Group, Settings, events_of
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.groups import FLAGS, INITIAL, RATE, foreign_keys, moving_keys, plain, same
 from flowcheck.vault.schedules import which_of
 from flowcheck.vault.template import Template
@@ -42,6 +43,7 @@ class StepSettings:
 NOTHING = StepSettings()
 
 
+@fitting("the file")
 def settings_of(template: Template, config: OptimizerConfig, layout: Layout) -> StepSettings:
     """What the file's groups and schedules say that is not as stated. A file without an optimizer's
     state says nothing, and without one there is nothing to say it of."""

@@ -26,6 +26,7 @@ from flowcheck.vault.counters import (
     told_by_counters,
     untouched,
 )
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.numbers import Number, order_of
 
 Path_ = tuple[str, ...]
@@ -108,6 +109,18 @@ def read_template(
     order: Sequence[Place] | None = None,
 ) -> Template:
     """See `load_template`; `what` names the tree in errors."""
+    with fitting(what):
+        return _read(tree, layout, names, what, step, order)
+
+
+def _read(
+    tree: Any,
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    step: int | None,
+    order: Sequence[Place] | None,
+) -> Template:
     models = [
         found
         for _, node in _dicts(tree)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.errors import LearnError
+from flowcheck.errors import MALFORMED, LearnError
 from flowcheck.wire.job import FORMAT, Job
 
 
@@ -17,7 +17,7 @@ def decode_job(text: bytes) -> Job:
     """Raises LearnError for anything `encode_job` did not write."""
     try:
         job = msgspec.json.decode(text, type=Job)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise LearnError(f"not a learned job: {error}") from error
     if job.format != FORMAT:
         raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")

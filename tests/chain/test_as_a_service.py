@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +23,29 @@ SMALL = "[ring]\nslots = 64\n[staging]\nsize_bytes = 4_194_304\n"
 RULE = '[optimizer]\nname = "sgd"\nlearning_rate = 0.01\n'
 
 
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that every user may look into, as /run/systemd is: a chain that root starts runs as
+    a user of its own, who has no way into pytest's folders."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcheck-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def manager(open_to_all: Path) -> Iterator[socket.socket]:
+    """Who hears what a service says, at a socket as systemd's: every user may write to it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(open_to_all / "notify"))
+        (open_to_all / "notify").chmod(0o777)
+        listening.settimeout(60)
+        yield listening
+
+
 @pytest.mark.nightly
 def test_a_manager_hears_ready_alive_and_the_end_and_its_sigterm_to_one_process_drains_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, open_to_all: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As KillMode=mixed does it: SIGTERM to the main process alone."""
     made, slow = tmp_path / "job.pcap", tmp_path / "slow.pcap"
@@ -30,10 +53,7 @@ def test_a_manager_hears_ready_alive_and_the_end_and_its_sigterm_to_one_process_
     subprocess.run([str(word) for word in words], check=True, timeout=60)
     slowed(made, slow, frame_every_s=0.02, behind=400)
     (tmp_path / "job.toml").write_text(LINES.format(tmp_path) + SMALL + RULE)
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(tmp_path / "notify"))
-    manager.settimeout(60)
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(open_to_all / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "400000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
 
@@ -59,4 +79,3 @@ def test_a_manager_hears_ready_alive_and_the_end_and_its_sigterm_to_one_process_
         result = command.json(60)
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
-    manager.close()

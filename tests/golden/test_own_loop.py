@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
 from flowcheck.ops.analysis import analyze
 from flowcheck.ops.running.stated import with_factory
 from flowcheck.plane.tape import read_tape
+from flowcheck.replica.rules.onepass import ROOTS
 from flowcheck.wire.learn import Reading, read_stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,6 +42,7 @@ def reading(name: str, model: ModelConfig | None) -> Reading:
         ("each-ll", (), [[i] for i in range(8)]),
         ("flat-simple", (), [list(range(8))]),
         ("buckets-ll", (), [[7, 6, 5, 4], [3, 2, 1, 0]]),
+        ("buckets-ll-fused", (), [[7, 6, 5, 4], [3, 2, 1, 0]]),
         ("ready-ll", READY, [[7], [5], [3], [2], [1], [6], [4], [0]]),
     ],
 )
@@ -81,7 +84,11 @@ def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "divisor"),
-    [pytest.param("each-ll", 2, marks=pytest.mark.nightly), ("buckets-ll", 1)],
+    [
+        pytest.param("each-ll", 2, marks=pytest.mark.nightly),
+        ("buckets-ll", 1),
+        ("buckets-ll-fused", 1),
+    ],
 )
 def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
@@ -99,11 +106,8 @@ def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    truth = {each["step"]: each["sha256"] for each in truth_of(name)["steps"]}
-    assert len(told["digests"]) == len(truth) == 4
-    for line in told["digests"]:
-        own = {"parameters": line["parameters_sha256"], **line["states_sha256"]}
-        assert own == truth[line["step"]]
+    assert assert_trainers_bits(told, truth_of(name)) == {1, 2, 3, 4}
+    assert ROOTS in told["assumed"]
     assert any("DistributedDataParallel" in sentence for sentence in told["assumed"])
 
 

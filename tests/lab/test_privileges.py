@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flowcheck.stages.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
 
+SMALL = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
 FACTORY = """
 import os, torch
 told = []
@@ -93,3 +95,53 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
         own = kernel.mask(OF_INTERFACES) if name.startswith("capture") else 0
         sets = (rights.permitted, rights.effective, rights.inheritable, rights.ambient)
         assert set(sets) | {rights.bounding} == {own}, name
+
+
+@pytest.mark.parametrize("name", ["new.svg", "old.svg", "notes.txt"])
+def test_a_picture_of_a_capture_lies_where_root_asked_for_it(tmp_path: Path, name: str) -> None:
+    """In a folder of root's alone: it takes the place of a picture, and of nothing else."""
+    before = {"old.svg": "<svg/>", "notes.txt": "mine"}
+    if name in before:
+        (tmp_path / name).write_text(before[name])
+    capture = tmp_path / "capture.pcapng"
+    capture.write_bytes(SMALL.read_bytes())
+    with Command("analyze", capture, "--svg", tmp_path / name) as command:
+        code, _, said = command.result()
+    refused = name == "notes.txt"
+    assert code == (2 if refused else 0), said
+    assert ("no picture of ours" in said) == refused
+    written = (tmp_path / name).read_text()
+    assert written == "mine" if refused else written.startswith("<svg ")
+    assert (tmp_path / name).stat().st_uid == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"capture.pcapng", name}
+
+
+def test_a_capture_is_not_read_with_roots_rights(tmp_path: Path) -> None:
+    """Whoever sent its frames made it."""
+    users: set[tuple[int, ...]] = set()
+    with Command("analyze", SMALL) as command:
+        while command.process.poll() is None:
+            with suppress(OSError, IndexError, KeyError):
+                users.add(kernel.rights_of(command.process.pid).users)
+        assert command.result()[0] == 0
+    assert any(0 not in own for own in users), users
+
+
+@pytest.mark.parametrize("folder", ["made", "there"])
+def test_the_log_of_gradients_of_a_replay_goes_where_the_job_file_names_it(
+    tmp_path: Path, folder: str
+) -> None:
+    """In a folder that is not there, or is root's and empty: the chain's user writes it."""
+    if folder == "there":
+        (tmp_path / folder).mkdir(mode=0o700)
+    log = tmp_path / folder / "gradients"
+    (tmp_path / "job.toml").write_text(
+        f'[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n[replica]\nawaits_base = true\n'
+        f'[gradient_log]\nfile = "{log}"\nmemory_bytes = 1024\nfile_bytes = 1_048_576\n'
+    )
+    words = ("--job", tmp_path / "job.toml", "--out", tmp_path / "out", "--source", "file")
+    with Command("replay", SMALL, *words) as command:
+        _, out, said = command.result()
+    assert "0 steps taken" in out, out + said
+    assert log.stat().st_uid not in (0, os.geteuid())
+    assert log.stat().st_mode & 0o777 == 0o600

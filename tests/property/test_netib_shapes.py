@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from support.netib.shapes import CASES
 
 from flowcheck import cli
 
-MIDSTREAM = "a ring joined amid the job is not recognized from its messages alone"
-LL_TAIL = "LL: weights with buffers that end within a line are not told"
-LL128_TAIL = "LL128: the last lines of a bucket of known size count as unknown"
+UNREAD = ("stay unread", "no all-reduce was read", "the search was broken off")
+"""Of sentences that tell of sends which no collective was made of."""
+LESS = "its coverage is below 100 %, and the bytes that are missing are named"
 KNOWN: dict[str, str] = {}
 """Shapes that are not decoded yet: why."""
 SLOW = {
@@ -168,16 +169,29 @@ def test_shape(
     check(CASES[name], tmp_path, monkeypatch, capsys)
 
 
-def unfinished(options: Options) -> str:
-    """Why a random job need not be decoded yet; empty: it must be."""
-    if options.start_step or options.start_inside:
-        return MIDSTREAM
-    if "LL128" in (options.protocol, *(protocol for _, protocol in options.mix)):
-        return LL128_TAIL
-    return LL_TAIL if options.buffers else ""
+def unfinished(options: Options) -> bool:
+    """A random job need not be decoded yet: it is joined amid its run, or its sizes leave open
+    where a tensor ends, by groups of LL128 or in the last line of weights with buffers."""
+    protocols = (options.protocol, *(protocol for _, protocol in options.mix))
+    amid = bool(options.start_step or options.start_inside)
+    return amid or "LL128" in protocols or bool(options.buffers)
+
+
+def told_instead(told: dict[str, Any], lacking: int) -> str:
+    """The sentence that a reader gets in place of as many sums; empty: of some nothing is said."""
+    for note in told["notes"]:
+        if any(part in note for part in UNREAD):
+            return str(note)
+    sums = [each for each in told["collectives"] if each["kind"] == "all_reduce"]
+    open_ones = [each for each in sums if each["sha256"] is None]
+    if len(open_ones) < lacking or not all(c["assumed"] or c["missing"] for c in open_ones):
+        return ""
+    said = Counter(sentence for each in open_ones for sentence in each["assumed"])
+    return said.most_common(1)[0][0] if said else LESS
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(300))
 def test_random_shape(
     seed: int,
@@ -185,14 +199,19 @@ def test_random_shape(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is not decoded yet may be missing; false it must never be."""
+    """What is not decoded yet may be missing, where a sentence says so; false it must never be."""
     options = drawn(seed)
     made = generate(options, tmp_path)
-    wrong = judge(made.truth, analyzed(made.files, monkeypatch, capsys))
-    assert not [one for one in wrong if "false" in one or one.startswith("communicator")], options
-    if wrong and (why := unfinished(options)):
-        pytest.xfail(why)
-    assert not wrong, options
+    told = analyzed(made.files, monkeypatch, capsys)
+    wrong = judge(made.truth, told)
+    assert all(one.endswith("not found") for one in wrong), (wrong, options)
+    if not wrong:
+        return
+    assert unfinished(options), (wrong, options)
+    lacking = [one for one in wrong if one.startswith("gradient")]
+    said = told_instead(told, len(lacking)) if lacking else str(next(iter(told["notes"]), ""))
+    assert said, (wrong, options)
+    pytest.xfail(said)
 
 
 @pytest.mark.nightly

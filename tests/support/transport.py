@@ -137,6 +137,7 @@ class Mark:
     """`struct fc_mark`, copied."""
 
     message: int
+    rival: int
     psn: int
     flow: int
     offset_bytes: int

@@ -37,7 +37,8 @@ from flowcheck.vault.formats import read, write
 from flowcheck.vault.formats.parts import parts_of
 from flowcheck.vault.template import read_template
 
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1)
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, implementation="loop")
+"""As tests/support/ranks.py states it, kernels included."""
 
 
 def flat(tensors: list[torch.Tensor]) -> Any:

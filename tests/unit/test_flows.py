@@ -239,7 +239,8 @@ def test_messages_are_counted_in_runs_that_nothing_lacks_in(shm: Path) -> None:
 def test_a_pause_of_more_than_half_of_all_psns_is_one_ahead(shm: Path) -> None:
     lap = 1 << 24
     before = write(payload(600), psn=lap - 9)
-    after = write(payload(600, 2), psn=lap // 2 + 900, va=0x9000)
+    after = write(payload(256 * 16), psn=lap // 2 + 884)
+    after += write(payload(600, 2), psn=lap // 2 + 900, va=0x9000)
     with parsed(shm, frames([*before, *after])) as run:
         assert [m.packets_seen for m in run.table.messages()] == [3, 3]
         first, second = run.table.messages()

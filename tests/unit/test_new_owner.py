@@ -18,6 +18,10 @@ HOLED = OLD[:4] + OLD[5:]
 NEW = [replace(packet, rkey=99) for packet in write(payload(256 * 10, 9), psn=0)]
 
 
+LEAP_BYTES = 256 * 16
+"""As many packets as an owner sends far from where it was until it is believed to go on there."""
+
+
 def corrupt(packet: Packet) -> bytes:
     frame = bytearray(packet.frame())
     frame[-1] ^= 1
@@ -54,9 +58,12 @@ def test_the_same_owner_goes_on_when_the_sign_was_a_stray(shm: Path) -> None:
 
 
 def test_what_is_far_behind_is_not_placed(shm: Path) -> None:
-    ahead = write(payload(600, 2), psn=70_000, va=0x9000)
+    ahead = [
+        *write(payload(LEAP_BYTES), psn=70_000 - 16),
+        *write(payload(600, 2), psn=70_000, va=9),
+    ]
     with parsed(shm, frames([*HOLED, *ahead, OLD[4]])) as run:
-        assert run.mark(12).said == "doubtful"
+        assert run.mark(28).said == "doubtful"
         assert next(run.table.messages()).packets_seen == 9
     near = write(payload(600, 2), psn=60_000, va=0x9000)
     with parsed(shm, frames([*HOLED, *near, OLD[4]])) as run:
@@ -136,16 +143,36 @@ def test_a_far_psn_is_a_new_flow_only_at_a_fresh_start_with_a_key_never_used(
     with parsed(shm, frames(late + write(payload(600), psn=0, va=5))) as run:
         assert len(run.table.flows()) == 1
     # A capture that paused while the next protocol, with a key of its own, began.
-    with parsed(shm, frames(old + write(payload(600), psn=far, rkey=8))) as run:
-        [flow] = run.table.flows()
-        assert psn_missing(flow) == far - 3
-    with parsed(shm, frames(old + write(payload(600, 2), psn=far, va=5))) as run:
-        [flow] = run.table.flows()
-        assert psn_missing(flow) == far - 3
+    for there in ({"rkey": 8}, {"va": 5}):
+        leap = write(payload(LEAP_BYTES), psn=far - 16, **there)
+        with parsed(shm, frames(old + leap + write(payload(600), psn=far, **there))) as run:
+            [flow] = run.table.flows()
+            assert psn_missing(flow) == far - 3
+            assert [m.packets_seen for m in run.table.messages()] == [3, 3]
+
     stray = Packet(MIDDLE, far, payload(256))
     with parsed(shm, frames([*old, stray, *write(payload(256), psn=3)])) as run:
         assert run.verdicts() == {"write": 4, "orphan": 1}
         assert psn_missing(run.table.flows()[0]) == 0
+
+
+@pytest.mark.parametrize("far", [70_000, 0x400000, 0x7FFF00, 0x800100, 0xFE0000])
+@pytest.mark.parametrize("count", [1, 3, 15])
+@pytest.mark.parametrize("rkey", [7, 8])
+def test_a_few_packets_far_away_cost_a_sender_nothing(
+    shm: Path, far: int, count: int, rkey: int
+) -> None:
+    old = write(payload(600), psn=70_000) + write(payload(600), psn=70_003, va=0x5000)
+    made_up = [
+        write(payload(100), psn=(70_003 + far + n) % 2**24, va=9, rkey=rkey)[0]
+        for n in range(count)
+    ]
+    with parsed(shm, frames([*old[:3], *made_up, *old[3:]])) as run:
+        flow = run.table.flows()[0]
+        assert psn_missing(flow) == 0
+        own = [m for m in run.table.messages() if m.flow == 0]
+        assert [(m.packets_seen, m.packets) for m in own] == [(3, 3), (3, 3)]
+        assert len({m.run_psn for m in own}) == 1
 
 
 def test_a_late_start_with_a_key_of_its_own_is_not_a_new_owner(shm: Path) -> None:

@@ -133,6 +133,17 @@ def test_infinities_denormals_and_nan_become_what_torch_makes_of_them(name, size
             case.assert_same(any_nan=True)
 
 
+@pytest.mark.parametrize("size", [1.0, 3e-16, 1e-18, 1e-21])
+def test_second_moments_of_every_smallness_have_torchs_roots(size, twin):
+    """Their roots are below what a Newton step rounds as elsewhere, in some elements or in all."""
+    case = Follower("adamw", [{"lr": 1e-2, "eps": 1e-20}], [[2064, 1500]])
+    rng = np.random.default_rng(12)
+    for _ in range(4):
+        gradient = rng.standard_normal(case.layout.elements) * size
+        case.step(gradient.astype(np.float32), np.ones(2, np.float32))
+        case.assert_same()
+
+
 @pytest.mark.parametrize("block_bytes", [1024, 4096, 5 * 1024, 16 * 1024 * 1024])
 def test_the_digests_of_a_pass_are_those_of_the_bytes_it_wrote(block_bytes, twin, monkeypatch):
     monkeypatch.setattr(digest, "BLOCK_BYTES", block_bytes)

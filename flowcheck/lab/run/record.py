@@ -19,6 +19,7 @@ from flowcheck.lab.run.moving import Moving
 from flowcheck.lab.run.plan import GPT, MASTER_PORT, Plan, optimizer_lines, settings_of
 from flowcheck.lab.run.tap import Seen, Tap
 from flowcheck.lab.run.trainers import Script, Trainers
+from flowcheck.replica.rules.onepass import root_name
 from flowcheck.whole import growing, write_whole
 
 LOOK_S = 0.1
@@ -79,6 +80,7 @@ def record(
         "mirrors": list(map(str, plan.cluster.mirrors)),
         "mtu": plan.cluster.mtu,
         "nccl": plan.nccl,
+        "roots": root_name(),
         "frames": seen.frames,
         "steps": [{"step": step, "sha256": kept} for step, kept in sorted(steps.items())],
         "collectives": collectives,

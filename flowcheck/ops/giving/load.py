@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from flowcheck.errors import StateError
 from flowcheck.ops.giving import steps
 from flowcheck.ops.giving.fetch import checkpoint_of, is_url
+from flowcheck.private_files import named
 from flowcheck.replica.given import given
 from flowcheck.replica.kept.snapshot import Snapshot
+from flowcheck.replica.user_code import no_code
 from flowcheck.stages.rundir import RunDir
 from flowcheck.vault.formats import read
 from flowcheck.vault.formats.parts import parts_of, tree_of
@@ -33,15 +36,31 @@ def load(
     path = Path(where)
     run = RunDir(path)
     if run.config.is_file():
-        return in_memory(steps.newest(run, settle=False, step=step).snapshot)
+        with no_code(_strangers(path)):
+            found = steps.newest(run, settle=False, step=step)
+            if found.kept is not None:
+                return tree_of(parts_of(found.kept, found.snapshot.layout), {}, named=False)
+            return in_memory(found.snapshot)
     if step is not None and (path / f"step-{step}").exists():
         path /= f"step-{step}"
-    found = read(output_in(path), form)
-    if not isinstance(found.tree, dict):
-        raise StateError(f"{path}: holds a {type(found.tree).__name__}, not a dictionary")
-    if step is not None and found.tree.get("step") != step:
-        raise StateError(f"{path}: is of step {found.tree.get('step')}, not {step}")
-    return found.tree
+    tree = read(output_in(path), form).tree
+    if not isinstance(tree, dict):
+        raise StateError(f"{path}: holds a {type(tree).__name__}, not a dictionary")
+    if step is not None and tree.get("step") != step:
+        raise StateError(f"{path}: is of step {tree.get('step')}, not {step}")
+    return tree
+
+
+def _strangers(run: Path) -> str:
+    """Why code that the settings of a run name is not run in this process; empty: it is. Who owns
+    the run directory writes them, and root reads those of every user."""
+    owner = run.stat().st_uid
+    if owner == os.geteuid():
+        return ""
+    return (
+        f"is code that {named(owner)} names, whose run directory this is, and not run as "
+        f"{named(os.geteuid())}: load it as that user, or a checkpoint of the run"
+    )
 
 
 def in_memory(snapshot: Snapshot) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Which:
     """What it, or what it is filled into, lies in."""
     also: tuple[Path, ...] = ()
     """More checkpoints of the trainer's, of other steps."""
+    code: bool = False
+    """Code that the checkpoint names is run: the user vouches for it."""
 
 
 def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_json: bool) -> int:
@@ -45,7 +47,8 @@ def run(root: Path, template: Path, out: Path, *, which: Which, force: bool, as_
         right = "is a folder: --format NAME --like FOLDER writes one in its place"
         raise ConfigError("--template", str(template), right)
     if checkpoint is not None:
-        found = steps.from_checkpoint(checkpoint, which.step, which.where)
+        by = steps.stated_for(checkpoint, root, code=which.code)
+        found = steps.from_checkpoint(checkpoint, which.step, which.where, by=by)
     else:
         found = steps.newest(RunDir(root), settle=True, step=which.step)
     found = with_also(found, which.also)

@@ -67,6 +67,8 @@ class Source:
     """What the folder is called to the user."""
     also: tuple[Path, ...] = ()
     """More checkpoints of the trainer's, of other steps."""
+    code: bool = False
+    """Code that the checkpoint names is run: the user vouches for it."""
 
 
 def run(source: Source, asked: Asked, *, as_json: bool) -> int:
@@ -120,7 +122,8 @@ def check_asked(asked: Asked) -> None:
 def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
     """The step that is asked for: of a checkpoint folder, else of a run, in place."""
     if source.checkpoint is not None:
-        yield steps.from_checkpoint(source.checkpoint, step, source.where, lazily=True)
+        by = steps.stated_for(source.checkpoint, source.run, code=source.code)
+        yield steps.from_checkpoint(source.checkpoint, step, source.where, lazily=True, by=by)
         return
     with steps.holding(RunDir(source.run), settle=True, step=step) as found:
         yield found
@@ -140,7 +143,7 @@ def restore_from(found: steps.Found, asked: Asked) -> Written:
 
 def parts_in(found: steps.Found, form: str, options: Options) -> Parts:
     """The step with what an earlier checkpoint tells beside it."""
-    whole = given(found.snapshot, assumed=found.assumed)
+    whole = found.kept or given(found.snapshot, assumed=found.assumed)
     like = _template(options.like, found, form) if options.like is not None else None
     return replace(
         parts_of(whole, found.snapshot.layout, like, found.seen), expected=found.expected

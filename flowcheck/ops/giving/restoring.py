@@ -55,6 +55,8 @@ class Asked:
     force: bool
     spared: tuple[Spared, ...] = ()
     """What it is made from."""
+    code: bool = False
+    """Code that the checkpoint names is run: the user vouches for it."""
     warm: bool = False
     """It is read into memory at the end."""
     as_json: bool
@@ -130,14 +132,14 @@ def _of_one(asked: Asked) -> int:
             raise ConfigError("--format", asked.form, right)
         words = (asked.form, asked.out, asked.options, asked.step, asked.force, asked.spared)
         one = restore_as.Asked(*words)
-        source = restore_as.Source(asked.run, asked.checkpoint, asked.where, asked.also)
+        source = restore_as.Source(asked.run, asked.checkpoint, asked.where, asked.also, asked.code)
         return restore_as.run(source, one, as_json=asked.as_json)
     if not asked.templates:
         raise StateError(FORM)
     if len(asked.templates) > 1:
         raise ConfigError("--template", len(asked.templates), "one goes with --job")
     where = (asked.checkpoint, asked.step, asked.where)
-    which = restore.Which(*where, asked.spared, asked.also)
+    which = restore.Which(*where, asked.spared, asked.also, asked.code)
     return restore.run(
         asked.run,
         asked.templates[0],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from flowcheck.config import JobConfig
-from flowcheck.errors import StateError
+from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.messages import audit_in
 from flowcheck.plane.ring import Ring
 from flowcheck.plane.shard import GENERATIONS, Shard
@@ -19,13 +19,17 @@ from flowcheck.replica import checkpoint
 from flowcheck.replica.files.expected import NOTHING, Expected
 from flowcheck.replica.files.latest import STEP
 from flowcheck.replica.files.manifest import load_manifest
+from flowcheck.replica.given import Given
+from flowcheck.replica.given_kept import given_kept
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.stated_code import as_stated
 from flowcheck.stages.following.generations import Generations
 from flowcheck.stages.learning.unlearned import reasons
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.strangers import is_run
 from flowcheck.stages.updating.assumed import assumed
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import optimizer_in
@@ -56,6 +60,8 @@ class Found:
     where: str
     expected: Expected = NOTHING
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
+    kept: Given | None = None
+    """The step as it was written, of a checkpoint whose code is not run here."""
     seen: tuple[Seen, ...] = ()
     """What files of the trainer's showed of the rest of its model."""
 
@@ -112,7 +118,8 @@ def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool 
     if not kept:
         why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
-    return replace(from_checkpoint(kept[-1], lazily=lazily), seen=seen_in(run))
+    by = By((config.optimizer,))
+    return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))
 
 
 def _versions(run: RunDir) -> list[int]:
@@ -123,12 +130,50 @@ def _steps_of(kept: list[Path]) -> list[int]:
     return [int(path.name.removeprefix(STEP)) for path in kept]
 
 
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who states the code that a checkpoint's manifest names."""
+
+    rules: tuple[OptimizerConfig | None, ...] = ()
+    """[optimizer] of job files: what one of them states as well is run."""
+    user: bool = False
+    """Whoever asks vouches for all of it."""
+
+    def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
+        """A checkpoint's rule, whose code is run as far as it is stated."""
+        if self.user:
+            return as_stated(rule, None)
+        for one in filter(None, self.rules):
+            rule = as_stated(rule, one)
+        return rule
+
+
+NOBODY = By()
+
+
+def stated_for(checkpoint: Path, run: Path, *, code: bool) -> By:
+    """Of a checkpoint that a command names: the run directory that it lies in states its code, and
+    the one that the command names. code: the user vouches for it."""
+    rules = []
+    for root in (run, *checkpoint.absolute().parents):
+        if is_run(root):
+            with suppress(ConfigError):  # somebody else's, or damaged: it states nothing here
+                rules.append(RunDir(root).settings().optimizer)
+    return By(tuple(rules), code)
+
+
 def from_checkpoint(
-    folder: Path, step: int | None = None, where: str | None = None, *, lazily: bool = False
+    folder: Path,
+    step: int | None = None,
+    where: str | None = None,
+    *,
+    lazily: bool = False,
+    by: By = NOBODY,
 ) -> Found:
     """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
     that one instead; where: what it is called to the user; lazily: its tensors are checked by whom
-    writes them (`Found.expected`). Raises StateError where there is none, or it is not whole."""
+    writes them (`Found.expected`); by: who states its code. Raises StateError where there is none,
+    or it is not whole."""
     if step is not None and (folder / f"step-{step}").is_dir():
         folder /= f"step-{step}"
     folder = output_in(folder)
@@ -137,8 +182,9 @@ def from_checkpoint(
         raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
     kept = checkpoint.load(folder, lazily=lazily)
     taken = checkpoint.snapshot_in(folder, kept)
-    names = stated_names(taken.layout)
-    return Found(taken, names, manifest.assumed, where or str(folder), kept.expected)
+    taken = replace(taken, optimizer=by.stated(taken.optimizer))
+    names, own = stated_names(taken.layout), given_kept(kept, taken, manifest.assumed)
+    return Found(taken, names, manifest.assumed, where or str(folder), kept.expected, own)
 
 
 def seen_in(run: RunDir) -> tuple[Seen, ...]:

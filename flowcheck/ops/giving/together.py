@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import RingError
+from flowcheck.errors import MALFORMED, RingError
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.learning.fitting import addresses_of
@@ -69,7 +69,7 @@ def by_index(folder: Path) -> set[str]:
         if path.is_symlink():
             return set()
         told = msgspec.json.decode(path.read_bytes(), type=_Index)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *MALFORMED):
         return set()
     files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
     plain = all(Path(name).name == name and (folder / name).is_file() for name in files)

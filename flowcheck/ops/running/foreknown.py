@@ -13,7 +13,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.ops.running.stated import sharded_model
 from flowcheck.private_files import write_own
-from flowcheck.replica.kept.gradients import forget_log
+from flowcheck.replica.kept.gradients import ready_log
 from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB, may_join, newest_known
 from flowcheck.stages.rundir import RunDir
 
@@ -54,7 +54,7 @@ def foreknown(
 def put(run: RunDir, config: JobConfig, known: Foreknown) -> None:
     """Into a run directory that was made just now. config: of this job."""
     if config.gradient_log.file is not None:
-        forget_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
+        ready_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
     if known.job is not None:
         write_own(run.learned_folder / KNOWN_JOB, known.job)
     if known.model is not None:

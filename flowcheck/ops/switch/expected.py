@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import ConfigError, naming
+from flowcheck.errors import MALFORMED, ConfigError, naming
 from flowcheck.ops.switch.platforms import Platform
 from flowcheck.ops.switch.rates import Figures
 from flowcheck.ops.switch.session import Direction, Source
@@ -42,7 +42,7 @@ def figures_in(path: Path, platform: Platform, sources: Sequence[Source]) -> Fig
         content = path.read_bytes()
     try:
         written = msgspec.json.decode(content, type=Written)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         right = f"is not what `flowcheck ports --json` prints: {error}"
         raise ConfigError(key, str(path), right) from error
     means: list[float] = []

@@ -10,6 +10,7 @@ import msgspec
 from rich.markup import escape
 
 from flowcheck.config import PersistConfig
+from flowcheck.errors import MALFORMED
 from flowcheck.ops.watch.parts.durable import Durable
 from flowcheck.ops.watch.parts.end import End
 from flowcheck.ops.watch.parts.job import Job
@@ -75,7 +76,7 @@ def at_its_end(job: Job, end: End | None) -> Job:
 
 def served(where: RunDir) -> str | None:
     """The URL its steps are served at; None where they are not."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, *MALFORMED):
         return msgspec.json.decode(where.served.read_bytes(), type=dict[str, str]).get("url")
     return None
 

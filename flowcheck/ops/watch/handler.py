@@ -76,7 +76,12 @@ class Handler(BaseHTTPRequestHandler):
             why = "this server is for its own machine: name it 127.0.0.1 or localhost"
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
         else:
-            self._tell(urlsplit(self.path).path)
+            try:
+                path = urlsplit(self.path).path
+            except ValueError:  # http://[
+                self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+                return
+            self._tell(path)
 
     def _tell(self, path: str) -> None:
         state = self.server.reader.state

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import MALFORMED, FlowCheckError
 from flowcheck.ops.watch.arriving import aged, told
 from flowcheck.ops.watch.durable import at_its_end
 from flowcheck.ops.watch.ended import read_end, why_over
@@ -39,7 +39,7 @@ from flowcheck.stages.rundir import RunDir
 
 CACHED_S = 0.25
 Read = TypeVar("Read")
-FAILURES = (FlowCheckError, OSError, msgspec.MsgspecError, ValueError, KeyError, AssertionError)
+FAILURES = (FlowCheckError, OSError, *MALFORMED, ValueError, KeyError, AssertionError)
 """What a file or a memory raises that is torn, gone, or of another version."""
 
 

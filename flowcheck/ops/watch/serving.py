@@ -11,7 +11,7 @@ from threading import Event
 import msgspec
 
 from flowcheck.config import WatchConfig
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import MALFORMED, FlowCheckError
 from flowcheck.ops.watch.reading import Reader
 from flowcheck.ops.watch.server import Server
 from flowcheck.stages.chain.living import die_with_parent
@@ -61,7 +61,7 @@ def run(root: Path, stated: Stated, parent: int | None, *, as_json: bool) -> int
 def _settings(root: Path, stated: Stated) -> WatchConfig:
     """Those of the job file, where a chain was started there, but for what was stated here."""
     own = WatchConfig()
-    with suppress(FlowCheckError, OSError, msgspec.MsgspecError):
+    with suppress(FlowCheckError, OSError, *MALFORMED):
         own = RunDir(root).settings().watch or own
     given = {key: value for key, value in asdict(stated).items() if value is not None}
     if stated.tls_certificate is not None:  # the job file's key is of the job file's

@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
+from flowcheck.errors import MALFORMED, StateError
 from flowcheck.outside_names import step_number
 from flowcheck.replica.layout import Layout
+from flowcheck.replica.rules.stated_code import as_told
+from flowcheck.replica.user_code import plain_text
 from flowcheck.whole import write_whole
 
 FORMAT = 2
@@ -128,10 +130,10 @@ def text_at(path: Path, output: Path) -> bytes:
 
 def decode_manifest(text: bytes, where: str) -> Manifest:
     """where: of the text, for errors. Raises StateError for what is no manifest of a format that is
-    read here, or not as it was written."""
+    read here, or not as it was written. Code that its optimizer names is Told: never called."""
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise StateError(f"{where}: not a manifest of ours: {error}") from error
     if manifest.format not in READS:
         known = " and ".join(map(str, READS))
@@ -139,7 +141,9 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
     if manifest.format > 1 and not _sealed(text):
         raise StateError(f"{where}: is not the manifest that was written: its own sum differs")
     step_number(manifest.step, where)
-    return manifest
+    if manifest.optimizer is None:
+        return manifest
+    return msgspec.structs.replace(manifest, optimizer=as_told(manifest.optimizer))
 
 
 def _of_file(manifest: Manifest, output: Path) -> Manifest:
@@ -168,7 +172,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Its text, sealed."""
     unsealed = msgspec.structs.replace(manifest, seal=UNSEALED)
-    text = msgspec.json.format(msgspec.json.encode(unsealed), indent=1) + b"\n"
+    text = msgspec.json.encode(unsealed, enc_hook=plain_text)
+    text = msgspec.json.format(text, indent=1) + b"\n"
     own = hashlib.sha256(text).hexdigest().encode()
     return _SEALED.sub(b'"seal": "' + own + b'"\n}\n', text)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from flowcheck.errors import StateError
-from flowcheck.private_files import open_own
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.private_files import make_folder, named, open_own
 
 MAGIC = b"FCGRADS\n"
 VERSION = 1
@@ -49,6 +49,22 @@ def room_for(path: Path, records: int, gradient_bytes: int) -> Room:
 
 def _stride(gradient_bytes: int) -> int:
     return -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
+
+
+def ready_log(path: Path) -> None:
+    """Has a log begin anew in the file `path`, in whose folder this process is to write. Raises
+    ConfigError where it cannot: that is told before gradients come."""
+    try:
+        make_folder(path.parent)
+        forget_log(path)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        right = (
+            f"cannot be written as {named(os.geteuid())}: {error.strerror}: name a file in a "
+            "folder of that user's"
+        )
+        raise ConfigError("gradient_log.file", str(path), right) from error
 
 
 def forget_log(path: Path) -> None:

@@ -30,6 +30,11 @@ ROOTS = (
     "square roots on the trainers' CPUs are rounded as on this one: torch's library has other "
     f"ones for another maker's {UNSHOWN}"
 )
+ROOT_NAMES = {
+    int(lib.FC_STEP_ROOT_EXACT): "exact",
+    int(lib.FC_STEP_ROOT_NEWTON): "newton",
+    int(lib.FC_STEP_ROOT_FUSED): "fused",
+}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ROW = np.dtype(
     [("rule", "u4"), ("flags", "u4")]
@@ -85,17 +90,24 @@ def fuses() -> bool:
 
 @cache
 def root_kind() -> int | None:
-    """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: neither.
+    """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: none.
 
-    torch hands them to MKL (aten/src/ATen/cpu/vml.h), which rounds correctly on Intel's CPUs and
-    begins with the CPU's own estimate on others: every seventh is one bit off there.
+    torch hands them to MKL (aten/src/ATen/cpu/vml.h), which takes Newton's step on an estimate: on
+    that of AVX-512 with fma on Intel's CPUs that have it, one in 170 is a bit off there; on the
+    CPU's own of 12 bits on another maker's, where every seventh is.
     """
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
-    for kind in (int(lib.FC_STEP_ROOT_EXACT), int(lib.FC_STEP_ROOT_NEWTON)):
-        if np.array_equal(roots(values, kind).view(np.uint32), own):
+    for kind in ROOT_NAMES:
+        if lib.fc_step_root_runs(kind) and np.array_equal(roots(values, kind).view(np.uint32), own):
             return kind
     return None
+
+
+def root_name() -> str:
+    """`root_kind` in a word: what a recording says of the CPUs it was made on."""
+    kind = root_kind()
+    return "unknown" if kind is None else ROOT_NAMES[kind]
 
 
 def _probes() -> np.ndarray:
@@ -105,7 +117,8 @@ def _probes() -> np.ndarray:
     An exponent's parity and the upper 12 bits of the mantissa choose an estimate (rsqrtps errs by
     at most 1.5 * 2**-12), so that two binades hold all there are. Each has 4,096 values; 67 of
     them, at every distance from where the estimate is best, are tried: a library with another
-    estimate or another last step is one bit off in a good part of those.
+    estimate or another last step is one bit off in a good part of those. Of the smallest numbers,
+    where a step has too few bits unless a library scales them, every millionth is tried.
     """
     infinity, most = 0x7F800000, 0x7F7FF000
     ends = [
@@ -119,7 +132,8 @@ def _probes() -> np.ndarray:
         infinity - 1,
         infinity,
     ]
-    bits = np.concatenate([ends, np.arange(0x3F800000, 0x40800000, 61)])
+    small = np.arange(1, 0x10000000, 999_983)
+    bits = np.concatenate([ends, small, np.arange(0x3F800000, 0x40800000, 61)])
     return bits.astype(np.uint32).view(np.float32)
 
 

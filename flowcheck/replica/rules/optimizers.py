@@ -7,6 +7,7 @@ import numpy as np
 import xxhash
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.replica.user_code import plain_text
 
 PARAMETERS = "parameters"
 """The section that holds the parameters, as the model has them."""
@@ -43,7 +44,8 @@ def fingerprint(config: OptimizerConfig) -> bytes:
         for key, value in msgspec.structs.asdict(config).items()
         if value != blank[key] and value not in ({}, ())
     }
-    return xxhash.xxh3_128_digest(msgspec.json.encode(stated, order="sorted"))
+    text = msgspec.json.encode(stated, order="sorted", enc_hook=plain_text)
+    return xxhash.xxh3_128_digest(text)
 
 
 def writes_gradient(config: OptimizerConfig) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.whole import write_whole
 
 
@@ -79,6 +80,6 @@ def write_beat(path: Path, beat: Beat) -> None:
 
 def read_beat(path: Path) -> Beat | None:
     """None where none is there."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, *MALFORMED):
         return msgspec.json.decode(path.read_bytes(), type=Beat)
     return None

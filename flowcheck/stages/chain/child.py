@@ -20,6 +20,7 @@ from flowcheck.stages.chain.moved import Patience
 from flowcheck.stages.privilege.captures import Process, captures
 from flowcheck.stages.privilege.starter import ALONE
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.unwritten import is_full
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
 """A stage that dies so often without having moved its position is not started again."""
@@ -201,7 +202,12 @@ class Child:
         log = run.log(self.stage)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         said = [line.strip() for line in lines if line.strip()]
-        return f": {said[-1]} (log: {log})" if said else f"; it said nothing (log: {log})"
+        if said:
+            return f": {said[-1]} (log: {log})"
+        room = (
+            f": there is no room left on the file system of {run.root}" if is_full(run.root) else ""
+        )
+        return f"; it said nothing (log: {log}){room}"
 
 
 def all_greeted(everyone: Sequence[Child]) -> bool:

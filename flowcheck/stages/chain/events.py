@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.messages import (
     Drained,
     Fault,
@@ -171,7 +172,7 @@ def read_event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line, type=Event)
         return event if event.kind is not Kind.OTHER else _old(line, event)
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
+    except (*MALFORMED, ValueError, TypeError, OverflowError):
         return None
 
 

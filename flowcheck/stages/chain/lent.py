@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import StateError
+from flowcheck.errors import MALFORMED, StateError
 from flowcheck.stages.chain.moved import LOOK_S, Patience
 
 STILL_LIMIT_S = 600.0
@@ -72,7 +72,7 @@ class Lender:
         try:
             self._channel.sendall(msgspec.json.encode(wanted) + b"\n")
             answer = msgspec.json.decode(self._answer(), type=Answer)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *MALFORMED) as error:
             raise Gone from error
         if answer.refused:
             raise StateError(answer.refused)

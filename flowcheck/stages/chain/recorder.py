@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
+from flowcheck.errors import MALFORMED
 from flowcheck.messages import (
     AuditLine,
     Hello,
@@ -183,7 +184,7 @@ class Recorder:
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the
         trainer's, later lives of the job."""
-        with suppress(OSError, msgspec.MsgspecError):
+        with suppress(OSError, *MALFORMED):
             for line in self._new_lines("audits"):
                 audit = msgspec.json.decode(line, type=AuditLine)
                 why = audit.file if audit.passed else f"{audit.file}: {audit.first_difference}"

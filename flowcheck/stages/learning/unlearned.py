@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.plane.counters import by_verdict
 from flowcheck.plane.extractor import Extractor
 from flowcheck.stages.following.room import drained, overrun
@@ -83,6 +84,6 @@ def reasons(run: RunDir) -> list[str]:
     """Why no job is learned, as told last; [] where one is, or nothing was told."""
     if not run.unlearned.exists() or run.learned_job.exists():
         return []
-    with suppress(OSError, msgspec.DecodeError):  # it goes just now
+    with suppress(OSError, *MALFORMED):  # it goes just now
         return msgspec.json.decode(run.unlearned.read_bytes(), type=list[str])
     return []

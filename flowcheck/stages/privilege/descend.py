@@ -26,6 +26,7 @@ from flowcheck.stages.privilege.account import KEY, ROOT, Account, account, acco
 from flowcheck.stages.privilege.capture_rights import capture_rights
 from flowcheck.stages.privilege.captures import inherit
 from flowcheck.stages.privilege.outbox import Outbox, send
+from flowcheck.stages.privilege.picture import is_picture
 from flowcheck.stages.privilege.reach import Need, Use, lacking, show
 from flowcheck.stages.privilege.starter import CHANNEL, COMMAND, SOURCES
 from flowcheck.stages.strangers import is_run
@@ -111,7 +112,7 @@ def for_chain(
         if run is not None and run.is_dir():
             os.chown(run, 0, 0)
         return
-    outputs = [*named.folders_of_job(job if live else None), *([out] if out is not None else [])]
+    outputs = [*named.folders_of_job(job, live=live), *([out] if out is not None else [])]
     needs = [*named.of_job(job), *(n for file in files for n in named.of_file(file))]
 
     def prepared(who: Account) -> list[Need]:
@@ -124,16 +125,45 @@ def for_chain(
     _descend(stated, account, needs, prepared, _starts(sources, run))
 
 
-def for_code(*texts: str | None, files: Sequence[Path] = (), job: Path | None = None) -> None:
-    """Of a verb that imports code of the user's and runs no chain. texts: where that lies, as it is
-    given; files: it reads."""
+def for_code(
+    *texts: str | None,
+    files: Sequence[Path] = (),
+    job: Path | None = None,
+    picture: Path | None = None,
+) -> None:
+    """Of a verb that imports code of the user's, or reads captures, and runs no chain. texts: where
+    code lies, as it is given; files: it reads; picture: it writes."""
     if _nothing_to_do():
         return
     stated = _stated(named.tree_of(job))
+    if stated == ROOT:
+        return
     needs = [n for text in texts if text is not None for n in named.of_text(text)]
     needs += [*named.of_job(job), *(n for file in files for n in named.of_file(file))]
-    if stated != ROOT:
-        _descend(stated, account, needs)
+    who = account(stated) if os.geteuid() == 0 else _same()
+    folder = Path() if picture is None else picture.absolute().parent
+    if picture is None or os.geteuid() != 0 or _written_in_place(who, picture):
+        return _descend(stated, lambda _: who, needs)
+    force = not picture.exists() or is_picture(picture)
+    needs += [] if force else named.of_file(picture)  # which is refused
+    outbox = _sent(who, picture, force=force)
+    needs += [Need(folder, Use.PLACE), Need(outbox.own, Use.OWN)]
+    _descend(stated, lambda _: who, needs, outbox=outbox)
+
+
+def _written_in_place(who: Account, out: Path) -> bool:
+    """The account may write it itself, or it is a terminal, a pipe, /dev/stdout; or there is no
+    such folder, which is told by who writes."""
+    special = out.exists() and not (out.is_file() or out.is_dir())
+    folder = out.absolute().parent
+    return special or not folder.is_dir() or _is_for(who, folder)
+
+
+def _sent(who: Account, out: Path, *, force: bool) -> Outbox:
+    """Where the account writes it; in the process that does. Root waits in another one."""
+    outbox = Outbox.make(who, out, force=force)
+    send(outbox)
+    return outbox
 
 
 def for_run(run: Path, *files: Path | None) -> None:
@@ -178,8 +208,7 @@ def for_output(
     needs = [n for file in files if file is not None for n in named.of_file(file)]
     needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
     needs += [] if force else named.of_file(out)  # which is refused
-    outbox = Outbox.make(who, out, force=force)
-    send(outbox)
+    outbox = _sent(who, out, force=force)
     needs += [Need(folder, Use.PLACE), Need(outbox.own, Use.OWN)]
     _descend(None, lambda _: who, needs, outbox=outbox)
 

@@ -75,14 +75,15 @@ def of_code(folder: Path) -> list[Need]:
     return [Need(folder.absolute(), Use.CODE)] if folder.is_dir() else []
 
 
-def folders_of_job(job: Path | None) -> list[Path]:
-    """That its chain writes in, but for its run directory."""
+def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
+    """That its chain writes in, but for its run directory. live: not that of a replay, of which
+    the job file names the log of gradients alone."""
     found = []
     for key, text in texts(tree_of(job)):
         local = text.removeprefix("file://")
         if key == LOG:
             found.append(Path(local).parent)
-        elif key in WRITTEN and key != "run" and "://" not in local:
+        elif live and key in WRITTEN and key != "run" and "://" not in local:
             found.append(Path(local))
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ ENTRIES_MAX = 1024
 SCRATCHES = tuple(map(Path, ("/mnt", "/media", "/srv", "/opt")))
 """Every system has them (Filesystem Hierarchy Standard); one of which nothing is wanted is hidden
 for a moment."""
+TEMPORARY = tuple(map(Path, ("/run", "/tmp", "/var/tmp")))
+"""Where a folder is made for it on systems that lack those, or want something of each."""
 FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
 SKELETON = "mode=0755,size=64m"
 PASSABLE = 0o022
@@ -126,7 +129,7 @@ class _View:
             for need in lacks:
                 for path in {need.path.absolute(), need.path.resolve()}:
                     self._open(path, need.use, files)
-            closed, scratch, order = self._closed(), self._scratch(), self._order()
+            closed, scratch, order = self._closed(), self._scratch(files), self._order()
             for folder in (scratch, *closed):
                 kernel.mount("tmpfs", str(folder), "tmpfs", FLAGS, SKELETON)
             for number, (path, real) in enumerate(order):
@@ -174,11 +177,17 @@ class _View:
         led = [(path, path.resolve()) for path in self._opened]
         return sorted(led, key=lambda one: (one[0] != one[1], one[0]))
 
-    def _scratch(self) -> Path:
+    def _scratch(self, files: ExitStack) -> Path:
         for folder in SCRATCHES:
             if folder.is_dir() and not any(p.is_relative_to(folder) for p in self._opened):
                 return folder
-        raise StateError(f"something of each of {', '.join(map(str, SCRATCHES))} is wanted")
+        for folder in TEMPORARY:  # gone again when the view stands
+            with suppress(OSError):
+                made = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
+                files.callback(_remove, made)
+                return made
+        several = ", ".join(map(str, (*SCRATCHES, *TEMPORARY)))
+        raise StateError(f"a view is built in a folder, and of {several} none can be had")
 
     def _allows(self, descriptor: int, wanted: int) -> bool:
         """What its own mode allows, whatever folders lead to it."""
@@ -199,6 +208,11 @@ class _View:
                 os.chown(copy, self._account.user, self._account.group)
                 what = copy
         kernel.mount(str(what), str(path), None, kernel.MS_BIND | kernel.MS_REC)
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):  # a system that went read-only meanwhile
+        folder.rmdir()
 
 
 def _code_in(folder: Path) -> Iterator[Path]:

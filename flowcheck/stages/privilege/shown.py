@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.stages.privilege.account import CACHE
 from flowcheck.stages.privilege.reach import Need, Use
 
@@ -35,7 +36,7 @@ def keep(run: Path, needs: Sequence[Need]) -> None:
 
 def kept(run: Path) -> list[Need]:
     """What of that is there still."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, *MALFORMED):
         told = msgspec.json.decode(_file(run).read_bytes(), type=list[_Shown])
         return [Need(Path(one.path), one.use) for one in told if os.path.lexists(one.path)]
     return []

@@ -16,7 +16,7 @@ import torch
 
 from flowcheck import messages
 from flowcheck.config import JobConfig
-from flowcheck.errors import has_no_room
+from flowcheck.errors import MALFORMED, has_no_room
 from flowcheck.messages import AuditLine
 from flowcheck.private_files import append_own
 from flowcheck.replica.kept.digest import sha256
@@ -153,7 +153,7 @@ def _whole(text: bytes) -> list[tuple[bytes, int]]:
     """(line, its step) of those that are whole: a torn one may well end in a brace."""
     found = []
     for line in text.split(b"\n"):
-        with suppress(msgspec.DecodeError):  # ValidationError is one
+        with suppress(*MALFORMED):
             found.append((line, msgspec.json.decode(line, type=StepLine).step))
     return found
 

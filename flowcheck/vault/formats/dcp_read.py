@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.outside_names import single_name
-from flowcheck.vault.foreign import told_of
+from flowcheck.vault.foreign import fitting, load_bytes, refuse_odd
 from flowcheck.vault.formats.told import DCP_METADATA
 
 _CHECKPOINT = "torch.distributed.checkpoint"
@@ -183,6 +182,7 @@ class Item:
             yield file
 
     def read(self) -> bytes:
+        refuse_odd(self.path)
         try:
             with self.path.open("rb") as file:
                 file.seek(self.first)
@@ -197,6 +197,7 @@ class Item:
 def metadata_of(folder: Path) -> Any:
     """The Metadata of a folder. Raises StateError where it is none."""
     path = folder / DCP_METADATA
+    refuse_odd(path)
     try:
         if path.stat().st_size > METADATA_MAX_BYTES:
             raise StateError(f"{path}: is larger than {METADATA_MAX_BYTES:,} bytes")
@@ -233,15 +234,13 @@ def read_tree(folder: Path) -> dict[str, Any]:
     """The nested dictionary that was saved, its tensors whole. Raises StateError, which names the
     tensor, where a shard is missing or torn, and for what is no tensor or plain value."""
     metadata = metadata_of(folder)
-    try:
+    with fitting(str(folder / DCP_METADATA)):
         return _whole(folder, metadata)
-    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        what = f"{folder / DCP_METADATA}: its parts do not fit together"
-        raise StateError(f"{what}: {error}") from error
 
 
 def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
     held_bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    _refuse_overlaps(folder, (metadata.storage_data or {}).values())
     flat: dict[str, Any] = {}
     for key, told in metadata.state_dict_metadata.items():
         kind = type(told).__name__
@@ -253,6 +252,19 @@ def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
             raise StateError(f"{folder}: {key}: is a {kind}")
     paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
     return _nested(folder, flat, paths)
+
+
+def _refuse_overlaps(folder: Path, infos: Iterable[Any]) -> None:
+    """Raises StateError where shards are told to lie within each other: each is read by itself, and
+    a file of one may be told as thousands."""
+    sums: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for info in infos:
+        name, end = info.relative_path, info.offset + info.length
+        sums[name] = sums.get(name, 0) + info.length
+        ends[name] = max(ends.get(name, 0), end)
+    if within := [name for name, told in sums.items() if told > ends[name]]:
+        raise StateError(f"{folder}: {within[0]!r:.300}: its shards lie within each other")
 
 
 def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -> torch.Tensor:
@@ -289,12 +301,7 @@ def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -
 
 def _loaded(item: Item, key: str) -> Any:
     raw = item.read()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever its unpickler meets
-        raise StateError(f"{item.path}: {key}: {told_of(error, archive=True)}") from error
+    return load_bytes(raw, f"{item.path}: {key}")
 
 
 def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.outside_names import single_name
-from flowcheck.vault.foreign import load_tree
+from flowcheck.vault.foreign import load_tree, text_of
 
 LATEST = "latest"
 MODEL_STATES = "mp_rank_00_model_states.pt"
@@ -65,7 +65,7 @@ def _place(folder: Path) -> Path:
     if (folder / MODEL_STATES).is_file():
         return folder
     try:
-        tag = (folder / LATEST).read_text().strip()
+        tag = text_of(folder / LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         what = f"{folder}: holds no {MODEL_STATES}, and no {LATEST} that names a tag"
         raise StateError(what) from error
@@ -73,8 +73,7 @@ def _place(folder: Path) -> Path:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    with torch.serialization.safe_globals(list(STANDINS)):
-        tree = load_tree(path)
+    tree = load_tree(path, STANDINS)
     if not isinstance(tree, dict):
         raise StateError(f"{path}: holds no dictionary")
     return tree

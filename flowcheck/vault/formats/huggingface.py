@@ -20,7 +20,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.outside_names import single_name
 from flowcheck.replica.files.sums import Sums
 from flowcheck.replica.files.tensorfile import FOR_TORCH, read_tensors, write_tensors
-from flowcheck.vault.foreign import load_tree
+from flowcheck.vault.foreign import load_tree, text_of
 from flowcheck.vault.formats.parts import Options, Parts
 from flowcheck.vault.formats.safetensorsfile import ALONE, step_in
 
@@ -124,10 +124,12 @@ def _files(folder: Path) -> list[str]:
     for index, one in ((INDEX, ONE), (OLD_INDEX, OLD)):
         if (folder / index).is_file():
             try:
-                named = json.loads((folder / index).read_bytes())["weight_map"]
+                named = json.loads(text_of(folder / index))["weight_map"]
                 files = sorted({str(name) for name in named.values()})
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StateError(f"{folder / index}: is no index of shards: {error}") from error
+            if not files:
+                raise StateError(f"{folder / index}: is no index of shards: it names none")
             return [single_name(name, str(folder / index)) for name in files]
         if (folder / one).is_file():
             return [one]
@@ -140,7 +142,7 @@ def _step(folder: Path, files: list[str]) -> int | None:
     """Optimizer steps taken, where the trainer's state or a file's metadata tell."""
     if (folder / STATE).is_file():
         try:
-            return int(json.loads((folder / STATE).read_bytes())["global_step"])
+            return int(json.loads(text_of(folder / STATE))["global_step"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(f"{folder / STATE}: tells no global_step: {error}") from error
     path = folder / files[0]

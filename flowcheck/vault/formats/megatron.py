@@ -10,8 +10,6 @@ Its newer torch_dist folders are those of torch.distributed.checkpoint.
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,13 @@ import torch
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.files.sums import Sums
-from flowcheck.vault.foreign import load_tree, told_of
+from flowcheck.vault.foreign import load_tree, only_allowed, text_of
 from flowcheck.vault.formats.megatron_fill import filled
 from flowcheck.vault.formats.parts import Options, Parts
 from flowcheck.vault.formats.storages import alone
 from flowcheck.vault.formats.told import MEGATRON_LATEST
 from flowcheck.vault.formats.torchfile import write_tree
-from flowcheck.vault.opaque import Opaque, arrays, importable, stand_in
+from flowcheck.vault.opaque import PICKLING, allowed, revived
 
 RANK_FILE = "mp_rank_00/model_optim_rng.pt"
 OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
@@ -42,12 +40,11 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
     of another model or optimizer."""
     if options.like is None:
         raise ConfigError("--like", None, LIKE)
-    tree, kinds = _loaded(_file_of(options.like))
+    tree = _loaded(_file_of(options.like))
     told = filled(tree, parts, str(options.like))
     name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
     (folder / name).parent.mkdir(parents=True)
-    with importable(kinds):
-        write_tree(alone(tree), folder / name, name, sums)
+    write_tree(alone(tree), folder / name, name, sums, pickling=PICKLING)
     (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
     sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
     return "; ".join([*([parts.lacks] if parts.lacks else []), *told])
@@ -55,7 +52,7 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
 
 def read(folder: Path) -> Any:
     """What rank 0 saved. Raises StateError for several model-parallel ranks."""
-    return _loaded(_file_of(folder))[0]
+    return _loaded(_file_of(folder))
 
 
 def _file_of(folder: Path) -> Path:
@@ -68,30 +65,24 @@ def _file_of(folder: Path) -> Path:
     return place / RANK_FILE
 
 
-def _loaded(path: Path) -> tuple[Any, list[type[Opaque]]]:
-    """(the tree, classes of Megatron's own that stand in it)."""
+def _loaded(path: Path) -> Any:
+    """The tree; objects of classes of Megatron's own stand in it as they lie there."""
     try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        with only_allowed(()):
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # torch raises whatever its unpickler meets: it is told below
-        return load_tree(path), []
-    own = [stand_in(name) for name in names if name.startswith(OWN)]
-    allowed: list[Any] = [argparse.Namespace, *arrays(), *own]
-    try:
-        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise StateError(f"{path}: {told_of(error, archive=True)}") from error
-    return tree, [kind for kind, _ in own]
+        names = []
+    own = [name for name in names if name.startswith(OWN)]
+    return revived(load_tree(path, allowed(own)), str(path))
 
 
 def _place(folder: Path) -> Path:
     if (folder / RANK_FILE).is_file():
         return folder
     try:
-        told = (folder / MEGATRON_LATEST).read_text().strip()
+        told = text_of(folder / MEGATRON_LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(f"{folder}: holds no {RANK_FILE}, and no {MEGATRON_LATEST}") from error
     if told != "release" and not (told.isascii() and told.isdigit() and len(told) < 19):
-        raise StateError(f"{folder / MEGATRON_LATEST}: {told!r} is no iteration")
+        raise StateError(f"{folder / MEGATRON_LATEST}: {told!r:.60} is no iteration")
     return folder / ("release" if told == "release" else f"iter_{int(told):07d}")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.formats.parts import Parts, refuse_several
 
 MASTERS = "fp32_from_fp16_params"
@@ -27,6 +28,7 @@ KEPT = {
 }
 
 
+@fitting("--like")
 def filled(tree: Any, parts: Parts, what: str) -> list[str]:
     """Puts the step into `tree`, which `what` names; what of it stays of the earlier step, one
     phrase each. Raises StateError where it is of another model or optimizer."""

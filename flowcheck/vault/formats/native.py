@@ -7,7 +7,6 @@ from typing import Any
 
 from flowcheck.replica import checkpoint
 from flowcheck.replica.files.manifest import FULL
-from flowcheck.replica.files.plain import from_plain
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.formats.averaged import averaged_state
 from flowcheck.vault.formats.parts import Options, Parts
@@ -22,13 +21,12 @@ def write(parts: Parts, folder: Path, options: Options, sums: Sums) -> str:
 def read(folder: Path) -> dict[str, Any]:
     """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
     kept = checkpoint.load(folder)
-    plain = kept.manifest.plain
     found: dict[str, Any] = {"model": kept.model}
     if kept.manifest.kind == FULL:
         found["optimizer"] = kept.optimizer_state_dict()
-    for part in ("scheduler", "scaler"):
-        if plain.get(part) is not None:
-            found[part] = from_plain(plain[part])
+    for part, told in (("scheduler", kept.plain.scheduler), ("scaler", kept.plain.scaler)):
+        if told is not None:
+            found[part] = told
     averages = averaged_state(kept.model, kept.parameters, kept.more.averages, kept.more.averaged)
     more = {"averages": averages, "masters": kept.more.masters}
     found.update({part: held for part, held in more.items() if held is not None})

@@ -25,6 +25,7 @@ from flowcheck.replica.files.manifest import (
     write_manifest,
 )
 from flowcheck.replica.files.sums import Sums
+from flowcheck.vault.foreign import fitting
 from flowcheck.vault.formats.parts import Options, Parts
 from flowcheck.vault.formats.told import form_of
 from flowcheck.vault.overwriting import Spared, taking_place
@@ -135,7 +136,8 @@ def read(path: Path, form: str | None = None) -> Read:
         faults = check(path if path.is_dir() else path.parent, manifest, whole_files=False)
         if faults:
             raise StateError(f"{path}: {faults[0]}: not what was written")
-    return Read(FORMATS[chosen].read(path), chosen, manifest)
+    with fitting(str(path)):
+        return Read(FORMATS[chosen].read(path), chosen, manifest)
 
 
 def _manifest(parts: Parts, form: str, sums: Sums, lacks: str) -> Manifest:

@@ -8,6 +8,7 @@ from flowcheck.errors import StateError
 from flowcheck.replica.files.latest import latest, missing
 from flowcheck.replica.files.manifest import MANIFEST, load_manifest, path_of
 from flowcheck.replica.loading import MODEL, OPTIMIZER
+from flowcheck.vault.foreign import refuse_odd
 
 ZIP_MAGIC = b"PK\x03\x04"
 NATIVE = (MODEL, OPTIMIZER)
@@ -20,6 +21,7 @@ MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
 
 def form_of(path: Path) -> str:
     """The name of its format. Raises StateError where nothing tells."""
+    refuse_odd(path)
     if path_of(path).is_file():
         return load_manifest(path).form
     if path.is_dir():

@@ -3,6 +3,7 @@ own keys."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,17 @@ def read(path: Path) -> Any:
     return load_tree(path)
 
 
-def write_tree(tree: Any, path: Path, name: str, sums: Sums, *, part: str = "") -> None:
+def write_tree(
+    tree: Any, path: Path, name: str, sums: Sums, *, part: str = "", pickling: Any = pickle
+) -> None:
     """torch.save of `tree`, whose tensors have storages of their own. name: the file's in the
-    manifest; part: before each tensor's there."""
+    manifest; part: before each tensor's there; pickling: torch's pickle_module."""
     held = {part + label: tensor for label, tensor in labelled(tree)}
     at = by_address(held)
 
     def save() -> Recorder:
         recorder = Recorder(at, set())
-        torch.save(tree, recorder)  # type: ignore[arg-type]
+        torch.save(tree, recorder, pickle_module=pickling)  # type: ignore[arg-type]
         return recorder
 
     sums.put(name, path, recorded(save), held)

@@ -8,6 +8,7 @@ from threading import Lock
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.private_files import make_folder
 from flowcheck.vault.persist.listing import File
 from flowcheck.whole import write_whole
@@ -52,7 +53,7 @@ class Journal:
     @classmethod
     def of(cls, path: Path, to: str) -> Journal:
         noted = _Noted(to=to)
-        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(OSError, *MALFORMED):
             found = msgspec.json.decode(path.read_bytes(), type=_Noted)
             noted = found if found.to == to else noted
         return cls(path, noted)

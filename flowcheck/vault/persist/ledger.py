@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.errors import StateError
+from flowcheck.errors import MALFORMED, StateError
 from flowcheck.outside_names import checkpoint_name, digest_of, step_number, step_of
 
 LEDGER = "checkpoints.json"
@@ -77,7 +77,7 @@ def decode(text: bytes | None, where: str) -> Ledger:
         return Ledger()
     try:
         ledger = msgspec.json.decode(text, type=Ledger)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise StateError(
             f"{where}: is not a list of checkpoints of ours ({error}): nothing is written or "
             "taken away there; name another persist.target, or move that file aside"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.errors import MALFORMED
 from flowcheck.whole import write_whole
 
 
@@ -45,6 +46,6 @@ def write(path: Path, told: Told) -> None:
 
 def read(path: Path) -> Told | None:
     """None where there is none."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, *MALFORMED):
         return msgspec.json.decode(path.read_bytes(), type=Told)
     return None

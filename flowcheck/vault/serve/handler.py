@@ -75,6 +75,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers, whatever happens on the way."""
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # its body is not read, and is no next request
         try:
             self._answer()
         except StateError as error:
@@ -102,7 +104,12 @@ class Handler(BaseHTTPRequestHandler):
             why = "this server is for its own machine: name it 127.0.0.1 or localhost"
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
             return
-        words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
+        try:
+            path = urlsplit(self.path).path
+        except ValueError:  # http://[
+            self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+            return
+        words = [unquote(word) for word in path.strip("/").split("/")]
         asked = job_of(words, self.server.jobs)
         if isinstance(asked, str):
             self._refuse(HTTPStatus.NOT_FOUND, asked)
@@ -252,7 +259,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in told.items():
             self.send_header(key, value)
-        if self.server.pressed:
+        if self.server.pressed or self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
 

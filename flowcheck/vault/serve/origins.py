@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.errors import MALFORMED, ConfigError, FlowCheckError, StateError
 from flowcheck.outside_names import checkpoint_name, digest_of, step_number, step_of
 from flowcheck.plain import plain
 from flowcheck.replica.files.latest import LATEST, TEXT_BYTES_MAX, latest_name
@@ -177,13 +177,13 @@ class HttpOrigin:
             raise StateError(f"{self.url}: {what}, which is no list of a checkpoint's files")
         try:
             return msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise StateError(f"{self.url}: does not answer as flowcheck serve does") from error
 
     def _refuse(self, status: int, body: bytes | None) -> None:
         """Raises for an answer that is none, with the sentence in it."""
         said = ""
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with suppress(*MALFORMED):
             said = plain(msgspec.json.decode(body or b"", type=_Refusal).error)[:SAID_MAX]
         if status in (401, 403):
             raise StateError(

@@ -13,7 +13,7 @@ from threading import Lock
 
 import msgspec
 
-from flowcheck.errors import StateError
+from flowcheck.errors import MALFORMED, StateError
 from flowcheck.outside_names import FETCH_DONE, FETCH_LISTING, checkpoint_name, opened_below
 from flowcheck.private_files import own_folder
 from flowcheck.vault.persist.listing import File, Listing
@@ -125,7 +125,7 @@ class Partial:
     def _same(self, what: _What) -> bool:
         try:
             return msgspec.json.decode(self._kept(WHAT), type=_What) == what
-        except (OSError, StateError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (OSError, StateError, *MALFORMED):
             return False
 
     def _noted(self) -> set[Chunk]:

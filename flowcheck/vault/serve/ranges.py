@@ -6,7 +6,9 @@ import re
 
 RANGES_MAX = 16
 """A header that asks for more is answered with the whole file, as the RFC allows (14.2)."""
-_ONE = re.compile(r"(\d*)-(\d*)", re.ASCII)
+_ONE = re.compile(r"(\d{0,40})-(\d{0,40})", re.ASCII)
+"""Numbers with more digits than any file has bytes are not well formed, and Python's own int()
+refuses thousands."""
 
 Span = tuple[int, int]
 """First byte, and the one behind the last."""

@@ -45,8 +45,8 @@ BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
 )
 NOT_LOST = (
-    "nothing was lost, and still no reading explains every send: the trainers do something that is "
-    "not known here; the search was broken off"
+    "nothing was lost, and no reading that was tried explains every send: the search was broken "
+    "off before it had tried all of them, or the trainers do something that is not known here"
 )
 AMID = "the capture begins amid a collective: {} sends before the first whole one stay unread"
 

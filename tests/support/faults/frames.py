@@ -69,6 +69,8 @@ def disturbed(frames: list[Frame], faults: Sequence[FrameFault]) -> list[Frame]:
     could tell which of the two is true."""
     sent = {frame.claim for frame in frames}
     for fault in sorted(faults, key=_rank):
+        if all(frame.header is None for frame in frames):
+            break  # nothing is left to be disturbed
         frames = FAULTS[fault.kind](frames, fault, random.Random(fault.seed))
     arrived = {frame.claim for frame in frames if not frame.forged and not frame.spoiled}
     return [f for f in frames if not f.forged or f.claim not in sent or f.claim in arrived]

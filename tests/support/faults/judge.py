@@ -17,6 +17,7 @@ EXACT, NAMED, REFUSED, FAILED = "exact", "named loss", "refused", "FAILED"
 VERDICTS = (EXACT, NAMED, REFUSED, FAILED)
 KILLED = re.compile(r"was killed by signal (\d+)")
 ENDED = re.compile(r"(\S+) ended with exit code (\d+)")
+NO_ROOM = "no room left on the file system"
 TRACEBACK = "Traceback (most recent call last)"
 OURS = "9"
 """The one signal that schedules end processes with."""
@@ -101,8 +102,14 @@ def _crashed(ran: Ran) -> list[str]:
         if TRACEBACK in text:
             wrong.append(f"{who}: {_last_words(text)}")
         wrong += [f"{who}: a death by signal {n}" for n in KILLED.findall(text) if n != OURS]
-        wrong += [f"{who}: {name} ended with {n}" for name, n in ENDED.findall(text)]
+        if not (is_tight(ran.schedule) and NO_ROOM in text):
+            wrong += [f"{who}: {name} ended with {n}" for name, n in ENDED.findall(text)]
     return wrong
+
+
+def is_tight(schedule: Schedule) -> bool:
+    """Whether a disk of it may be too small for a stage to begin."""
+    return bool(schedule.room.run_kib or schedule.room.out_kib)
 
 
 def _last_words(text: str) -> str:

@@ -40,6 +40,9 @@ CLOCKS = ("clock back", "clock forth")
 DOUBTS = ("differ", "forge old", "forge ahead", "forge owner")
 """After these two packets claim one place."""
 
+OVERHEAD_BYTES = 256
+"""At most, of a slot's own header and of all headers that a mirror leaves about a payload."""
+
 Stage = Literal["capture", "parse", "extract", "update", "supervisor"]
 Damage = Literal["truncate", "flip", "empty", "remove", "append"]
 
@@ -142,6 +145,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             roomy
             and self.room.staging_bytes >= 8 << 20
             and self.room.slots >= 16  # of which the messages that are remembered are twice as many
+            and self.room.slot_bytes >= self.job.mtu + OVERHEAD_BYTES
+            and all(fault.reach < self.room.slots // 2 for fault in self.frames)
             and self.job.directions == "both"
             and harmless_frames(self.frames)
         )

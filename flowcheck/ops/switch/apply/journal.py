@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.errors import ConfigError, StateError, naming
+from flowcheck.errors import MALFORMED, ConfigError, StateError, naming
 from flowcheck.private_files import make_folder
 from flowcheck.whole import write_whole
 
@@ -43,7 +43,7 @@ class Journal:
                 noted = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return {}
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise StateError(f"{self._path}: no journal of ours: {error}") from error
         return noted
 

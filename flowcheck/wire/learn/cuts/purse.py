@@ -16,7 +16,6 @@ nothing, and one that is whole so far takes some dozens of steps."""
 MOST_S = 30.0
 """CPU time of a search at most: one collective of many channels and loops takes far longer to lay
 over the sends than another."""
-CLOCK_EVERY = 16
 
 
 @dataclass(slots=True)
@@ -28,12 +27,19 @@ class Purse:
     until_s: float = float("inf")
     """CPU time of this process at which it is empty, however much is left."""
 
+    def __post_init__(self) -> None:
+        """Of hundreds that are filled after the time is up each would pay for a few more."""
+        self._look()
+
     def pays(self) -> bool:
         """One more; False once it is empty."""
         self.left -= 1
-        if self.left % CLOCK_EVERY == 0 and time.process_time() > self.until_s:
-            self.left = 0
+        self._look()
         return self.left >= 0
+
+    def _look(self) -> None:
+        if time.process_time() > self.until_s:
+            self.left = min(self.left, 0)
 
     @classmethod
     def of(cls, rate: tuple[int, int], sends: int, until_s: float = float("inf")) -> Purse:

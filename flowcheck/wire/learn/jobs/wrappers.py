@@ -121,21 +121,30 @@ def low_rank(habits: Habits, cuts: Sequence[Cut]) -> tuple[int, int, int] | None
     matrices; None: they are not.
 
     torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py: P and Q of all tensors of a bucket
-    that are worth it, each kind in one all-reduce.
+    that are worth it, each kind in one all-reduce; a bucket that was once reduced so is never
+    again reduced as it is.
     """
     reduces = [cut for cut in cuts[begun_at(cuts) :] if cut.op.kind is Kind.ALL_REDUCE]
-    others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
-    if not others or set(habits.each) != {FLOAT_BYTES}:
+    if set(habits.each) != {FLOAT_BYTES}:
         return None
+    pairs = [
+        (number, one, two)
+        for number, (one, two) in enumerate(pairwise(reduces))
+        if one.op.meaning not in GRADIENTS and two.op.meaning not in GRADIENTS
+    ]
     sizes = [sizes for sizes, _ in habits.shapes[0].shapes]
-    for bucket in habits.buckets:
+    for number, bucket in enumerate(habits.buckets):
         matrices = [(sizes[i][0], prod(sizes[i][1:])) for i in bucket if len(sizes[i]) > 1]
         for rank, rate in product(RANKS, RATES):
             worth = [(n, m) for n, m in matrices if (n + m) * rank * rate < n * m]
             one = sum(n for n, _ in worth) * rank * FLOAT_BYTES
             two = sum(m for _, m in worth) * rank * FLOAT_BYTES
-            pairs = (is_of(a, one) and is_of(b, two) for a, b in pairwise(others))
-            if one not in (0, two) and sum(pairs) > 1:
+            found = [at for at, a, b in pairs if is_of(a, one) and is_of(b, two)]
+            if one in (0, two) or len(found) < 2:
+                continue
+            behind = (cut for cut in reduces[found[0] :] if cut.op.meaning in GRADIENTS)
+            whole = (cut for cut in behind if is_of(cut, habits.bucket_bytes(number)))
+            if all(is_of(cut, one) or is_of(cut, two) for cut in whole):
                 return rank, one, two
     return None
 

@@ -40,7 +40,15 @@ def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
     known = list(dict.fromkeys(c.op for c in cuts.found if c.op.kind is Kind.ALL_REDUCE))
     tried: list[tuple[float, Positions, Cuts]] = []
     for skipped, start in _starts(ring, cuts.state.positions):
-        tail = cut_stream(ring, Trainer(), effort=HASTY, start=start, known=known, purse=purse)
+        tail = cut_stream(
+            ring,
+            Trainer(),
+            effort=HASTY,
+            start=start,
+            channels=cuts.state.channels,
+            known=known,
+            purse=purse,
+        )
         if tail.found:
             score = SKIP_COST * skipped + tail.cost + UNREAD_COST * tail.unread
             tried.append((score, start, tail))

@@ -23,12 +23,13 @@ SHARE = 2
 def starting_up(guesses: Sequence[Ring], purse: Purse | None) -> list[Ring]:
     """Those of the guesses that a trainer's start-up bears out, in the order given; where that is
     the first one of all, no other is asked."""
-    if not guesses or _begins(guesses[0], Purse(MOST_TRIED)):
+    until_s = float("inf") if purse is None else purse.until_s
+    if not guesses or _begins(guesses[0], Purse(MOST_TRIED, until_s)):
         return list(guesses[:1])
     least = 0 if purse is None else purse.left - purse.left // SHARE
     begun: list[Ring] = []
     for ring in guesses[1:]:
-        left = Purse(MOST_TRIED)
+        left = Purse(MOST_TRIED, until_s)
         if purse is not None and purse.left <= least:
             break
         if _begins(ring, left):

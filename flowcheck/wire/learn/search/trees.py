@@ -48,7 +48,9 @@ def read_trees(
     """All of these as a ring and the trees beside it; None: they form none, or nothing that was
     read went by a tree. logged: ring orders as NCCL's log has them; whole: only if all of it fits
     at once."""
-    guesses = list(rings_with_trees(streams, rules)) or _forked_rings(streams, rules, logged)
+    guesses = list(rings_with_trees(streams, rules)) or _forked_rings(
+        streams, rules, logged, purse.until_s
+    )
     if not guesses:
         return None
     sends = sum(len(stream.sends) for stream in streams)
@@ -131,14 +133,17 @@ def _fitting(guesses: Sequence[Ring], sends: int, purse: Purse) -> list[Ring]:
 
 
 def _forked_rings(
-    streams: Sequence[Stream], rules: tuple[Rule, ...], logged: Sequence[RingOrder]
+    streams: Sequence[Stream],
+    rules: tuple[Rule, ...],
+    logged: Sequence[RingOrder],
+    until_s: float,
 ) -> list[Ring]:
     """Rings and trees that these connections may be of, most plausible first."""
     found: list[Ring] = []
     ways = list(forks(streams))
     for fork in ways:
         sends = sum(len(stream.sends) for stream in streams)
-        purse = Purse.of(LEAD_PURSE, sends)
+        purse = Purse.of(LEAD_PURSE, sends, until_s)
         for ring in sounded(fork.ring, rules, purse, logged, fork):
             if (ring.ranks, ring.gpus) == (fork.ranks, fork.gpus):
                 # Of several ways to share the trees out all are compared.

@@ -40,6 +40,10 @@ APART = "its size: connections beside these lost sends and may have carried a pa
 NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
 UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
 AS_WIDE = "the width of its elements: half as wide it would be as large on the wire"
+DIFFER = (
+    "which send is which: copies of {:,} of its bytes differ, so that these are left out; frames "
+    "were damaged, or sends of other collectives are taken for its own"
+)
 NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
 
 
@@ -100,6 +104,8 @@ def collect(
         assumed += [AS_WIDE] * (wide and cut.op.meaning == BUCKET)
         if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
             assumed.append(UNREAD_BESIDE)
+        if differing := canvas.conflicts + canvas.torn:
+            assumed.append(DIFFER.format(differing))
         if ends.open(i, canvas) and places_open(cut, ring):
             doubts.append(PLACES_OPEN)
         elif ends.open(i, canvas):

@@ -59,13 +59,13 @@ class _Mixing:
         }
         self._own = {role: ring.edges[role.edge].streams[role.at] for role in used}
         mine = set(map(id, self._own.values()))
-        self._strangers = {
-            role: [
-                s
-                for s in streams
-                if id(s) not in mine and _same(stream, s) and self._times.at_once(role, s)
-            ]
+        self._alike = {
+            role: [s for s in streams if id(s) not in mine and _same(stream, s)]
             for role, stream in self._own.items()
+        }
+        self._strangers = {
+            role: [s for s in alike if self._times.at_once(role, s)]
+            for role, alike in self._alike.items()
         }
         # Those that may be others' first: what contradicts them is found at once.
         self._roles = sorted(used, key=lambda role: (not self._strangers[role], role.at, role.edge))
@@ -80,13 +80,13 @@ class _Mixing:
 
     def possible(self) -> bool:
         """A way to mix them contradicts nothing, or they themselves contradict it."""
-        if len(self._own) < 2 or not any(self._strangers.values()):
+        if len(self._own) < 2 or not any(self._alike.values()):
             return False
         if any(cut.op.tree for cut in self._cuts):
-            return True  # what follows what in trees is not asked here
+            return any(self._strangers.values())  # what follows what in trees is not asked here
         if not all(self._agree(role, s, self._own) for role, s in self._own.items()):
-            return True  # times are of no use here
-        return self._mixed({}, strange=False, kept=False)
+            return True  # times are of no use here, not to tell who else is at work either
+        return any(self._strangers.values()) and self._mixed({}, strange=False, kept=False)
 
     def _mixed(self, chosen: dict[_Role, Stream], *, strange: bool, kept: bool) -> bool:
         """What is chosen for the first roles can be gone on with to a mixture."""
