@@ -1,63 +1,161 @@
-/* Room for staged messages: size classes with a free list each, four to a power
- * of two, cut from the data region and never joined again: a job sends the same
- * sizes for ever. */
+/* Room for staged messages: a block for each, of what its message says it is long. What is
+ * free is known from what is in use (fc_extents.c), so a kill leaves nothing to take back but
+ * the records. A message of which not all has come is a claim: it may give way to another. */
 #include <errno.h>
 
+#include "fc_error.h"
 #include "fc_staging_ops.h"
 
-static uint64_t class_bytes(uint64_t size_class)
+#define BLOCK_ALIGN 64ull
+/* Claims looked at for one message, and those that may give way to it at once. */
+#define CLAIMS_LOOKED_AT 256
+#define CLAIMS_AT_ONCE 16
+/* Of a claim that gives way to what no plan follows not even this part has come. */
+#define CLAIM_CAME 8
+
+static uint64_t round_up(uint64_t bytes)
 {
-	return (4 + size_class % 4) << (size_class / 4 + 4);
+	return (bytes + BLOCK_ALIGN - 1) & ~(BLOCK_ALIGN - 1);
 }
 
-static uint64_t class_of(uint64_t bytes)
+static int by_block(const void *a, const void *b)
 {
-	uint64_t size_class = 0;
+	const struct fc_staged *x = *(struct fc_staged *const *)a;
+	const struct fc_staged *y = *(struct fc_staged *const *)b;
 
-	if (bytes > 64)
-		size_class = 4 * (63 - (uint64_t)__builtin_clzll(bytes) - 6);
-	while (class_bytes(size_class) < bytes)
-		size_class++;
-	return size_class;
+	return (x->block_at > y->block_at) - (x->block_at < y->block_at);
 }
 
-int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t *size_class)
+static int by_position(const void *a, const void *b)
 {
-	struct fc_staging_header *h = x->staging->header;
-	const uint64_t chosen = class_of(bytes);
-	const uint64_t size = class_bytes(chosen);
+	const struct fc_staged *x = *(struct fc_staged *const *)a;
+	const struct fc_staged *y = *(struct fc_staged *const *)b;
 
-	uint64_t *link = &h->blocks_free[chosen];
-	/* Blocks of this change come first on the list, the first of them last: behind it
-	 * lies what was free before. */
-	if (x->given[chosen])
-		link = (uint64_t *)(x->staging->data + x->given[chosen] - 1);
-	if (*link) {
-		*at = *link - 1;
-		uint64_t *next = (uint64_t *)(x->staging->data + *at);
-		fc_set(x, link, *next);
-		fc_set(x, next, 0); /* the link must come back with the block */
-	} else if (size <= h->data_bytes - h->data_used) {
-		*at = h->data_used;
-		fc_set(x, &h->data_used, h->data_used + size);
-	} else {
-		return -ENOSPC;
+	return (x->message.position > y->message.position) -
+	       (x->message.position < y->message.position);
+}
+
+static unsigned claim_class(const struct fc_staged *r)
+{
+	return 63u - (unsigned)__builtin_clzll(r->block_bytes | 1);
+}
+
+static void claim_add(struct fc_extractor *x, uint64_t record)
+{
+	struct fc_claims *c = &x->claims;
+	const unsigned of = claim_class(&x->staging->records[record]);
+	const uint32_t name = (uint32_t)record + 1;
+
+	c->older[record] = c->newest[of];
+	c->newer[record] = 0;
+	if (c->newest[of])
+		c->newer[c->newest[of] - 1] = name;
+	else
+		c->oldest[of] = name;
+	c->newest[of] = name;
+	c->in_class[record] = (uint8_t)(of + 1);
+}
+
+void fc_claim_end(struct fc_extractor *x, uint64_t record)
+{
+	struct fc_claims *c = &x->claims;
+	const uint32_t older = c->older[record], newer = c->newer[record];
+
+	if (!c->in_class[record])
+		return;
+	const unsigned of = c->in_class[record] - 1u;
+	*(older ? &c->newer[older - 1] : &c->oldest[of]) = newer;
+	*(newer ? &c->older[newer - 1] : &c->newest[of]) = older;
+	c->in_class[record] = 0;
+}
+
+/* All that lies between the blocks of records in use, which come in the order of their blocks. */
+static int free_between(struct fc_extractor *x, struct fc_staged **used, uint64_t count)
+{
+	const uint64_t all = x->staging->header->data_bytes & ~(BLOCK_ALIGN - 1);
+	uint64_t at = 0;
+
+	for (uint64_t i = 0; i < count; i++) {
+		const uint64_t bytes = used[i]->block_bytes;
+		if (used[i]->block_at < at || used[i]->block_at > all ||
+		    bytes > all - used[i]->block_at)
+			return fc_fail(EINVAL, "blocks of staged messages lie across each other");
+		fc_extents_add(&x->extents, at, used[i]->block_at - at);
+		at = used[i]->block_at + bytes;
 	}
-	fc_set(x, &h->data_held, h->data_held + size);
-	*size_class = chosen;
+	fc_extents_add(&x->extents, at, all - at);
 	return 0;
 }
 
-void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t size_class)
+static bool open_claims(struct fc_claims *c, uint64_t records)
+{
+	c->older = calloc(records, sizeof *c->older);
+	c->newer = calloc(records, sizeof *c->newer);
+	c->in_class = calloc(records, sizeof *c->in_class);
+	return c->older && c->newer && c->in_class;
+}
+
+int fc_blocks_open(struct fc_extractor *x)
+{
+	const struct fc_staging_header *h = x->staging->header;
+	const uint64_t records = h->records_max;
+	struct fc_staged **used = calloc(h->records_used + 1, sizeof(*used));
+	uint64_t count = 0;
+
+	x->given = calloc(FC_JOURNAL_ENTRIES, sizeof *x->given);
+	if (!used || !x->given || !open_claims(&x->claims, records) ||
+	    !fc_extents_open(&x->extents, (uint32_t)records + 1)) {
+		free(used);
+		return fc_fail(ENOMEM, "no memory for the extractor");
+	}
+	for (uint64_t i = 0; i < h->records_used && i < records; i++)
+		if (x->staging->records[i].state)
+			used[count++] = &x->staging->records[i];
+	qsort(used, count, sizeof(*used), by_block);
+	const int code = free_between(x, used, count);
+	qsort(used, count, sizeof(*used), by_position);
+	for (uint64_t i = 0; i < count; i++)
+		if (!used[i]->completed)
+			claim_add(x, (uint64_t)(used[i] - x->staging->records));
+	free(used);
+	return code;
+}
+
+void fc_blocks_close(struct fc_extractor *x)
+{
+	fc_extents_close(&x->extents);
+	free(x->given);
+	free(x->claims.older);
+	free(x->claims.newer);
+	free(x->claims.in_class);
+}
+
+void fc_blocks_settle(struct fc_extractor *x)
+{
+	for (uint64_t i = 0; i < x->given_used; i++)
+		fc_extents_give(&x->extents, x->given[i].at, x->given[i].bytes);
+	x->given_used = 0;
+}
+
+static int block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at)
 {
 	struct fc_staging_header *h = x->staging->header;
 
-	if (!x->given[size_class])
-		x->given[size_class] = at + 1;
-	x->freed = x->gave_blocks = true;
-	fc_set(x, (uint64_t *)(x->staging->data + at), h->blocks_free[size_class]);
-	fc_set(x, &h->blocks_free[size_class], at + 1);
-	fc_set(x, &h->data_held, h->data_held - class_bytes(size_class));
+	if (!fc_extents_take(&x->extents, bytes, at))
+		return -ENOSPC;
+	if (*at + bytes > h->data_used)
+		fc_set(x, &h->data_used, *at + bytes);
+	fc_set(x, &h->data_held, h->data_held + bytes);
+	return 0;
+}
+
+void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t bytes)
+{
+	struct fc_staging_header *h = x->staging->header;
+
+	x->freed = true;
+	x->given[x->given_used++] = (struct fc_given){ at, bytes };
+	fc_set(x, &h->data_held, h->data_held - bytes);
 }
 
 static uint64_t bitmap_bytes(const struct fc_message *m)
@@ -65,18 +163,26 @@ static uint64_t bitmap_bytes(const struct fc_message *m)
 	return ((uint64_t)m->packets + 511) / 512 * 64;
 }
 
+static uint64_t block_bytes(const struct fc_message *m)
+{
+	return round_up(bitmap_bytes(m) + m->length_bytes);
+}
+
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m)
 {
-	const uint64_t bitmap = bitmap_bytes(m);
-	uint64_t at, size_class;
+	const uint64_t bitmap = bitmap_bytes(m), bytes = block_bytes(m);
+	const uint64_t record = (uint64_t)(r - x->staging->records);
+	uint64_t at;
 
-	if (fc_block_take(x, bitmap + m->length_bytes, &at, &size_class))
+	if (block_take(x, bytes, &at))
 		return false;
-	/* Word 0 is 0 already and journalled; the others mean nothing while free. */
+	/* Free under the last commit: it means nothing. */
 	memset(x->staging->data + at, 0, bitmap);
 	fc_set(x, &r->block_at, at);
-	fc_set(x, &r->block_class, size_class);
+	fc_set(x, &r->block_bytes, bytes);
 	fc_set(x, &r->bitmap_bytes, bitmap);
+	fc_claim_end(x, record);
+	claim_add(x, record);
 	return true;
 }
 
@@ -110,8 +216,9 @@ void fc_record_give(struct fc_extractor *x, uint64_t record)
 	struct fc_staging_header *h = x->staging->header;
 	struct fc_staged *r = &x->staging->records[record];
 
+	fc_claim_end(x, record);
 	fc_set(x, &r->state, 0);
-	fc_block_give(x, r->block_at, r->block_class);
+	fc_block_give(x, r->block_at, r->block_bytes);
 	fc_set(x, &r->next, h->records_free);
 	fc_set(x, &h->records_free, record + 1);
 	fc_set(x, &h->records_held, h->records_held - 1);
@@ -129,4 +236,62 @@ void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struc
 	for (size_t i = 0; i < sizeof words / 8; i++)
 		if (kept[i] != words[i])
 			fc_set(x, &kept[i], words[i]);
+}
+
+/* Is it of a flow that a plan follows, and not made up as far as the parser can tell? */
+static bool is_followed(const struct fc_extractor *x, const struct fc_message *m)
+{
+	const uint64_t state = x->staging->plans[m->flow].state;
+	struct fc_message now;
+
+	if (state != FC_PLAN_ACTIVE && state != FC_PLAN_SUSPENDED)
+		return false;
+	return !fc_flows_message(x->flows, m->position, &now) ||
+	       now.standing != FC_STANDING_UNPROVEN;
+}
+
+static bool gives_way(const struct fc_extractor *x, const struct fc_staged *r,
+		      const struct fc_message *m, bool followed)
+{
+	if (r->message.position == m->position || is_followed(x, &r->message))
+		return false;
+	return followed || (r->block_bytes >= block_bytes(m) &&
+			    r->packets_seen * CLAIM_CAME < r->message.packets);
+}
+
+static void give_up(struct fc_extractor *x, uint64_t record)
+{
+	const struct fc_staged *r = &x->staging->records[record];
+	const uint64_t position = r->message.position;
+
+	x->counters->claims_given_up_packets += r->packets_seen;
+	fc_record_give(x, record);
+	if (x->staging->homes[position & x->staging->mask].position == position)
+		fc_home_set(x, position, FC_HOME_DROPPED, 0, 0);
+}
+
+bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m)
+{
+	const bool followed = is_followed(x, m);
+	unsigned looked = 0, gone = 0;
+	uint64_t bytes = 0;
+
+	if (!followed && x->block && !x->ring->header->live_source)
+		return false; /* its source waits for room */
+	/* The longest first, and of these the oldest. */
+	for (unsigned of = 64; of-- > 0;) {
+		uint32_t next = x->claims.oldest[of];
+		while (next && looked++ < CLAIMS_LOOKED_AT && gone < CLAIMS_AT_ONCE &&
+		       bytes < block_bytes(m)) {
+			const uint64_t record = next - 1;
+			const struct fc_staged *r = &x->staging->records[record];
+			next = x->claims.newer[record];
+			if (!gives_way(x, r, m, followed))
+				continue;
+			bytes += r->block_bytes;
+			gone++;
+			give_up(x, record);
+		}
+	}
+	return gone;
 }

@@ -2,19 +2,15 @@
  * flow names the last. */
 #include "fc_flow_ops.h"
 
-/* How far back a packet may find its message: more messages than a queue pair
- * has outstanding (NCCL: 256 work requests a slot, 32 slots at most are used). */
-#define HOPS_MAX 1024
-
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn)
 {
 	struct fc_neighbours near = { 0 };
 	uint64_t position = flow->last_message;
 
-	for (int hops = 0; position; hops++) {
+	while (position) {
 		struct fc_message *message = fc_message_at(flows, position);
-		if (!message || hops == HOPS_MAX) {
+		if (!message) {
 			near.forgotten = true;
 			break;
 		}
@@ -26,7 +22,7 @@ struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc
 			break;
 		}
 		near.after = message;
-		position = message->previous;
+		position = fc_jump_before(flows, message, psn);
 	}
 	return near;
 }
@@ -108,8 +104,10 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 
 	fc_touch_flow_rest(a->parser, a->flow);
 	fc_touch_message(a->parser, message);
-	message->position = 0;
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	__atomic_store_n(&message->position, 0, __ATOMIC_RELAXED);
+	/* Who reads any of the new record reads that the old one is gone: pairs with the acquire
+	 * fence in fc_flows_message(). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memset(&message->previous, 0, sizeof *message - sizeof message->position);
 	message->first_psn = first_psn;
 	message->packets = packets;
@@ -149,6 +147,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	} else {
 		a->flow->last_message = position;
 	}
+	fc_jump_set(flows, position, near->before);
 	if (a->standing != FC_STANDING_UNPROVEN && fc_message_stop(message) > a->flow->expected_psn)
 		a->flow->expected_psn = fc_message_stop(message);
 	a->flow->messages++;
@@ -288,19 +287,16 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 static void unlink_message(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
+	struct fc_message *behind = fc_chain_find(flows, a->flow, message->first_psn).after;
 
 	if (a->flow->last_message == message->position) {
 		fc_touch_flow_rest(a->parser, a->flow);
 		a->flow->last_message = message->previous;
-	} else {
-		struct fc_message *behind = fc_message_at(flows, a->flow->last_message);
-		while (behind && behind->previous != message->position)
-			behind = fc_message_at(flows, behind->previous);
-		if (behind) {
-			fc_touch_message(a->parser, behind);
-			behind->previous = message->previous;
-		}
+	} else if (behind && behind->previous == message->position) {
+		fc_touch_message(a->parser, behind);
+		behind->previous = message->previous;
 	}
+	fc_jump_forget(flows, message);
 }
 
 void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)

@@ -92,6 +92,8 @@ struct fc_extract_counters {
 	uint64_t deviating_messages;     /* size or number not as planned */
 	uint64_t unlearned_full_packets; /* of staging_full_packets: their flow had no plan yet */
 	uint64_t held_given_up_packets;  /* of orphan_dropped_packets: kept, and then not */
+	/* Of messages of which not all had come, and that gave their room to others. */
+	uint64_t claims_given_up_packets;
 };
 
 #endif

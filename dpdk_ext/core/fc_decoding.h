@@ -33,6 +33,11 @@ static inline bool fc_limit(struct fc_decoding *d, size_t bytes)
 	return true;
 }
 
+static inline uint64_t fc_network(unsigned kind, uint32_t number)
+{
+	return (uint64_t)(kind | FC_NETWORK_SEEN) << FC_NETWORK_KIND_SHIFT | number;
+}
+
 /* All leave what they find in d->out and return the verdict. */
 enum fc_verdict fc_decode_ethernet(struct fc_decoding *d);
 enum fc_verdict fc_decode_ip(struct fc_decoding *d, uint16_t type);

@@ -44,14 +44,18 @@ static int roll_back(struct fc_extractor *x)
 	return 0;
 }
 
-/* Where no slot moved they are committed in place: a kill may have torn them there. */
+/* What counts where no slot moved is committed before the journal's end: a kill between the two
+ * takes the change back, and the count with it. */
 static void restore_counters(struct fc_extractor *x)
 {
 	struct fc_reader *reader = x->ring->reader;
-	struct fc_extract_commit *copy = FC_COMMITTED(reader->extract, reader->tail);
+	struct fc_extract_commit commit;
 
-	if (memcmp(&copy->counters, x->counters, sizeof copy->counters))
-		copy->counters = *x->counters;
+	fc_ring_extract_counters(x->ring, &commit);
+	if (!memcmp(&commit.counters, x->counters, sizeof commit.counters))
+		return;
+	commit.counters = *x->counters;
+	fc_commit_write(reader->extract, sizeof commit, reader->tail, &commit, reader->tail);
 }
 
 int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
@@ -75,8 +79,11 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.block = block != 0,
 	};
 	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
-	const int code =
-		x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	if (code == 0)
+		code = fc_blocks_open(x);
+	if (code == 0)
+		code = fc_held_open(x);
 	if (code < 0) {
 		fc_extractor_close(x);
 		return code;
@@ -88,8 +95,11 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 
 void fc_extractor_close(struct fc_extractor *x)
 {
-	if (x)
-		free(x->place_freed);
+	if (!x)
+		return;
+	free(x->place_freed);
+	fc_blocks_close(x);
+	fc_held_close(x);
 	free(x);
 }
 
@@ -115,9 +125,7 @@ void fc_change_begin(struct fc_extractor *x)
 
 	x->change++;
 	x->freed = false;
-	if (x->gave_blocks)
-		memset(x->given, 0, sizeof x->given);
-	x->gave_blocks = false;
+	fc_blocks_settle(x);
 	h->journal_used = 0;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	h->journal_base = x->ring->reader->tail;
@@ -131,16 +139,13 @@ void fc_change_begin(struct fc_extractor *x)
 static void commit(struct fc_extractor *x, uint64_t tail)
 {
 	struct fc_reader *reader = x->ring->reader;
-	const int current = FC_COMMITTED(reader->extract, reader->tail) == &reader->extract[1];
-	const bool moved = tail != reader->tail;
-	struct fc_extract_commit *copy = &reader->extract[moved ? 1 - current : current];
+	const struct fc_extract_commit commit = { .counters = *x->counters };
 
 	fc_copy_fence();
 	if (x->shard)
 		fc_shard_settle(x->shard); /* pairs with fc_shard_settled() */
-	copy->counters = *x->counters;
-	copy->at_position = tail;
-	if (moved)
+	fc_commit_write(reader->extract, sizeof commit, reader->tail, &commit, tail);
+	if (tail != reader->tail)
 		FC_STORE_RELEASE(&reader->tail, tail); /* pairs with fc_ring_free_from() */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	FC_STORE_RELEASE(&x->staging->header->journal_used, 0);

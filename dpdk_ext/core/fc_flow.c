@@ -6,7 +6,7 @@
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
 _Static_assert(sizeof(struct fc_flows_header) <= 4096, "the header fits its page");
-_Static_assert(sizeof(struct fc_flow) == 576 && offsetof(struct fc_flow, last_ns) == 64 &&
+_Static_assert(sizeof(struct fc_flow) == 640 && offsetof(struct fc_flow, last_ns) == 64 &&
 		       sizeof(struct fc_message) == 128 &&
 		       offsetof(struct fc_message, number) == 64,
 	       "what a packet changes lies in one cache line of each record");
@@ -131,6 +131,7 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
 		return 0;
 	*out = *message;
+	/* pairs with the release fence there: what was read is of no later record */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return FC_LOAD_ACQUIRE(&message->position) == position;
 }
@@ -140,7 +141,7 @@ static inline void key_words(const struct fc_flow_key *key, uint64_t words[5])
 {
 	memcpy(words, key->source, 16);
 	memcpy(words + 2, key->destination, 16);
-	words[4] = key->dest_qp;
+	words[4] = (uint64_t)key->partition << 32 | key->dest_qp;
 }
 
 /* Odd constants of splitmix64 and its kin, multiplied side by side; quality decides
@@ -180,14 +181,24 @@ static uint64_t *index_entry(struct fc_flows *flows, const struct fc_flow_key *k
 	}
 }
 
-struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
+/* The first owner in the first network, or NULL. */
+static struct fc_flow *head_of(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
 {
 	const uint64_t entry = *index_entry(flows, key, hash);
 
 	return entry ? &flows->flows[(uint32_t)entry - 1] : NULL;
 }
 
-static struct fc_flow *flow_make(struct fc_arrival *a, uint32_t incarnation)
+struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, uint64_t hash)
+{
+	struct fc_flow *head = head_of(flows, &p->key, hash);
+
+	return FC_LIKELY(!head || head->network == p->network)
+		       ? head
+		       : fc_network_find(flows, head, p->network);
+}
+
+struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation)
 {
 	struct fc_parser *parser = a->parser;
 	struct fc_flows *flows = parser->flows;
@@ -230,12 +241,21 @@ struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
 {
 	struct fc_flow *flow = a->flow;
 
-	/* Found before the packets just before this one changed who is first? */
-	if (FC_UNLIKELY(!flow || flow->owner & FC_OWNER_SEVERAL))
-		flow = fc_flow_find(a->parser->flows, &a->packet->key, a->hash);
-	if (FC_UNLIKELY(!flow))
-		return flow_make(a, 0);
+	/* Found before the packets just before this one changed who is first, or where? */
+	if (FC_UNLIKELY(!flow || flow->owner & FC_OWNER_SEVERAL ||
+			flow->network != a->packet->network))
+		flow = fc_flow_find(a->parser->flows, a->packet, a->hash);
+	if (FC_UNLIKELY(!flow)) {
+		struct fc_flow *head = head_of(a->parser->flows, &a->packet->key, a->hash);
+		if (head)
+			return fc_network_choose(a, head);
+		flow = fc_flow_make(a, 0);
+		if (!flow)
+			return NULL;
+	}
 	fc_touch_flow_packet(a->parser, flow);
+	if (FC_UNLIKELY(!flow->network))
+		fc_network_note(a, flow);
 	return flow;
 }
 
@@ -275,7 +295,8 @@ static void drop_weakest(struct fc_parser *parser, struct fc_flow *first)
 struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a)
 {
 	struct fc_flows *flows = a->parser->flows;
-	struct fc_flow *first = fc_flow_find(flows, &a->packet->key, a->hash), *last = first;
+	struct fc_flow *head = head_of(flows, &a->packet->key, a->hash);
+	struct fc_flow *first = a->list, *last = first;
 	int owners = 1;
 
 	for (struct fc_flow *o; (o = fc_owner_after(flows, last)); last = o)
@@ -285,14 +306,15 @@ struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a)
 		for (last = first; last->next_owner; last = fc_owner_after(flows, last))
 			continue;
 	}
-	struct fc_flow *flow = flow_make(a, (uint32_t)first->owners_made);
+	struct fc_flow *flow = fc_flow_make(a, (uint32_t)head->owners_made);
 	if (flow) {
 		fc_touch_flow_packet(a->parser, first);
 		fc_touch_flow_rest(a->parser, first);
+		fc_touch_flow_rest(a->parser, head);
 		fc_touch_flow_rest(a->parser, last);
 		first->owner |= FC_OWNER_SEVERAL;
 		flow->owner |= FC_OWNER_SEVERAL;
-		first->owners_made++;
+		head->owners_made++;
 		last->next_owner = (uint32_t)(flow - flows->flows) + 1;
 		a->parser->counters.incarnations++;
 	}
@@ -303,14 +325,18 @@ void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow
 {
 	struct fc_flows *flows = a->parser->flows;
 	uint64_t *entry = index_entry(flows, &a->packet->key, a->hash);
-	struct fc_flow *first = &flows->flows[(uint32_t)*entry - 1];
+	struct fc_flow *head = &flows->flows[(uint32_t)*entry - 1];
+	struct fc_flow *first = a->list;
 
 	fc_touch_flow_rest(a->parser, before);
 	fc_touch_flow_rest(a->parser, flow);
-	fc_journal(a->parser, entry, sizeof *entry);
 	before->next_owner = flow->next_owner;
 	flow->next_owner = (uint32_t)(first - flows->flows) + 1;
 	flow->owners_made = first->owners_made;
+	fc_network_first(a, head, first, flow);
+	if (first != head)
+		return;
+	fc_journal(a->parser, entry, sizeof *entry);
 	*entry = a->hash >> 32 << 32 | ((uint64_t)(flow - flows->flows) + 1);
 }
 

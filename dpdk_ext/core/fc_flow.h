@@ -3,8 +3,14 @@
  * by anyone. Read by the compiler and, without its # lines, by cffi.
  *
  * A flow is one direction of one queue pair as one ring sees it, keyed by
- * (source, destination, destination QP) and an incarnation: a key that comes
+ * (source, destination, destination QP, partition) and an incarnation: a key that comes
  * back with other memory keys, addresses or first bytes is a new flow.
+ *
+ * Tenants of overlay networks and VLANs may have the same addresses and queue pairs. A
+ * network's number is no part of the key: it belongs to a link, which routers, access ports,
+ * tunnels' ends and mirror sessions change on the way of one and the same packet. So each key
+ * has a list of owners for every network (`next_network`), and a network whose first write
+ * repeats, or goes on with, what another one's owner sent is that one's (fc_network.c).
  *
  * One packet, or a few, prove nothing: the flows of one key stand beside each other
  * (`next_owner`), and each packet goes to the one that it fits. Only a flow that sends on
@@ -25,7 +31,8 @@
 enum {
 	FC_FLOWS_MAX = 8192,
 	FC_FLOW_HOLES = 16,
-	FC_FLOW_KEYS = 4, /* of the three protocols of NCCL each has a buffer */
+	FC_FLOW_KEYS = 4,     /* of the three protocols of NCCL each has a buffer */
+	FC_FLOW_NETWORKS = 4, /* one and the same flow, as it passes several links and mirrors */
 	/* Flows that never wrote or sent: what only answers or reads is not to fill the table. */
 	FC_SILENT_FLOWS_MAX = FC_FLOWS_MAX / 4,
 };
@@ -35,7 +42,8 @@ struct fc_flow_key {
 	uint8_t source[16]; /* IPv6, or IPv4 as ::ffff:a.b.c.d */
 	uint8_t destination[16];
 	uint32_t dest_qp;
-	uint32_t spare;
+	uint32_t
+		partition; /* of the P_Key, whose upper bit says no more than who is a full member */
 };
 
 struct fc_psn_range {
@@ -48,9 +56,11 @@ struct fc_flow {
 	struct fc_flow_key key;
 	uint32_t incarnation; /* 0 for the first owner of the key */
 	uint16_t udp_source_port;
-	uint16_t spare;
+	/* Lists of one key, by the first owner of each: index + 1 of the next one, 0 at the end. */
+	uint16_t next_network;
 	uint64_t first_ns;
-	uint64_t spare_line;
+	/* Of the list's first owner: where its writes were first seen; 0: nowhere yet. */
+	uint64_t network;
 
 	uint64_t last_ns;
 	uint64_t next_psn; /* unwrapped; one past the highest request seen */
@@ -79,13 +89,16 @@ struct fc_flow {
 	uint64_t last_ack_msn;
 	/* 1: another owner of the key has sent a whole message since this one's last packet.
 	 * 0 again as soon as this one sends. */
-	uint32_t retired;
+	uint8_t retired;
+	uint8_t spare;
+	/* Pauses in which all PSNs may have passed once, and nothing tells whether they did. */
+	uint16_t unproven_pauses;
 	/* Owners of one key: index + 1 of the next one in the list, 0 at its end. */
 	uint32_t next_owner;
 	/* Packets of it since another owner of the key sent the last one; while there are
 	 * several. */
 	uint64_t unbroken;
-	uint64_t owners_made; /* of its key, up to now; of the first in the list */
+	uint64_t owners_made; /* of its key, up to now; of the first in the first list */
 	/* Unwrapped; 0: none. The receiver refused the request that has this PSN, and
 	 * took nothing after it: a queue pair in error drops what comes (IB 9.9.3). */
 	uint64_t refused_psn;
@@ -98,7 +111,19 @@ struct fc_flow {
 	uint32_t rkeys[FC_FLOW_KEYS];
 	uint64_t rkeys_ever;
 	uint64_t holes_used;
-	struct fc_psn_range holes[FC_FLOW_HOLES]; /* missing so far, ascending */
+	struct fc_psn_range holes[FC_FLOW_HOLES];     /* missing so far, ascending */
+	uint64_t more_networks[FC_FLOW_NETWORKS - 1]; /* of the list's first owner, likewise */
+	uint8_t spare_lines[40];
+};
+
+/* Of a network: what kind of number it is, the innermost VLAN, the number. 0 is no network, and
+ * what a mirror's own encapsulation says is none. */
+enum fc_network {
+	FC_NETWORK_SEEN = 1, /* what it is, even if untagged */
+	FC_NETWORK_VXLAN = 2,
+	FC_NETWORK_NVGRE = 4,
+	FC_NETWORK_KIND_SHIFT = 48,
+	FC_NETWORK_VLAN_SHIFT = 32,
 };
 
 enum fc_flow_owner {

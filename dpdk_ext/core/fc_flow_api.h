@@ -19,7 +19,8 @@ struct fc_flows {
 	uint64_t *index; /* open addressing: upper half of the hash << 32 | flow + 1 */
 	struct fc_message *messages;
 	uint8_t *undo;
-	uint64_t mask; /* messages - 1 */
+	uint64_t mask;         /* messages - 1 */
+	struct fc_jump *jumps; /* the parser's own (fc_jumps.c); NULL for anybody else */
 };
 
 struct fc_parser;

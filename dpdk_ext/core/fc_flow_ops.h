@@ -1,7 +1,8 @@
 /* Inside the parser: its state, the undo journal, and what its files call of
- * each other. fc_flow.c: table; fc_holes.c: which PSNs are missing; fc_chain.c:
- * messages in PSN order; fc_owner.c: incarnations; fc_message.c: packets into
- * messages; fc_rival.c: which other ones claim them; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
+ * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing;
+ * fc_chain.c: messages in PSN order; fc_jumps.c: short ways through them; fc_laps.c: blind times
+ * of all PSNs; fc_owner.c: incarnations; fc_message.c: packets into messages; fc_rival.c: which
+ * other ones claim them; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
  * fc_span.c: spans. */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
@@ -17,6 +18,10 @@
 /* More packets than any NIC has in flight or a switch can reorder: beyond,
  * a PSN says nothing about its neighbours. */
 #define FC_PSN_FAR 65536
+/* After so many PSNs they are the same again. */
+#define FC_PSN_LAP (1ull << 24)
+/* They take longer on any port, in nanoseconds. */
+#define FC_PAUSE_NS 20000000ull
 /* A sender repeats what was not acknowledged after at most four times the timeout it
  * was told (IB 9.7.6.1.3), NCCL's longest being 4.3 s: a message at rest for longer
  * has ended, and so has whoever sent it. */
@@ -76,6 +81,7 @@ struct fc_parser {
 	/* Parts of records journalled since the span began bear its epoch. */
 	uint32_t epoch;
 	struct fc_message_epochs *message_epochs;
+	struct fc_jump *jumps; /* by record; `flows` names them, too */
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
 	uint64_t hashes[FC_BATCH_SLOTS];
@@ -92,6 +98,7 @@ struct fc_arrival {
 	const struct fc_packet *packet;
 	const uint8_t *frame;
 	struct fc_flow *flow;
+	struct fc_flow *list; /* the first owner of the key in the packet's network */
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
 	uint64_t psn;      /* unwrapped */
@@ -99,6 +106,8 @@ struct fc_arrival {
 	bool leapt;        /* its owner goes on far from where it was */
 	bool contested;    /* its owner is silent while another one of the key sends */
 	uint32_t standing; /* enum fc_message_standing of the message it begins */
+	/* Not FC_WRITE: it is of no network that its queue pair is followed in, and this its verdict. */
+	enum fc_verdict outside;
 };
 
 /* Where a PSN falls among the messages of its flow. */
@@ -309,9 +318,11 @@ enum fc_fit {
 
 /* fc_flow.c */
 uint64_t fc_key_hash(const struct fc_flow_key *key);
-/* The first owner of `key`, or NULL. */
-struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash);
+/* The first owner of the packet's key in its network, or NULL. */
+struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, uint64_t hash);
 struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a);
+/* A record for the packet's key; NULL if the table is full. */
+struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation);
 /* Puts one more owner of the key into its list; NULL if the table is full. */
 struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
 /* The owners of a key: the next one in the list, or NULL; takes one out of it, or puts it
@@ -319,6 +330,20 @@ struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
 struct fc_flow *fc_owner_after(const struct fc_flows *flows, const struct fc_flow *flow);
 void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_flow *dropped);
 void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow *flow);
+/* fc_network.c: lists of owners of one key, one for each network; `head` is the first owner of
+ * the first. The list of `network`, or NULL. */
+struct fc_flow *fc_network_find(const struct fc_flows *flows, struct fc_flow *head,
+				uint64_t network);
+/* Does the list that begins with `first` write in that network? */
+bool fc_network_has(const struct fc_flow *first, uint64_t network);
+/* The list a packet is for whose network none has; NULL: it is for none, see a->outside. */
+struct fc_flow *fc_network_choose(struct fc_arrival *a, struct fc_flow *head);
+/* The list of `first` has a write from the packet's network. */
+void fc_network_note(struct fc_arrival *a, struct fc_flow *first);
+/* Another owner becomes the first of its list. */
+void fc_network_first(struct fc_arrival *a, struct fc_flow *head, struct fc_flow *was,
+		      struct fc_flow *is);
+
 void fc_undo_begin(struct fc_parser *parser, uint64_t position);
 void fc_undo_end(struct fc_flows *flows);
 /* Takes back what a killed parser had not committed. -EINVAL if the journal is torn. */
@@ -331,6 +356,20 @@ uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 /* What came of [start, stop) was somebody else's: all of it is missing again. */
 void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+
+/* fc_jumps.c: of all records of the table; false: no memory. */
+bool fc_jumps_open(struct fc_parser *parser);
+void fc_jumps_close(struct fc_parser *parser);
+/* Where to go on from `message`, behind `psn`, towards it: a position, or 0. */
+uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *message,
+			uint64_t psn);
+/* The record named `position` stands behind `before` in its chain, or behind none that is kept. */
+void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before);
+/* It stands in no chain any more. */
+void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
+
+/* fc_laps.c: did all PSNs pass once before this write, which seems to follow `last`? */
+bool fc_lap_on(struct fc_arrival *a, const struct fc_message *last);
 
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
@@ -352,6 +391,8 @@ void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
 /* fc_owner.c: is the ICRC right, whatever is sampled? What changes who owns a queue
  * pair or what its messages are worth asks first. */
 bool fc_is_genuine(struct fc_arrival *a);
+/* The First or Only packet of a message seen before says what that one said. */
+bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m);
 /* Is its memory key one that this owner used before, or the first that it uses? */
 bool fc_is_known_key(const struct fc_arrival *a);
 /* A packet came that the owner of a->flow cannot have sent: FC_ICRC_BAD or `verdict`. */

@@ -1,8 +1,27 @@
-/* Packets whose message is not known: each in a place of its own until it is. */
+/* Packets whose message is not known: each in a place of its own until it is. What finds them
+ * lies in this process' memory, and costs as much with a thousand places as with one. */
+#include <errno.h>
+
+#include "fc_error.h"
 #include "fc_staging_ops.h"
 
 /* So far behind what its flow sends by now a packet's message never comes. */
 #define PSN_FAR_BEHIND 65536
+/* PSNs that are looked for together. */
+#define PSN_SHIFT 6
+#define BUCKETS 4096u
+
+/* Who goes first for room: what no plan follows before what one does, and of either what two
+ * copies differ on after the others, since it keeps a step from being whole. */
+enum rank {
+	RANK_STRANGE,
+	RANK_STRANGE_DIFFERS,
+	RANK_FOLLOWED,
+	RANK_FOLLOWED_DIFFERS, /* does not go */
+	RANKS,
+};
+
+_Static_assert((int)RANKS == (int)FC_HELD_RANKS, "a list for each rank");
 
 static bool is_followed(const struct fc_extractor *x, uint64_t flow)
 {
@@ -11,16 +30,153 @@ static bool is_followed(const struct fc_extractor *x, uint64_t flow)
 	return state == FC_PLAN_ACTIVE || state == FC_PLAN_SUSPENDED;
 }
 
-uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
-		      uint64_t stop)
+static unsigned rank_of(const struct fc_extractor *x, const struct fc_held *held)
+{
+	return (is_followed(x, held->flow) ? 2u : 0u) + (held->differs != 0);
+}
+
+static uint32_t *bucket_of(struct fc_extractor *x, uint64_t flow, uint64_t psn)
+{
+	const uint64_t mixed = (flow << 40 ^ psn >> PSN_SHIFT) * 0x9e3779b97f4a7c15ull;
+
+	return &x->places.buckets[mixed >> 52 & (BUCKETS - 1)];
+}
+
+static void enlist(struct fc_extractor *x, uint32_t index)
+{
+	struct fc_places *p = &x->places;
+	struct fc_place *own = &p->of[index];
+	uint32_t newer = 0;
+
+	own->rank = (uint8_t)rank_of(x, &x->staging->held[index]);
+	uint32_t older = p->newest[own->rank];
+	/* In the order in which they came: the newest is the last but where copies differ. */
+	while (older && x->staging->held[older - 1].order > x->staging->held[index].order) {
+		newer = older;
+		older = p->of[older - 1].older;
+	}
+	own->older = older;
+	own->newer = newer;
+	*(older ? &p->of[older - 1].newer : &p->oldest[own->rank]) = index + 1;
+	*(newer ? &p->of[newer - 1].older : &p->newest[own->rank]) = index + 1;
+}
+
+static void delist(struct fc_extractor *x, uint32_t index)
+{
+	struct fc_places *p = &x->places;
+	const struct fc_place *own = &p->of[index];
+
+	*(own->older ? &p->of[own->older - 1].newer : &p->oldest[own->rank]) = own->newer;
+	*(own->newer ? &p->of[own->newer - 1].older : &p->newest[own->rank]) = own->older;
+}
+
+static void find_by_psn(struct fc_extractor *x, uint32_t index)
+{
+	const struct fc_held *held = &x->staging->held[index];
+	uint32_t *bucket = bucket_of(x, held->flow, held->psn);
+
+	x->places.of[index].next = *bucket;
+	*bucket = index + 1;
+}
+
+static void find_no_more(struct fc_extractor *x, uint32_t index)
+{
+	const struct fc_held *held = &x->staging->held[index];
+	uint32_t *at = bucket_of(x, held->flow, held->psn);
+
+	while (*at && *at != index + 1)
+		at = &x->places.of[*at - 1].next;
+	if (*at)
+		*at = x->places.of[index].next;
+}
+
+/* Free places in the order in which they became free. */
+static void put_free(struct fc_extractor *x, uint32_t index)
+{
+	struct fc_places *p = &x->places;
+
+	p->free[(p->free_from + p->free_count++) % x->staging->header->held_max] = index;
+}
+
+static int by_order(const void *a, const void *b)
+{
+	const uint64_t x = (*(struct fc_held *const *)a)->order;
+	const uint64_t y = (*(struct fc_held *const *)b)->order;
+
+	return (x > y) - (x < y);
+}
+
+/* The lists of all that is held, as plans are now. */
+static void rank_anew(struct fc_extractor *x)
+{
+	struct fc_places *p = &x->places;
+	uint32_t count = 0;
+
+	memset(p->oldest, 0, sizeof p->oldest);
+	memset(p->newest, 0, sizeof p->newest);
+	for (uint32_t i = 0; i < x->staging->header->held_max; i++)
+		if (x->staging->held[i].used)
+			p->sorted[count++] = &x->staging->held[i];
+	qsort(p->sorted, count, sizeof(*p->sorted), by_order);
+	for (uint32_t i = 0; i < count; i++)
+		enlist(x, (uint32_t)(p->sorted[i] - x->staging->held));
+	p->stale = false;
+}
+
+int fc_held_open(struct fc_extractor *x)
+{
+	struct fc_places *p = &x->places;
+	const uint64_t places = x->staging->header->held_max;
+
+	p->buckets = calloc(BUCKETS, sizeof *p->buckets);
+	p->of = calloc(places + 1, sizeof *p->of);
+	p->free = calloc(places + 1, sizeof *p->free);
+	p->sorted = calloc(places + 1, sizeof(*p->sorted));
+	if (!p->buckets || !p->of || !p->free || !p->sorted)
+		return fc_fail(ENOMEM, "no memory for the extractor");
+	for (uint32_t i = 0; i < places; i++) {
+		if (x->staging->held[i].used)
+			find_by_psn(x, i);
+		else
+			put_free(x, i);
+	}
+	rank_anew(x);
+	return 0;
+}
+
+void fc_held_close(struct fc_extractor *x)
+{
+	free(x->places.buckets);
+	free(x->places.of);
+	free(x->places.free);
+	free(x->places.sorted);
+}
+
+void fc_held_replanned(struct fc_extractor *x)
+{
+	x->places.stale = true;
+}
+
+uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop)
 {
 	const struct fc_staging_header *h = x->staging->header;
+	const struct fc_held *all = x->staging->held;
 
-	for (uint64_t i = from; h->held_used && i < h->held_max; i++) {
-		const struct fc_held *held = &x->staging->held[i];
-		if (held->used && held->flow == flow && held->psn >= start && held->psn < stop)
-			return i;
+	if (!h->held_used || start >= stop)
+		return UINT64_MAX;
+	/* A message longer than all buckets: each place once. */
+	if ((stop - start) >> PSN_SHIFT > h->held_max) {
+		for (uint64_t i = 0; i < h->held_max; i++)
+			if (all[i].used && all[i].flow == flow && all[i].psn >= start &&
+			    all[i].psn < stop)
+				return i;
+		return UINT64_MAX;
 	}
+	for (uint64_t psn = start; psn < stop; psn = (psn >> PSN_SHIFT << PSN_SHIFT) + 64)
+		for (uint32_t i = *bucket_of(x, flow, psn); i; i = x->places.of[i - 1].next)
+			if (all[i - 1].flow == flow && all[i - 1].psn >= start &&
+			    all[i - 1].psn < stop)
+				return i - 1;
 	return UINT64_MAX;
 }
 
@@ -30,73 +186,67 @@ void fc_held_release(struct fc_extractor *x, uint64_t index)
 
 	x->place_freed[index] = x->change;
 	x->freed = true;
+	find_no_more(x, (uint32_t)index);
+	delist(x, (uint32_t)index);
+	put_free(x, (uint32_t)index);
 	fc_set(x, &x->staging->held[index].used, 0);
 	fc_set(x, &h->held_used, h->held_used - 1);
 }
 
 void fc_held_ignore(struct fc_extractor *x, uint64_t flow)
 {
-	uint64_t i = 0;
-
-	while ((i = fc_held_find(x, i, flow, 0, UINT64_MAX)) != UINT64_MAX) {
+	for (uint64_t i = 0; i < x->staging->header->held_max; i++) {
+		if (!x->staging->held[i].used || x->staging->held[i].flow != flow)
+			continue;
 		fc_held_release(x, i);
 		x->counters->ignored_packets++;
 	}
 }
 
 /* The place of a copy with as many bytes; UINT64_MAX: there is none. */
-static uint64_t find_copy(const struct fc_extractor *x, const struct fc_piece *piece)
+static uint64_t find_copy(struct fc_extractor *x, const struct fc_piece *piece)
 {
-	uint64_t i = 0;
+	const struct fc_held *all = x->staging->held;
 
-	while ((i = fc_held_find(x, i, piece->flow, piece->psn, piece->psn + 1)) != UINT64_MAX &&
-	       x->staging->held[i].payload_bytes != piece->payload_bytes)
-		i++;
-	return i;
-}
-
-/* A place that was free under the last commit too; UINT64_MAX: there is none. */
-static uint64_t find_place(const struct fc_extractor *x)
-{
-	const struct fc_staging_header *h = x->staging->header;
-
-	for (uint64_t i = 0; h->held_used < h->held_max && i < h->held_max; i++)
-		if (!x->staging->held[i].used && x->place_freed[i] != x->change)
-			return i;
+	for (uint32_t i = *bucket_of(x, piece->flow, piece->psn); i; i = x->places.of[i - 1].next)
+		if (all[i - 1].flow == piece->flow && all[i - 1].psn == piece->psn &&
+		    all[i - 1].payload_bytes == piece->payload_bytes)
+			return i - 1;
 	return UINT64_MAX;
 }
 
-/* Is `a` to go before `b`, for room? What no plan follows first, then what two copies did
- * not differ on, which keeps a step from being whole; then the oldest. */
-static bool goes_before(const struct fc_extractor *x, const struct fc_held *a,
-			const struct fc_held *b)
+/* A place that was free under the last commit too; UINT64_MAX: there is none. */
+static uint64_t take_place(struct fc_extractor *x)
 {
-	const bool followed = is_followed(x, a->flow);
+	struct fc_places *p = &x->places;
+	const uint32_t first = p->free[p->free_from];
 
-	if (followed != is_followed(x, b->flow))
-		return !followed;
-	if (a->differs != b->differs)
-		return !a->differs;
-	return a->order < b->order;
+	/* All behind it became free later. */
+	if (!p->free_count || x->place_freed[first] == x->change)
+		return UINT64_MAX;
+	p->free_from = (p->free_from + 1) % x->staging->header->held_max;
+	p->free_count--;
+	return first;
 }
 
 /* Who is to go so that `piece` finds room, every place being taken; UINT64_MAX: nobody. */
-static uint64_t find_victim(const struct fc_extractor *x, const struct fc_piece *piece)
+static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece)
 {
-	const struct fc_held *held = x->staging->held;
-	uint64_t chosen = UINT64_MAX;
+	const struct fc_places *p = &x->places;
+	const unsigned last = is_followed(x, piece->flow) ? RANK_FOLLOWED : RANK_STRANGE_DIFFERS;
 
-	if (piece->psn >= PSN_FAR_BEHIND)
-		chosen = fc_held_find(x, 0, piece->flow, 0, piece->psn - PSN_FAR_BEHIND);
-	if (chosen != UINT64_MAX)
-		return chosen;
-	for (uint64_t i = 0; i < x->staging->header->held_max; i++)
-		if (chosen == UINT64_MAX || goes_before(x, &held[i], &held[chosen]))
-			chosen = i;
-	if (chosen != UINT64_MAX && is_followed(x, held[chosen].flow) &&
-	    (held[chosen].differs || !is_followed(x, piece->flow)))
-		return UINT64_MAX;
-	return chosen;
+	if (p->stale)
+		rank_anew(x);
+	for (unsigned rank = RANK_STRANGE; rank <= last; rank++)
+		if (p->oldest[rank])
+			return p->oldest[rank] - 1;
+	/* All of them copies that differ: those whose message never comes keep no step back. */
+	for (uint32_t i = p->oldest[RANK_FOLLOWED_DIFFERS]; i; i = p->of[i - 1].newer) {
+		const struct fc_held *held = &x->staging->held[i - 1];
+		if (held->flow == piece->flow && held->psn + PSN_FAR_BEHIND < piece->psn)
+			return i - 1;
+	}
+	return UINT64_MAX;
 }
 
 static bool give_up(struct fc_extractor *x, const struct fc_piece *piece)
@@ -111,6 +261,16 @@ static bool give_up(struct fc_extractor *x, const struct fc_piece *piece)
 	return true;
 }
 
+/* Two copies of the packet that is held there are not the same. */
+static void note_differs(struct fc_extractor *x, uint32_t index)
+{
+	if (x->staging->held[index].differs)
+		return;
+	delist(x, index);
+	fc_set(x, &x->staging->held[index].differs, 1);
+	enlist(x, index);
+}
+
 enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted)
 {
 	struct fc_staging_header *h = x->staging->header;
@@ -122,10 +282,10 @@ enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *p
 	const uint64_t copy = find_copy(x, piece);
 	if (copy != UINT64_MAX) {
 		if (!fc_compare_copy(x, x->staging->held_data + copy * FC_HELD_BYTES, piece))
-			fc_set(x, &x->staging->held[copy].differs, 1);
+			note_differs(x, (uint32_t)copy);
 		return FC_SLOT_DONE;
 	}
-	const uint64_t index = find_place(x);
+	const uint64_t index = take_place(x);
 	if (index == UINT64_MAX) {
 		if (h->held_used < h->held_max || give_up(x, piece))
 			return FC_SLOT_NEEDS_COMMIT;
@@ -142,6 +302,8 @@ enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *p
 	fc_set(x, &held->used, 1);
 	fc_set(x, &h->held_ever, h->held_ever + 1);
 	fc_set(x, &h->held_used, h->held_used + 1);
+	find_by_psn(x, (uint32_t)index);
+	enlist(x, (uint32_t)index);
 	x->counters->held_packets++;
 	return FC_SLOT_DONE;
 }

@@ -238,9 +238,9 @@ static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_hom
 				     const struct fc_message *m)
 {
 	const uint64_t stop = m->first_psn + m->packets;
-	uint64_t i = 0;
+	uint64_t i;
 
-	while ((i = fc_held_find(x, i, m->flow, m->first_psn, stop)) != UINT64_MAX) {
+	while ((i = fc_held_find(x, m->flow, m->first_psn, stop)) != UINT64_MAX) {
 		const struct fc_held *held = &x->staging->held[i];
 		const struct fc_piece piece = {
 			.flow = held->flow,
@@ -269,10 +269,10 @@ static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mar
 	return deliver_held(x, home, &m);
 }
 
-/* There is no room to stage a message. Nothing was changed for it yet. */
-static enum fc_slot_end without_room(const struct fc_extractor *x)
+/* There is no room to stage message `m`. Nothing was changed for it yet. */
+static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_message *m)
 {
-	if (x->freed)
+	if (x->freed || fc_claims_give_way(x, m))
 		return FC_SLOT_NEEDS_COMMIT;
 	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;
 }
@@ -293,7 +293,8 @@ static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mar
 	where = d.send;
 	if (d.kind == FC_HOME_STAGED) {
 		where = fc_record_take(x, &m);
-		const enum fc_slot_end end = where == UINT64_MAX ? without_room(x) : FC_SLOT_DONE;
+		const enum fc_slot_end end =
+			where == UINT64_MAX ? without_room(x, &m) : FC_SLOT_DONE;
 		if (end != FC_SLOT_DONE)
 			return end;
 		if (where == UINT64_MAX)
@@ -329,7 +330,7 @@ static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mar
 	if (moved && !fc_has_reth(mark->opcode))
 		return FC_SLOT_DONE;
 	if (!fc_stage_follow(x, home->where, &m)) {
-		const enum fc_slot_end end = without_room(x);
+		const enum fc_slot_end end = without_room(x, &m);
 		if (end != FC_SLOT_DONE)
 			return end;
 		drop_staged(x, home);

@@ -199,6 +199,8 @@ enum fc_verdict fc_decode_ethernet(struct fc_decoding *d)
 		if (!vlan)
 			return fc_cut(d);
 		d->out->flags |= FC_PACKET_VLAN;
+		d->out->network &= ~(0xfffull << FC_NETWORK_VLAN_SHIFT);
+		d->out->network |= (fc_be16(vlan->tci) & 0xfffull) << FC_NETWORK_VLAN_SHIFT;
 		type = fc_be16(vlan->type);
 	}
 	return by_ethertype(d, type);

@@ -224,7 +224,13 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_a_lap_on(a, &near)) {
 		if (!fc_leaps(a))
 			return FC_DOUBTFUL;
-		a->psn += 1ull << 24;
+		a->psn += FC_PSN_LAP;
+		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	} else if (FC_UNLIKELY(a->psn == a->flow->next_psn && near.before &&
+			       a->now_ns > near.before->last_ns + FC_PAUSE_NS) &&
+		   fc_lap_on(a, near.before)) {
+		a->psn += FC_PSN_LAP;
+		a->leapt = true; /* flags that count on prove it */
 		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
@@ -359,9 +365,9 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 	const struct fc_packet *p = a->packet;
 	const enum fc_verdict verdict = (enum fc_verdict)p->verdict;
 
-	a->flow = fc_flow_find_or_make(a);
+	a->list = a->flow = fc_flow_find_or_make(a);
 	if (!a->flow)
-		return note_flowless(a, verdict);
+		return a->outside ? a->outside : note_flowless(a, verdict);
 	const bool sends = fc_is_of_message(p);
 	a->flow->last_ns = a->now_ns;
 	if (FC_UNLIKELY(a->flow->owner & (FC_OWNER_SEVERAL | FC_OWNER_SILENT)) && sends)

@@ -42,7 +42,7 @@ bool fc_leaps(struct fc_arrival *a)
 }
 
 /* The First or Only packet of a message seen before says what that one said. */
-static bool same_message(const struct fc_arrival *a, const struct fc_message *m)
+bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m)
 {
 	const struct fc_packet *p = a->packet;
 
@@ -88,7 +88,7 @@ struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_nei
 
 	if (!m || !(keyless || (m->standing != FC_STANDING_KNOWN && m->flags & FC_MESSAGE_RETH)))
 		return NULL;
-	if (m == near->at ? !keyless && same_message(a, m) : stop <= m->first_psn)
+	if (m == near->at ? !keyless && fc_is_same_message(a, m) : stop <= m->first_psn)
 		return NULL;
 	if (!keyless && m->rkey == a->packet->rkey)
 		return NULL;
@@ -144,7 +144,7 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 	if (near->at && near->at->kind != FC_KIND_WRITE)
 		return true;
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
-		return !same_message(a, near->at);
+		return !fc_is_same_message(a, near->at);
 	/* Its own First was lost; one from another port is not that one. */
 	if (near->at)
 		return fc_is_other_port(a) || foreign_rkey(a);
@@ -303,7 +303,7 @@ static void drop_silent(struct fc_arrival *a)
 void fc_note_owner(struct fc_arrival *a, const struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
-	struct fc_flow *first = fc_flow_find(flows, &a->packet->key, a->hash);
+	struct fc_flow *first = a->list;
 	const bool whole =
 		message && message->packets_seen == message->packets && a->flow->unbroken;
 

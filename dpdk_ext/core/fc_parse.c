@@ -174,6 +174,7 @@ enum fc_verdict fc_decode_roce(struct fc_decoding *d)
 	}
 	out->opcode = bth->opcode;
 	out->key.dest_qp = fc_be24(bth->dest_qp);
+	out->key.partition = fc_be16(bth->pkey) & 0x7fff; /* IB 10.9.3 */
 	out->psn = fc_be24(bth->psn);
 	if (bth->flags & 0x0f) /* IB 9.2.5: transport version 0 is the only one */
 		return FC_ROCE_OTHER;
@@ -192,6 +193,7 @@ int fc_decode(const uint8_t *frame, uint32_t frame_bytes, uint32_t wire_bytes,
 	};
 
 	memset(out, 0, sizeof *out);
+	out->network = fc_network(FC_NETWORK_SEEN, 0);
 	/* Offsets in marks are 16 bits wide; no frame of a slot is longer. */
 	out->verdict = frame_bytes > UINT16_MAX ? FC_MALFORMED : (uint8_t)fc_decode_ethernet(&d);
 	return out->verdict;

@@ -19,6 +19,7 @@ enum fc_packet_flags {
 
 struct fc_packet {
 	struct fc_flow_key key;
+	uint64_t network; /* enum fc_network; of every frame that has an Ethernet header */
 	uint64_t va;
 	uint32_t psn; /* 24 bit, as in the BTH */
 	uint32_t rkey, length_bytes;

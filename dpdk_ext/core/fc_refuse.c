@@ -40,10 +40,18 @@ static uint32_t newest_between(struct fc_parser *parser, const uint8_t source[16
 	return pairs->newest[pair_hash(source, destination)];
 }
 
+static bool is_between(const struct fc_flow *flow, const struct fc_packet *p)
+{
+	return !flow->retired && flow->next_psn && flow->key.partition == p->key.partition &&
+	       !memcmp(flow->key.source, p->key.destination, sizeof flow->key.source) &&
+	       !memcmp(flow->key.destination, p->key.source, sizeof flow->key.source);
+}
+
 /* The other direction of the NAK's queue pair, or NULL where that is not certain. The
  * wire does not say it: a packet names its receiver only. A queue pair has one UDP port
- * both ways where its NIC keeps to that; else only the one flow there is can be meant. */
-static struct fc_flow *refused_flow(const struct fc_arrival *a)
+ * both ways where its NIC keeps to that; else only the one flow there is can be meant.
+ * in_network: of those alone that may write in the NAK's network. */
+static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 {
 	struct fc_flows *flows = a->parser->flows;
 	const struct fc_packet *p = a->packet;
@@ -56,9 +64,9 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a)
 	while (next && ports < 2) {
 		struct fc_flow *flow = &flows->flows[next - 1];
 		next = a->parser->host_pairs.older[next - 1];
-		if (flow->retired || !flow->next_psn ||
-		    memcmp(flow->key.source, p->key.destination, sizeof flow->key.source) != 0 ||
-		    memcmp(flow->key.destination, p->key.source, sizeof flow->key.source) != 0)
+		/* Only the first owner of a list knows its networks. */
+		if (!is_between(flow, p) ||
+		    (in_network && flow->network && !fc_network_has(flow, p->network)))
 			continue;
 		of_hosts = flow;
 		hosts++;
@@ -72,10 +80,16 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a)
 	return hosts == 1 && is_under_way(of_hosts, p->psn) ? of_hosts : NULL;
 }
 
-static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow)
+/* before: what was refused up to now and need not be looked at again; 0: nothing. */
+static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow, uint64_t before)
 {
 	struct fc_flows *flows = a->parser->flows;
 	struct fc_message *m = fc_message_at(flows, flow->last_message);
+
+	if (before) {
+		const struct fc_neighbours near = fc_chain_find(flows, flow, before);
+		m = near.at ? near.at : near.before;
+	}
 
 	for (int hops = 0; m && hops < FC_REFUSE_MAX; hops++) {
 		if (!fc_stops_beyond_refusal(flow, m))
@@ -99,17 +113,21 @@ enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 		}
 		return FC_ICRC_BAD;
 	}
-	struct fc_flow *flow = refused_flow(a);
+	/* A NAK may pass another link than the writes it refuses. */
+	struct fc_flow *flow = refused_flow(a, true);
+	if (!flow)
+		flow = refused_flow(a, false);
 	if (!flow) {
 		a->parser->counters.unpaired_refusals++;
 		return FC_NAK;
 	}
 	const uint64_t psn = fc_unwrap(flow, a->packet->psn);
 	if (!flow->refused_psn || psn < flow->refused_psn) {
+		const uint64_t before = flow->refused_psn;
 		fc_touch_flow_rest(a->parser, flow);
 		flow->refused_psn = psn;
 		flow->refused_next = flow->next_psn;
-		refuse_known(a, flow);
+		refuse_known(a, flow, before);
 	}
 	return FC_NAK;
 }

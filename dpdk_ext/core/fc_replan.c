@@ -130,6 +130,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->run_psn, plan->run_psn);
 	fc_set(x, &kept->run_shift, plan->run_shift);
 	fc_set(x, &kept->state, plan->state);
+	fc_held_replanned(x);
 	if (plan->state == FC_PLAN_IGNORE)
 		fc_held_ignore(x, flow);
 	fc_change_end(x);
@@ -143,6 +144,7 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 			       (unsigned long long)state);
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
+	fc_held_replanned(x);
 	if (state == FC_PLAN_IGNORE)
 		fc_held_ignore(x, flow);
 	fc_change_end(x);
@@ -153,6 +155,7 @@ void fc_plans_forget(struct fc_extractor *x)
 {
 	struct fc_staging_header *h = x->staging->header;
 
+	fc_held_replanned(x);
 	/* Before the tables it names are free: done again after a kill it is the same. */
 	fc_homes_close(x);
 	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {

@@ -172,31 +172,77 @@ struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position)
 	return fc_ring_slot(ring, position);
 }
 
-/* A reader may meet the writer between two commits: it takes the copy of the
- * position it read, and reads again if the position moved meanwhile. */
-#define READ_COMMIT(where, copies, position_field, out)                                            \
-	do {                                                                                       \
-		uint64_t position_;                                                                \
-		do {                                                                               \
-			position_ = FC_LOAD_ACQUIRE(&(where)->position_field);                     \
-			*(out) = *FC_COMMITTED((where)->copies, position_);                        \
-			__atomic_thread_fence(__ATOMIC_ACQUIRE);                                   \
-		} while (position_ != FC_LOAD_ACQUIRE(&(where)->position_field));                  \
-	} while (0)
+static struct fc_commit_stamp *stamp_of(const void *copies, size_t bytes, unsigned which)
+{
+	return (struct fc_commit_stamp *)((uintptr_t)copies + which * bytes);
+}
+
+unsigned fc_committed(const void *copies, size_t bytes, uint64_t position)
+{
+	const struct fc_commit_stamp *one = stamp_of(copies, bytes, 0),
+				     *two = stamp_of(copies, bytes, 1);
+	/* pairs with the release of at_position in fc_commit_write() */
+	const uint64_t first = FC_LOAD_ACQUIRE(&one->at_position);
+	const uint64_t second = FC_LOAD_ACQUIRE(&two->at_position);
+
+	if ((first == position) != (second == position))
+		return second == position;
+	if (first == FC_BEING_WRITTEN || second == FC_BEING_WRITTEN)
+		return first == FC_BEING_WRITTEN;
+	return __atomic_load_n(&two->sequence, __ATOMIC_RELAXED) >
+	       __atomic_load_n(&one->sequence, __ATOMIC_RELAXED);
+}
+
+void fc_commit_write(void *copies, size_t bytes, uint64_t was, const void *commit,
+		     uint64_t position)
+{
+	const unsigned in_force = fc_committed(copies, bytes, was);
+	const uint64_t sequence = stamp_of(copies, bytes, in_force)->sequence + 1;
+	struct fc_commit_stamp *stamp = stamp_of(copies, bytes, 1 - in_force);
+
+	__atomic_store_n(&stamp->at_position, FC_BEING_WRITTEN, __ATOMIC_RELAXED);
+	/* Who reads any of what follows reads that it is being written, behind an acquire fence;
+	 * and a position that was published before. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	memcpy(stamp + 1, (const struct fc_commit_stamp *)commit + 1, bytes - sizeof *stamp);
+	__atomic_store_n(&stamp->sequence, sequence, __ATOMIC_RELAXED);
+	FC_STORE_RELEASE(&stamp->at_position, position);
+}
+
+void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published, void *out)
+{
+	struct fc_commit_stamp before, behind;
+	uint64_t position, now;
+
+	/* A writer goes on meanwhile: twice within one look at a few hundred bytes at most. */
+	do {
+		position = FC_LOAD_ACQUIRE(published);
+		const struct fc_commit_stamp *stamp =
+			stamp_of(copies, bytes, fc_committed(copies, bytes, position));
+		before.at_position = FC_LOAD_ACQUIRE(&stamp->at_position);
+		before.sequence = __atomic_load_n(&stamp->sequence, __ATOMIC_RELAXED);
+		memcpy(out, stamp, bytes);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		behind.at_position = __atomic_load_n(&stamp->at_position, __ATOMIC_RELAXED);
+		behind.sequence = __atomic_load_n(&stamp->sequence, __ATOMIC_RELAXED);
+		now = FC_LOAD_ACQUIRE(published);
+	} while (before.at_position != behind.at_position || before.sequence != behind.sequence ||
+		 now != position || behind.at_position == FC_BEING_WRITTEN);
+}
 
 void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out)
 {
-	READ_COMMIT(ring->header, capture, head, out);
+	fc_commit_read(ring->header->capture, sizeof *out, &ring->header->head, out);
 }
 
 void fc_ring_parse_counters(const struct fc_ring *ring, struct fc_parse_commit *out)
 {
-	READ_COMMIT(ring->header, parse, parsed, out);
+	fc_commit_read(ring->header->parse, sizeof *out, &ring->header->parsed, out);
 }
 
 void fc_ring_extract_counters(const struct fc_ring *ring, struct fc_extract_commit *out)
 {
-	READ_COMMIT(ring->reader, extract, tail, out);
+	fc_commit_read(ring->reader->extract, sizeof *out, &ring->reader->tail, out);
 }
 
 int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, uint32_t frame_bytes,
@@ -224,12 +270,6 @@ void fc_ring_publish(struct fc_ring *ring, uint64_t frames, struct fc_capture_co
 
 	fc_copy_fence();
 	commit->at_position = head;
-	/* The copy of the present head stays whole until head has moved. Where
-	 * nothing moved (only drops were counted) it is replaced in place. */
-	const int current = FC_COMMITTED(header->capture, header->head) - header->capture;
-	/* Readers of the head before see this copy untouched: pairs with the acquire fence in
-	 * fc_ring_capture_counters(). */
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-	header->capture[frames ? 1 - current : current] = *commit;
+	fc_commit_write(header->capture, sizeof *commit, header->head, commit, head);
 	FC_STORE_RELEASE(&header->head, head); /* pairs with fc_ring_head() */
 }

@@ -17,16 +17,17 @@
  * Positions are 64-bit counts of slots since creation and never wrap; index =
  * position & (slots - 1) at the access only. head - the least tail == slots is full.
  *
- * Counters are committed twice over: a stage fills copy[n & 1], sets its
- * at_position and only then publishes its position. After a kill the copy whose
- * at_position equals the position is the true one. */
+ * Counters are committed twice over: a stage fills the copy that is not in force, stamps it
+ * and only then publishes its position. The copy whose at_position equals the position is in
+ * force, of two the one with the greater sequence: where no slot moved. So a reader, and
+ * whoever begins after a kill, finds one that is whole. */
 #ifndef FC_RING_H
 #define FC_RING_H
 
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 6,
+	FC_LAYOUT_VERSION = 7,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
@@ -58,18 +59,21 @@ struct fc_slot {
 };
 
 struct fc_capture_commit {
-	uint64_t at_position;   /* head this copy belongs to */
+	uint64_t at_position; /* head this copy belongs to; UINT64_MAX while it is written */
+	uint64_t sequence;
 	uint64_t source_frames; /* frames taken from the source: where a file source resumes */
 	struct fc_capture_counters counters;
 };
 
 struct fc_parse_commit {
-	uint64_t at_position; /* parsed this copy belongs to */
+	uint64_t at_position; /* parsed this copy belongs to; UINT64_MAX while it is written */
+	uint64_t sequence;
 	struct fc_parse_counters counters;
 };
 
 struct fc_extract_commit {
-	uint64_t at_position; /* tail this copy belongs to */
+	uint64_t at_position; /* tail this copy belongs to; UINT64_MAX while it is written */
+	uint64_t sequence;
 	struct fc_extract_counters counters;
 };
 
@@ -78,6 +82,7 @@ struct fc_reader {
 	uint64_t tail;
 	uint8_t pad_tail[120];
 	struct fc_extract_commit extract[2];
+	uint8_t pad_extract[96];
 };
 
 struct fc_ring_header {

@@ -29,10 +29,20 @@ static inline uint64_t fc_ring_free_from(const struct fc_ring *ring)
 	return least;
 }
 
-/* The commit copy that belongs to `position`; after a kill at most one does not. */
-#define FC_COMMITTED(copies, position)                                                             \
-	((copies)[1].at_position == (position) && (copies)[0].at_position != (position)            \
-		 ? &(copies)[1]                                                                    \
-		 : &(copies)[0])
+/* What both copies of a commit begin with. */
+struct fc_commit_stamp {
+	uint64_t at_position, sequence;
+};
+
+#define FC_BEING_WRITTEN UINT64_MAX
+
+/* Which of two copies of so many bytes is in force at `position`. */
+unsigned fc_committed(const void *copies, size_t bytes, uint64_t position);
+/* Writes `commit` over the copy that is not in force at `was`, for `position`, which its caller
+ * then publishes by release: readers of the position before see the other one untouched. */
+void fc_commit_write(void *copies, size_t bytes, uint64_t was, const void *commit,
+		     uint64_t position);
+/* The copy in force at *published: pairs with fc_commit_write(). */
+void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published, void *out);
 
 #endif

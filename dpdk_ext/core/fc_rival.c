@@ -57,8 +57,7 @@ void fc_note_rival(struct fc_arrival *a, enum fc_verdict said)
 	if (said == FC_DOUBTFUL)
 		rival = rival_of(a, a->flow, own);
 	if (a->flow->owner & FC_OWNER_SEVERAL)
-		for (struct fc_flow *o = fc_flow_find(flows, &a->packet->key, a->hash); o && !rival;
-		     o = fc_owner_after(flows, o))
+		for (struct fc_flow *o = a->list; o && !rival; o = fc_owner_after(flows, o))
 			rival = rival_of(a, o, own);
 	if (rival && fc_is_genuine(a))
 		a->mark->rival = rival->position;

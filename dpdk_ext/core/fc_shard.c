@@ -188,7 +188,7 @@ int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
 
 	/* pairs with cover() in fc_place.c */
 	return FC_LOAD_ACQUIRE(&g->held_units) == header->held_bytes / header->unit_bytes &&
-	       !g->held_conflict_bytes;
+	       !FC_LOAD_ACQUIRE(&g->held_conflict_bytes);
 }
 
 void fc_shard_settle(struct fc_shard *shard)
@@ -209,13 +209,14 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	struct fc_generation *g = &shard->header->generations[generation];
 
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_EMPTY);
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	/* Who reads coverage of the new opening reads no older state behind it. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
 	g->conflict_bytes = 0;
 	g->held_units = 0;
 	g->held_conflict_bytes = 0;
-	g->begun++;
+	FC_STORE_RELEASE(&g->begun, g->begun + 1); /* pairs with fc_shard_begun() */
 	/* Who reads this step reads no older state behind it. */
 	FC_STORE_RELEASE(&g->step, step);
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
@@ -257,7 +258,7 @@ void fc_shard_doubt(struct fc_shard *shard, uint32_t generation)
 int fc_shard_doubted(const struct fc_shard *shard, uint32_t generation)
 {
 	return FC_LOAD_ACQUIRE(&shard->header->doubted[generation]) ==
-	       shard->header->generations[generation].begun;
+	       FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun);
 }
 
 /* First unit at or after `from` whose bit is `value`, or `units`. */

@@ -32,24 +32,30 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 		return code;
 	struct fc_parser *parser = calloc(1, sizeof *parser);
 	struct fc_message_epochs *epochs = calloc(flows->mask + 1, sizeof *epochs);
-	if (!parser || !epochs) {
-		free(parser);
-		free(epochs);
+	if (parser) {
+		parser->ring = ring;
+		parser->flows = flows;
+		parser->message_epochs = epochs;
+	}
+	if (!parser || !epochs || !fc_jumps_open(parser)) {
+		fc_parser_close(parser);
+		free(parser ? NULL : epochs);
 		return fc_fail(ENOMEM, "no memory for the parser's own tables");
 	}
-	parser->ring = ring;
-	parser->flows = flows;
-	parser->message_epochs = epochs;
 	parser->icrc_every = icrc_every;
-	parser->counters = FC_COMMITTED(ring->header->parse, parsed)->counters;
+	struct fc_parse_commit commit;
+	fc_ring_parse_counters(ring, &commit);
+	parser->counters = commit.counters;
 	*out = parser;
 	return 0;
 }
 
 void fc_parser_close(struct fc_parser *parser)
 {
-	if (parser)
-		free(parser->message_epochs);
+	if (!parser)
+		return;
+	fc_jumps_close(parser);
+	free(parser->message_epochs);
 	free(parser);
 }
 
@@ -167,7 +173,7 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 		}
 		struct fc_flow *flow = NULL;
 		if (FC_LIKELY(has_flow(p)))
-			flow = fc_flow_find(parser->flows, &p->key, parser->hashes[i]);
+			flow = fc_flow_find(parser->flows, p, parser->hashes[i]);
 		parser->found[i] = flow;
 		if (FC_LIKELY(flow))
 			__builtin_prefetch(&flow->last_ns, 1);
@@ -176,7 +182,7 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 
 static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, uint64_t hash)
 {
-	struct fc_flow *flow = fc_flow_find(parser->flows, &p->key, hash);
+	struct fc_flow *flow = fc_flow_find(parser->flows, p, hash);
 
 	if (flow) {
 		fc_touch_flow_rest(parser, flow);
@@ -223,14 +229,9 @@ static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t
 static void commit(struct fc_parser *parser, uint64_t parsed)
 {
 	struct fc_ring_header *header = parser->ring->header;
-	const int current = FC_COMMITTED(header->parse, header->parsed) == &header->parse[1];
-	struct fc_parse_commit *copy = &header->parse[1 - current];
+	const struct fc_parse_commit commit = { .counters = parser->counters };
 
-	/* Readers of the position before see this copy untouched: pairs with the acquire fence
-	 * in fc_ring_parse_counters(). */
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-	copy->counters = parser->counters;
-	copy->at_position = parsed;
+	fc_commit_write(header->parse, sizeof commit, header->parsed, &commit, parsed);
 	FC_STORE_RELEASE(&header->parsed, parsed); /* pairs with fc_ring_parsed() */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	fc_undo_end(parser->flows);

@@ -64,6 +64,7 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 		struct fc_staging_header *h = x->staging->header;
 		fc_set(x, &h->completions, h->completions + 1);
 		fc_set(x, &r->completed, h->completions);
+		fc_claim_end(x, record);
 	}
 }
 
@@ -90,7 +91,7 @@ static bool reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const struct fc_message was = r->message;
-	const uint64_t old_at = r->block_at, old_class = r->block_class;
+	const uint64_t old_at = r->block_at, old_bytes = r->block_bytes;
 	const uint8_t *old = x->staging->data + old_at;
 	const uint64_t old_bitmap = r->bitmap_bytes;
 	uint64_t seen = 0;
@@ -115,7 +116,7 @@ static bool reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 		fc_set(x, &r->conflict_from, moved(&was, now, r->conflict_from));
 		fc_set(x, &r->conflict_stop, moved(&was, now, r->conflict_stop));
 	}
-	fc_block_give(x, old_at, old_class);
+	fc_block_give(x, old_at, old_bytes);
 	fc_record_describe(x, r, now);
 	return true;
 }

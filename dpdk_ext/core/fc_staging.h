@@ -22,8 +22,7 @@
 #include "fc_shm.h"
 
 enum {
-	FC_STAGING_VERSION = 4,
-	FC_BLOCK_CLASSES = 160,
+	FC_STAGING_VERSION = 5,
 	FC_HELD_BYTES = 4096, /* payload of a held packet: the largest path MTU */
 };
 
@@ -47,7 +46,7 @@ struct fc_home {
 struct fc_staged {
 	uint64_t state; /* commit word: 1 while it holds a message */
 	uint64_t next;  /* free list: record + 1 */
-	uint64_t block_at, block_class;
+	uint64_t block_at, block_bytes;
 	uint64_t bitmap_bytes;
 	uint64_t packets_seen;
 	uint64_t completed; /* ordinal in which messages became complete, from 1; 0: is not */
@@ -86,11 +85,10 @@ struct fc_staging_header {
 	uint64_t sends_used, segments_used;
 	uint64_t records_used, records_free; /* high water; head of the free list */
 	uint64_t records_held;
-	uint64_t data_used; /* high water of the data region */
+	uint64_t data_used; /* high water of the data region; between blocks in use all is free */
 	uint64_t data_held; /* bytes of blocks in use */
 	uint64_t held_used, held_ever;
 	uint64_t completions;
-	uint64_t blocks_free[FC_BLOCK_CLASSES]; /* offset + 1 of the first free block */
 	struct fc_extract_counters counters;
 };
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "fc_common.h"
+#include "fc_extents.h"
 #include "fc_extract.h"
 #include "fc_ring_ops.h"
 
@@ -22,6 +23,38 @@
 #define FC_IN_SHARD (1ull << 63)
 #define FC_NUMBER_UNKNOWN UINT64_MAX
 
+/* A block that was given back in the change that is open. */
+struct fc_given {
+	uint64_t at, bytes;
+};
+
+/* Records of which not all has come, by the logarithm of their blocks' bytes and from the oldest
+ * on; all by index + 1. */
+struct fc_claims {
+	uint32_t oldest[64], newest[64];
+	uint32_t *older, *newer; /* by record */
+	uint8_t *in_class;       /* by record: 0: is none */
+};
+
+/* A place for a held packet; others by index + 1. */
+struct fc_place {
+	uint32_t next;         /* of those whose flow and PSN mix alike */
+	uint32_t older, newer; /* of its rank */
+	uint8_t rank;
+};
+
+enum { FC_HELD_RANKS = 4 };
+
+struct fc_places {
+	struct fc_place *of; /* by index */
+	uint32_t *buckets;
+	struct fc_held **sorted; /* room to sort them */
+	uint32_t *free;          /* a queue, the one that has been free for longest first */
+	uint64_t free_from, free_count;
+	uint32_t oldest[FC_HELD_RANKS], newest[FC_HELD_RANKS];
+	bool stale; /* plans changed since they were ranked */
+};
+
 struct fc_extractor {
 	struct fc_ring *ring;
 	const struct fc_flows *flows;
@@ -30,12 +63,16 @@ struct fc_extractor {
 	struct fc_extract_counters *counters; /* staging->header->counters */
 	bool block, stalled;
 	/* Of the change that is open: its ordinal, whether it freed a place or a block and is
-	 * at its first slot, the first block it gave back of each class (offset + 1), and in
-	 * which change each place was freed last. All else that is free was so before it. */
+	 * at its first slot, the blocks it gave back, and in which change each place was freed
+	 * last. All else that is free was so before it. */
 	uint64_t change;
-	bool freed, gave_blocks, first_slot;
-	uint64_t given[FC_BLOCK_CLASSES];
+	bool freed, first_slot;
+	struct fc_given *given;
+	uint64_t given_used;
 	uint64_t *place_freed;
+	struct fc_places places;
+	struct fc_extents extents; /* of the data region: free under the last commit */
+	struct fc_claims claims;
 	uint8_t scratch[FC_HELD_BYTES];
 };
 
@@ -71,7 +108,8 @@ static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	h->journal_used++;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	*word = value;
+	/* Words of the shard are read by the updater meanwhile. */
+	__atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
 /* fc_extract.c: between the two all that fc_set() changes stands or falls together. */
@@ -85,9 +123,16 @@ enum fc_slot_end {
 	FC_SLOT_NEEDS_COMMIT, /* the change is to be committed, then the slot comes again */
 };
 
-/* fc_blocks.c: 0 and the block, or -ENOSPC. The bitmap comes out zeroed. */
-int fc_block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at, uint64_t *size_class);
-void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t size_class);
+/* fc_blocks.c: what is free and what is claimed, read off the records. -EINVAL: they are torn. */
+int fc_blocks_open(struct fc_extractor *x);
+void fc_blocks_close(struct fc_extractor *x);
+/* What the change before gave back is committed, and free. */
+void fc_blocks_settle(struct fc_extractor *x);
+void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t bytes);
+/* Messages of which not all has come make room for `m`; false: there are none that would. */
+bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m);
+/* All of it came. */
+void fc_claim_end(struct fc_extractor *x, uint64_t record);
 /* A record with a block for `m`; UINT64_MAX where there is no room. */
 uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m);
 void fc_record_give(struct fc_extractor *x, uint64_t record);
@@ -124,10 +169,15 @@ bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_me
 
 /* fc_held.c: keeps a packet whose message is not known; doubted: nor whether it is its owner's. */
 enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted);
-/* Next held packet of `flow` in [start, stop) at index >= from; UINT64_MAX: none. */
-uint64_t fc_held_find(const struct fc_extractor *x, uint64_t from, uint64_t flow, uint64_t start,
-		      uint64_t stop);
+/* A held packet of `flow` in [start, stop), the one with the least PSNs or near it; UINT64_MAX:
+ * there is none. */
+uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
 void fc_held_release(struct fc_extractor *x, uint64_t index);
+/* What finds places, read off those in use. -ENOMEM. */
+int fc_held_open(struct fc_extractor *x);
+void fc_held_close(struct fc_extractor *x);
+/* Flows are followed that were not, or the other way round. */
+void fc_held_replanned(struct fc_extractor *x);
 /* Nothing is kept of a flow that is ignored. */
 void fc_held_ignore(struct fc_extractor *x, uint64_t flow);
 

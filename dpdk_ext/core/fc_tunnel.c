@@ -31,12 +31,15 @@ enum erspan {
 	ERSPAN_PLATFORM = 0x01,   /* of the last byte: a subheader follows */
 };
 
-static bool enter(struct fc_decoding *d)
+/* `network`: what the tunnel says of whose the frame in it is. Of tags and tunnels around it
+ * nothing is left: they are the underlay's, or the mirror's. */
+static bool enter(struct fc_decoding *d, uint64_t network)
 {
 	if (d->tunnels == TUNNELS_MAX)
 		return false;
 	d->tunnels++;
 	d->out->flags |= FC_PACKET_ENCAPSULATED;
+	d->out->network = network;
 	/* Addresses of the tunnel are of no flow; IPv4 leaves zeros as they are. */
 	memset(&d->out->key, 0, sizeof d->out->key);
 	return true;
@@ -49,9 +52,9 @@ static void end_within(struct fc_decoding *d, size_t bytes)
 		d->c.end = d->c.pos + bytes;
 }
 
-static enum fc_verdict inner_ethernet(struct fc_decoding *d)
+static enum fc_verdict inner_ethernet(struct fc_decoding *d, uint64_t network)
 {
-	return enter(d) ? fc_decode_ethernet(d) : FC_IP_OTHER;
+	return enter(d, network) ? fc_decode_ethernet(d) : FC_IP_OTHER;
 }
 
 static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, size_t bytes)
@@ -70,7 +73,14 @@ static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, si
 		if (header[11] & ERSPAN_PLATFORM && !fc_take(&d->c, ERSPAN_III_PLATFORM_BYTES))
 			return fc_cut(d);
 	}
-	return inner_ethernet(d);
+	return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
+}
+
+/* RFC 7637: of an Ethernet frame's key the upper 24 bits are the tenant's, the others spread its
+ * flows over paths. Without a key it is a mirror's. */
+static uint64_t network_of_key(const uint8_t *key)
+{
+	return key ? fc_network(FC_NETWORK_NVGRE, fc_be24(key)) : fc_network(FC_NETWORK_SEEN, 0);
 }
 
 enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
@@ -87,21 +97,25 @@ enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
 	if (payload_bytes < 4 + options)
 		return FC_MALFORMED;
 	end_within(d, payload_bytes - 4);
-	if (!fc_take(&d->c, options))
+	const uint8_t *taken = fc_take(&d->c, options);
+	if (!taken)
 		return fc_cut(d);
+	const uint8_t *key = flags & GRE_KEY ? taken + 4 * !!(flags & GRE_CHECKSUM) : NULL;
 	switch (protocol) {
 	case GRE_ERSPAN:
 		if (flags & GRE_SEQUENCE)
 			return decode_erspan(d, ERSPAN_II_VERSION, ERSPAN_II_BYTES);
-		return inner_ethernet(d);
+		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
 	case GRE_ERSPAN_III:
 		return decode_erspan(d, ERSPAN_III_VERSION, ERSPAN_III_BYTES);
 	case GRE_ETHERNET:
+		return inner_ethernet(d, network_of_key(key));
 	case GRE_MELLANOX:
-		return inner_ethernet(d);
+		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
 	case FC_ETHERTYPE_IPV4:
 	case FC_ETHERTYPE_IPV6:
-		return enter(d) ? fc_decode_ip(d, (uint16_t)protocol) : FC_IP_OTHER;
+		return enter(d, network_of_key(key)) ? fc_decode_ip(d, (uint16_t)protocol)
+						     : FC_IP_OTHER;
 	default:
 		return FC_IP_OTHER;
 	}
@@ -118,5 +132,5 @@ enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
 	if (payload_bytes < 8)
 		return FC_MALFORMED;
 	end_within(d, payload_bytes - 8);
-	return inner_ethernet(d);
+	return inner_ethernet(d, fc_network(FC_NETWORK_VXLAN, fc_be24(vxlan + 4)));
 }

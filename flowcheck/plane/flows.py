@@ -67,6 +67,7 @@ def flow_key(record: np.void) -> FlowKey:
         destination=address_text(bytes(record["key"]["destination"])),
         dest_qp=int(record["key"]["dest_qp"]),
         incarnation=int(record["incarnation"]),
+        partition=int(record["key"]["partition"]),
     )
 
 

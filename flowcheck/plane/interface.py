@@ -48,7 +48,8 @@ class Missed:
         if not self._sockets:
             why = f"no packet socket of this process is at {interface}: its drops are not known"
             raise CaptureError(errno.ENODEV, why)
-        self._frames = int(rings[0].capture_commit().counters.interface_missed_frames)
+        commit = rings[0].capture_commit()  # a struct in another does not keep it alive
+        self._frames = int(commit.counters.interface_missed_frames)
 
     def frames(self) -> int:
         """All so far, with those of earlier runs of this capture."""

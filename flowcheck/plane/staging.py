@@ -73,7 +73,7 @@ class Staging(Closing):
 
     @property
     def data_free_bytes(self) -> int:
-        """Of the data region; blocks freed in one size class serve that class alone."""
+        """Of the data region, between the blocks of staged messages."""
         return int(self.handle.header.data_bytes - self.handle.header.data_held)
 
     @property

@@ -24,6 +24,8 @@ class FlowKey:
     destination: str
     dest_qp: int
     incarnation: int = 0
+    partition: int = 0x7FFF
+    """Lower 15 bits of the P_Key; this one every port is in (InfiniBand Architecture, 10.9.1.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,8 @@ class Scene:
             found[f"bytes {n}"] = gradient.tobytes(), self.shard.missing(n)
         for n, (ring, staging) in enumerate(zip(self.rings, self.stagings, strict=True)):
             h = staging.handle.header
-            for name, counters in (("", ring.extract_commit().counters), ("own ", h.counters)):
+            commit = ring.extract_commit()
+            for name, counters in (("", commit.counters), ("own ", h.counters)):
                 said = read(counters)
                 found[f"{name}counters {n}"] = {
                     word: said[word] for word in said if word not in self.counted_again

@@ -43,12 +43,13 @@ class Packet:
     msn: int = 0
     syndrome: int = 0
     port: int = 50000
+    pkey: int = 0xFFFF
 
     def body(self) -> bytes:
         """BTH to pad."""
         pad = -len(self.payload) % 4
         bth = struct.pack(
-            ">BBHII", self.opcode, 0x40 | pad << 4, 0xFFFF, self.dest_qp, self.psn & 0xFFFFFF
+            ">BBHII", self.opcode, 0x40 | pad << 4, self.pkey, self.dest_qp, self.psn & 0xFFFFFF
         )
         extended = b""
         if self.opcode in (FIRST, ONLY, ONLY_IMM, READ_REQUEST):

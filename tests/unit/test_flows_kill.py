@@ -99,7 +99,8 @@ def test_kills_at_random_instants_change_nothing(shm: Path, least: int) -> None:
     with Parser(calm_ring, calm_table) as parser:
         assert parser.parse(1 << 20) == SLOTS
     wanted = outcome(calm_ring, calm_table)
-    counted = read(calm_ring.parse_commit().counters)
+    commit = calm_ring.parse_commit()
+    counted = read(commit.counters)
     assert counted["refused_messages"] > 100 and counted["send_frames"] > 1000, counted
     assert calm_table.messages_made > 1000 and len(calm_table.flows()) > 48
     dice = random.Random(5)

@@ -160,6 +160,25 @@ def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) ->
     assert "200000 frames equal" in done.stdout
 
 
+@pytest.mark.slow
+def test_no_reader_sees_a_part_of_what_another_process_counts(tmp_path: Path) -> None:
+    """Two million commits, three of four of which move no slot, and whoever looks meanwhile."""
+    core = Path(__file__).resolve().parents[2] / "dpdk_ext" / "core"
+    program = tmp_path / "race"
+    sources = [core / name for name in ("fc_ring.c", "fc_shm.c", "fc_error.c", "fc_copy.c")]
+    command = ["clang", "-std=gnu11", "-O2", f"-I{core}"]
+    command += [str(Path(__file__).parents[1] / "support" / "commit_race.c"), *map(str, sources)]
+    subprocess.run([*command, "-o", str(program)], check=True, timeout=60)
+    done = subprocess.run(
+        [str(program), f"/dev/shm/flowcheck-race-{os.getpid()}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0 torn, 0 backward\n"), done.stderr
+
+
 def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
     with (
         Ring.create(shm / "r", slots=2, readers=2) as writer,

@@ -159,6 +159,17 @@ class Planned:
         self.rejoins = True
         return True
 
+    def unproven_pauses(self) -> int:
+        """Of the flows that are followed: pauses in which a mirror may have been blind for as many
+        packets as there are PSNs, which nothing shows."""
+        found = 0
+        for extractor in self._extractors:
+            flows = extractor.flows.flows()
+            states = extractor.staging.plans()["state"][: len(flows)]
+            own = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))
+            found += int(flows["unproven_pauses"][own].sum())
+        return found
+
     def goes_on(self, successor: Job, called: Sequence[Mapping[FlowKey, Name]]) -> bool:
         """Did a flow of this job begin a message after the successor's first one?
 

@@ -71,7 +71,8 @@ def told_of(
     there."""
     frames = Counter[str]()
     for extractor in extractors:
-        frames.update(by_verdict(extractor.ring.parse_commit().counters))
+        commit = extractor.ring.parse_commit()  # a struct in another does not keep it alive
+        frames.update(by_verdict(commit.counters))
     if not first:
         why_not = tuple(NO_OTHER if reason == NO_WRITES else reason for reason in why_not)
     full = overrun(extractors)

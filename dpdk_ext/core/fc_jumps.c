@@ -1,0 +1,103 @@
+/* Short ways through a flow's chain of messages. Anybody may send a packet with a PSN of long
+ * ago: to find its message record by record would cost each such packet as many cache misses as
+ * the pool has records of the flow. So each record knows one that lies further back, in the
+ * pattern of a skew-binary list (E. W. Myers, 1983: an applicative random-access stack): any
+ * record is found in about twice the logarithm of its distance. A way only ever leads over
+ * records behind the PSN looked for, so what is inserted late is passed over by none that
+ * matters, and a way that is not known costs time and no more: they lie in the parser's own
+ * memory, and a parser that begins finds them anew. */
+#include <stdlib.h>
+
+#include "fc_flow_ops.h"
+
+struct fc_jump {
+	uint64_t to;    /* position; 0: none */
+	uint64_t depth; /* about how many lie before it, and itself; 0: it is in no chain */
+};
+
+static struct fc_jump *jump_of(const struct fc_flows *flows, uint64_t position)
+{
+	return &flows->jumps[position & flows->mask];
+}
+
+/* The record a way leads to, if it is still there. */
+static const struct fc_message *target(const struct fc_flows *flows, uint64_t position)
+{
+	const struct fc_message *message = fc_message_at(flows, position);
+
+	return message && jump_of(flows, position)->depth ? message : NULL;
+}
+
+uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *message,
+			uint64_t psn)
+{
+	if (!flows->jumps)
+		return message->previous;
+	const uint64_t to = jump_of(flows, message->position)->to;
+	const struct fc_message *far = target(flows, to);
+
+	return far && far->first_psn > psn ? to : message->previous;
+}
+
+static void set_way(struct fc_flows *flows, uint64_t position, uint64_t before)
+{
+	struct fc_jump *own = jump_of(flows, position);
+
+	*own = (struct fc_jump){ .depth = 1 };
+	if (!target(flows, before))
+		return;
+	const struct fc_jump *near = jump_of(flows, before);
+	own->depth = near->depth + 1;
+	own->to = before;
+	if (!target(flows, near->to))
+		return;
+	const struct fc_jump *far = jump_of(flows, near->to);
+	const uint64_t farther = target(flows, far->to) ? jump_of(flows, far->to)->depth : 0;
+	if (near->depth - far->depth == far->depth - farther)
+		own->to = far->to ? far->to : before;
+}
+
+void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before)
+{
+	if (flows->jumps)
+		set_way(flows, position, before ? before->position : 0);
+}
+
+void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message)
+{
+	if (flows->jumps)
+		*jump_of(flows, message->position) = (struct fc_jump){ 0 };
+}
+
+/* The ways of one chain, from its oldest record on; `chain` has room for the pool. */
+static void find_ways(struct fc_flows *flows, const struct fc_flow *flow, uint64_t *chain)
+{
+	uint64_t count = 0, position = flow->last_message;
+
+	for (const struct fc_message *m;
+	     count <= flows->mask && (m = fc_message_at(flows, position)); position = m->previous)
+		chain[count++] = position;
+	for (uint64_t before = 0; count-- > 0; before = chain[count])
+		set_way(flows, chain[count], before);
+}
+
+bool fc_jumps_open(struct fc_parser *parser)
+{
+	struct fc_flows *flows = parser->flows;
+	uint64_t *chain = calloc(flows->mask + 1, sizeof *chain);
+
+	parser->jumps = flows->jumps = calloc(flows->mask + 1, sizeof *flows->jumps);
+	if (chain && flows->jumps)
+		for (uint64_t i = 0; i < flows->header->flows_used; i++)
+			find_ways(flows, &flows->flows[i], chain);
+	const bool done = chain && flows->jumps;
+	free(chain);
+	return done;
+}
+
+void fc_jumps_close(struct fc_parser *parser)
+{
+	if (parser->flows->jumps == parser->jumps)
+		parser->flows->jumps = NULL;
+	free(parser->jumps);
+}
