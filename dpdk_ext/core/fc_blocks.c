@@ -168,6 +168,11 @@ static uint64_t block_bytes(const struct fc_message *m)
 	return round_up(bitmap_bytes(m) + m->length_bytes);
 }
 
+bool fc_record_fits(const struct fc_extractor *x, const struct fc_message *m)
+{
+	return block_bytes(m) <= x->staging->header->data_bytes;
+}
+
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m)
 {
 	const uint64_t bitmap = bitmap_bytes(m), bytes = block_bytes(m);

@@ -272,6 +272,8 @@ static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mar
 /* There is no room to stage message `m`. Nothing was changed for it yet. */
 static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_message *m)
 {
+	if (!fc_record_fits(x, m))
+		return FC_SLOT_DONE;
 	if (x->freed || fc_claims_give_way(x, m))
 		return FC_SLOT_NEEDS_COMMIT;
 	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;

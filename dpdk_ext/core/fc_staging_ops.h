@@ -136,6 +136,8 @@ void fc_claim_end(struct fc_extractor *x, uint64_t record);
 /* A record with a block for `m`; UINT64_MAX where there is no room. */
 uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m);
 void fc_record_give(struct fc_extractor *x, uint64_t record);
+/* May there ever be room for `m`? Nobody waits for one that claims more than there is. */
+bool fc_record_fits(const struct fc_extractor *x, const struct fc_message *m);
 /* A zeroed block for `m`, noted in `r`; false where there is no room. */
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);

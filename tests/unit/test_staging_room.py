@@ -182,3 +182,14 @@ def order_of(jobs: list[Send], psn: int) -> int:
             return n
         at += -(-len(send.data) // PMTU_BYTES)
     raise AssertionError(psn)
+
+
+@pytest.mark.parametrize("length", [ROOM_BYTES - 64, ROOM_BYTES, 1 << 30, 1 << 31])
+def test_nobody_waits_for_a_claim_that_is_larger_than_all_room(length: int, shm: Path) -> None:
+    """A source that can wait would wait for ever."""
+    job = [final(2 * PMTU_BYTES, 1)]
+    claim = Packet(FIRST, 0, bytes(PMTU_BYTES), 1, rkey=9, length=length, dest_qp=0x900)
+    with bench(shm, gradient_bytes=2 * PMTU_BYTES, data_bytes=ROOM_BYTES) as run:
+        take(run, [claim.frame(), *(packet.frame for packet in packets_of(job))])
+        assert not run.extractor.stalled
+        assert run.counters()["seen_frames"] == 3
