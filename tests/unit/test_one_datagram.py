@@ -48,7 +48,13 @@ def made_up(kind: str, psn: int) -> bytes:
         nth = ("first", "middle", "last").index(kind)
         start = (psn - nth) % (1 << 24)
         return write_packets(
-            bytes(3 * PMTU_BYTES), dest_qp=QP, psn=start, va=9, rkey=FOREIGN, pmtu_bytes=PMTU_BYTES
+            bytes(3 * PMTU_BYTES),
+            dest_qp=QP,
+            psn=start,
+            va=9,
+            rkey=FOREIGN,
+            pmtu_bytes=PMTU_BYTES,
+            immediate=None,
         )[nth]
     reth = struct.pack(">QI", 9, FOREIGN)
     return {
