@@ -1,6 +1,6 @@
 /* The messages of a flow in PSN order: each record names the one before it, the
  * flow names the last. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn)

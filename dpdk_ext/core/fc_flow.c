@@ -1,7 +1,7 @@
 #include <errno.h>
 
 #include "fc_error.h"
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 static const uint8_t flows_magic[8] = "FCFLOWS";
 

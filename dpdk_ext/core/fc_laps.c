@@ -2,7 +2,7 @@
  * on where the flow was. A lap takes its time, so only behind a pause that is long enough may one
  * have passed; LL's lines then tell, as each message's flag is one more than that of the message
  * before it. Where nothing tells, the pause is counted, for what rests on it to say so. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 /* No port is faster, in bytes per nanosecond: 1.6 Tb/s. */
 #define LINE_BYTES_PER_NS 200u

@@ -1,7 +1,7 @@
 /* Packets into messages. Every packet of an RDMA write but the last carries
  * exactly one path MTU, so the PSN alone says where its bytes belong, whatever
  * was lost, repeated or late. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 #include "fc_nccl.h"
 
 /* Reads of a flow whose path MTU is not known yet: what Ethernet of 1500 bytes gives. */

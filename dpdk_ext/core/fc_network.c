@@ -3,7 +3,7 @@
  * ports none, mirror sessions their own. So a number that is new to a key says nothing before
  * its first write does: one that repeats what an owner sent, or goes on with it by that owner's
  * memory key, came another way, and any other is of another tenant. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 /* Networks of one key that are told apart: more come only from who makes them up. */
 #define NETWORKS_MAX 8

@@ -1,6 +1,6 @@
 /* Whose queue pair is it? A key that comes back with other memory keys, addresses
  * or first bytes belongs to somebody new; a retransmission repeats what was sent. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 bool fc_is_genuine(struct fc_arrival *a)
 {

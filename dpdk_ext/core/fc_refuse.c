@@ -1,6 +1,6 @@
 /* What a receiver refused: a NAK that puts its queue pair in error names the request
  * that never reached memory; nothing after it did either. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 /* An ACK can come out of a mirror before what it acknowledges. */
 #define EARLY_PSNS 64

@@ -1,7 +1,7 @@
 /* Two packets of one PSN, both whole, that differ: who tells which one the sender sent? Where
  * the owners of a key stand beside each other, or a packet was refused, the two do not meet
  * in one message. Each is named to the extractor, which holds their bytes against each other. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 /* The PSN of the packet as the owner of message `m` counts it. */
 static bool is_at(const struct fc_arrival *a, const struct fc_message *m)

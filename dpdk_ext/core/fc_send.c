@@ -1,7 +1,7 @@
 /* SENDs into messages. No RETH says how long one is, so a record holds what lies side
  * by side without a gap: only then is it certain that no end and no start was lost in
  * between. Runs that meet become one. */
-#include "fc_flow_ops.h"
+#include "fc_owners.h"
 
 static bool is_start(const struct fc_arrival *a)
 {

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.extraction import SIMPLE, Send, bench, packets_of, plan_of
 from support.transport import Packet, Run, parsing, write
 from support.writes import ll_payload, payload
 
 from flowcheck._core import lib
 from flowcheck.plane.flows import psn_missing
+from flowcheck.stages.following.planned import Planned
 
 LAP = 1 << 24
 PACKETS = 8
@@ -96,3 +99,24 @@ def test_data_that_looks_like_flags_is_no_lap(shm: Path) -> None:
         (flow,) = run.table.flows()
         assert last.number == BEFORE and psn_missing(flow) == 0
         assert flow["unproven_pauses"] == 1
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_what_is_followed_says_what_it_rests_on(followed: bool, shm: Path) -> None:
+    """Of flows with a plan alone: a stranger's pauses are its own affair."""
+    job = [Send(bytes([n % 251]) * 2048, SIMPLE) for n in range(BEFORE + 1)]
+    packets = packets_of(job, immediate=False)
+    with bench(shm, slots=8192) as run:
+        now_ns = 10**9
+        for nth, packet in enumerate(packets):
+            now_ns += PACKET_NS if nth < PACKETS * BEFORE else 60 * 10**9 // PACKETS
+            frame, commit = packet.frame, run.ring.capture_commit()
+            assert not lib.fc_ring_put(
+                run.ring.handle, 0, frame, len(frame), len(frame), now_ns, nth
+            )
+            lib.fc_ring_publish(run.ring.handle, 1, commit)
+        run.parser.parse(1 << 20)
+        if followed:
+            assert run.extractor.install(plan_of(job[:1], each=job[1:2]))
+        planned = SimpleNamespace(_extractors=[run.extractor])
+        assert Planned.unproven_pauses(planned) == followed
