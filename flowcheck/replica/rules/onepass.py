@@ -28,7 +28,7 @@ number in registration order."""
 
 ROOTS = (
     "square roots on the trainers' CPUs are rounded as on this one: torch's library has other "
-    f"ones for another maker's {UNSHOWN}"
+    f"ones for another maker's, and for Intel's with AVX-512 {UNSHOWN}"
 )
 ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_EXACT): "exact",

@@ -160,11 +160,13 @@ def _read(
     elif job is None:
         maybe, numbered = maybe_zero(numbered)
         why_not = (*why_not, *maybe)
-    if purse.left <= 0 and NOT_YET.issuperset(why_not):
+    if purse.left <= 0 and not NOT_YET.isdisjoint(why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
         )
-        why_not = (*why_not, BROKEN_OFF if lost else NOT_LOST)
+        # What was not read may be there: an unfinished search does not tell that it is not.
+        others_told = (sentence for sentence in why_not if sentence not in NOT_YET)
+        why_not = (BROKEN_OFF if lost else NOT_LOST, *others_told)
     first = settled(communicators, found, asked, job, why_not)
     parts = parts_of(communicators, found, asked)
     if sharded is None or sharded.job is None:

@@ -156,6 +156,10 @@ CASES: dict[str, Options] = {
     "r2-ll-219-metrics-group-first": Options(
         shapes=SMALL, channels=2, metrics_group=True, beside_first=True
     ),
+    "r2-ll-219-metrics-as-large": Options(
+        shapes=((11, 13), (11,)), dtype="bfloat16", steps=6, metrics_group=True, tensor_near=True,
+        beside_first=True,
+    ),
     "r3-ll128-230-metrics-group-2qps": Options(
         ranks=3, protocol="LL128", shapes=WIDE, channels=3, version=(2, 30), qps=2, steps=4,
         metrics_group=True, buffers=64,
