@@ -203,7 +203,7 @@ def test_arrays_of_numbers_are_what_numpy_wrote(tmp_path: Path, kind: str) -> No
         Made(np.dtype, ("u4, O",)),
         Made(np.ndarray, ((1 << 40,),)),
     ],
-    ids=str,
+    ids=["pointers", "flags", "objects", "short", "huge", "list", "fields", "unmade"],
 )
 def test_arrays_that_are_none_are_refused(tmp_path: Path, hostile: Made) -> None:
     with pytest.raises(StateError, match=r"array that is none|more than tensors|not a whole one"):
