@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from flowcheck.errors import StateError
@@ -144,6 +145,13 @@ def opened_below(
         os.close(found)
         raise StateError(f"{folder}: {name!r} is no regular file")
     return found
+
+
+def refuse_odd(path: Path) -> None:
+    """Raises StateError for a pipe, a socket or a device: reading one waits, or never ends."""
+    with suppress(OSError):  # of what is not there its reader says more
+        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise StateError(f"{path}: is no regular file, and is not read")
 
 
 def _made(part: str, at: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,8 @@ from flowcheck.stages.chain.living import PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", "jobs")
 """That a chain makes below its run directory, and takes away again."""
+LINKS = ("memory", "port")
+"""To its shared memory; of a further job to the run that captures for it."""
 CONFIGS = ("config.json", "previous/config.json")
 ALWAYS = {"source", "optimizer", "ring"}
 """Keys of a resolved job file, of every version."""
@@ -37,6 +41,20 @@ def refuse_strangers(root: Path) -> None:
             f"holds {', '.join(found)}, and no chain was started there: name a folder of its own"
         )
         raise ConfigError("run", str(root), right)
+
+
+def refuse_odd_records(root: Path) -> None:
+    """Raises ConfigError where a run directory holds other than files, folders, and the two links
+    that a chain makes there: a pipe in place of a record waits for ever, a link leads to a device
+    without an end."""
+    for where in (root, *(root / name for name in FOLDERS), *root.glob("jobs/*")):
+        with suppress(OSError), os.scandir(where) as entries:
+            for entry in entries:
+                own = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                known = entry.name in LINKS and entry.is_symlink()
+                if not (own or known or where.name == "sockets"):
+                    right = f"holds {entry.path}, which no chain put there: it is not read"
+                    raise ConfigError("run", str(root), right)
 
 
 def _is_config(path: Path) -> bool:

@@ -6,17 +6,17 @@ import argparse
 import io
 import os
 import re
-import stat
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import refuse_odd
 
 ZIP_MAGIC = b"PK\x03\x04"
 """Of the archives torch.save writes."""
@@ -94,13 +94,6 @@ def _loaded(
         raise StateError(f"{where}: {told_of(error, archive=archive)}") from error
     refuse_grown(tree, size_bytes, where)
     return tree
-
-
-def refuse_odd(path: Path) -> None:
-    """Raises StateError for a pipe, a socket or a device: reading one waits, or never ends."""
-    with suppress(OSError):  # of what is not there its reader says more
-        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
-            raise StateError(f"{path}: is no regular file, and is not read")
 
 
 def text_of(path: Path) -> bytes:

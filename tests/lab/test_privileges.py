@@ -127,6 +127,25 @@ def test_a_capture_is_not_read_with_roots_rights(tmp_path: Path) -> None:
     assert any(0 not in own for own in users), users
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "pids/pipe"])
+def test_root_waits_for_nothing_that_a_chains_user_put_among_its_records(
+    tmp_path: Path, kind: str
+) -> None:
+    run = tmp_path / "run"
+    (run / "pids").mkdir(parents=True)
+    if kind.startswith("/"):
+        (run / "config.json").symlink_to(kind)
+    else:
+        os.mkfifo(run / ("pids/update" if "/" in kind else "steps.jsonl"))
+    os.chown(run, 61000, 61000)
+    run.chmod(0o700)
+    for verb in ("status", "top"):
+        with Command(verb, "--run", run, "--json") as command:
+            code, _, said = command.result(30)
+        assert code == 2 and "which no chain put there" in said, said
+
+
 @pytest.mark.parametrize("folder", ["made", "there"])
 def test_the_log_of_gradients_of_a_replay_goes_where_the_job_file_names_it(
     tmp_path: Path, folder: str

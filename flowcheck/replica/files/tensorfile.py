@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import refuse_odd
 from flowcheck.replica.files.pieces import Piece
 from flowcheck.replica.files.sha256 import BLOCK_BYTES
 from flowcheck.replica.files.sums import Sums, bytes_of
@@ -70,6 +71,7 @@ def write_tensors(
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Every tensor, mapped from the file and private: writing to one does not change it. Raises
     StateError where it is none of this format, or not whole."""
+    refuse_odd(path)
     try:
         found: dict[str, torch.Tensor] = load_file(path)
     except FileNotFoundError as error:

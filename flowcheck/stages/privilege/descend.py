@@ -29,7 +29,7 @@ from flowcheck.stages.privilege.outbox import Outbox, send
 from flowcheck.stages.privilege.picture import is_picture
 from flowcheck.stages.privilege.reach import Need, Use, lacking, show
 from flowcheck.stages.privilege.starter import CHANNEL, COMMAND, SOURCES
-from flowcheck.stages.strangers import is_run
+from flowcheck.stages.strangers import is_run, refuse_odd_records
 
 AS_ROOT = (
     "this runs with root's rights, for {why}; code of the user's (factories, schedules) is not "
@@ -222,6 +222,7 @@ def only_reads(run: Path) -> None:
     forbid("it only reads")
     if os.geteuid() == 0 and (owner := _owner(run)):
         trust(owner)
+        refuse_odd_records(run)
 
 
 def for_stage(name: str, run: Path, number: int) -> None:

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.outside_names import single_name
-from flowcheck.vault.foreign import fitting, load_bytes, refuse_odd
+from flowcheck.outside_names import refuse_odd, single_name
+from flowcheck.vault.foreign import fitting, load_bytes
 from flowcheck.vault.formats.told import DCP_METADATA
 
 _CHECKPOINT = "torch.distributed.checkpoint"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.outside_names import refuse_odd
 from flowcheck.replica.files.sums import Sums
 from flowcheck.vault.foreign import load_tree, only_allowed, text_of
 from flowcheck.vault.formats.megatron_fill import filled
@@ -67,6 +68,7 @@ def _file_of(folder: Path) -> Path:
 
 def _loaded(path: Path) -> Any:
     """The tree; objects of classes of Megatron's own stand in it as they lie there."""
+    refuse_odd(path)
     try:
         with only_allowed(()):
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)

@@ -9,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import refuse_odd
 from flowcheck.replica.files.sums import Sums
 from flowcheck.replica.files.tensorfile import FOR_TORCH, read_tensors, write_tensors
 from flowcheck.vault.formats.parts import Options, Parts
@@ -36,6 +37,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def step_in(path: Path) -> int | None:
     """The step that a file's metadata tell. Raises StateError where it is no whole file."""
+    refuse_odd(path)
     try:
         with safe_open(path, framework="pt") as file:
             told = (file.metadata() or {}).get("step", "")

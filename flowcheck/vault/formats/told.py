@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.outside_names import refuse_odd
 from flowcheck.replica.files.latest import latest, missing
 from flowcheck.replica.files.manifest import MANIFEST, load_manifest, path_of
 from flowcheck.replica.loading import MODEL, OPTIMIZER
-from flowcheck.vault.foreign import refuse_odd
 
 ZIP_MAGIC = b"PK\x03\x04"
 NATIVE = (MODEL, OPTIMIZER)
