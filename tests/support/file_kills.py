@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().with_suffix(".c")
@@ -66,7 +66,7 @@ def explore(
     tool = library(folder)
     before, place = folder / "before", folder / "place"
     place.mkdir()
-    _in_child(lambda: make(place), "made")
+    _in_child(partial(make, place), "made")
     place.rename(before)
     done = Explored()
     at = 0
@@ -74,15 +74,15 @@ def explore(
         code, said = _run(tool, before, place, work, at, torn=False)
         if code != ENDED:
             assert code == 0, f"the work itself ended with {code}"
-            _in_child(lambda: judge(place, "not killed"), "not killed")
+            _in_child(partial(judge, place, "not killed"), "not killed")
             return done
         done.calls.append(said)
         when = f"killed before call {at}, {said}"
-        _in_child(lambda: judge(place, when), when)  
+        _in_child(partial(judge, place, when), when)
         if _run(tool, before, place, work, at, torn=True)[0] == ENDED:
             done.torn += 1
             amid = f"killed amid call {at}, {said}"
-            _in_child(lambda: judge(place, amid), amid)  
+            _in_child(partial(judge, place, amid), amid)
         at += every
 
 
