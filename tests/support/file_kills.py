@@ -62,12 +62,42 @@ def explore(
     every: int = 1,
 ) -> Explored:
     """folder: an empty one, made here for this; every: kills at each n-th call alone. Raises
-    AssertionError with the call that was killed where `judge` does."""
+    AssertionError with the call that was killed where `judge` does.
+
+    Both are done once in this process first, whose modules the forked ones then have."""
     tool = library(folder)
     before, place = folder / "before", folder / "place"
     place.mkdir()
     _in_child(partial(make, place), "made")
     place.rename(before)
+    shutil.copytree(before, place, symlinks=True)
+    with _one_thread():
+        work(place)
+        judge(place, "not killed")
+        return _explore(tool, before, place, work, judge, every)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A forked child has none of torch's workers."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _explore(
+    tool: ctypes.CDLL,
+    before: Path,
+    place: Path,
+    work: Callable[[Path], None],
+    judge: Callable[[Path, str], None],
+    every: int,
+) -> Explored:
     done = Explored()
     at = 0
     while True:

@@ -109,6 +109,7 @@ def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder:
     def work(place: Path) -> None:
         replica = Replica.open(place / "state", ADAMW)
         checkpoint.save(replica, place / "kept")
+        replica.close()
 
     def judge(place: Path, when: str) -> None:
         found = latest(place / "kept")
