@@ -30,7 +30,7 @@ from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.update import UpdateService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-EVERY = [41, pytest.param(1, marks=pytest.mark.nightly)]
+EVERY = [13, pytest.param(1, marks=pytest.mark.nightly)]
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
         assert (line["step"], line["at"]) == (SAVED, GIVEN), when
         assert incarnation_of(run).anchored == SAVED, when
 
-    kept(explore(folder, make, updated, judge, every=every), 80 // every)
+    kept(explore(folder, make, updated, judge, every=every), 40 // every)
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -139,4 +139,4 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         assert not run.base.exists() and not run.gradients.exists(), when
         assert incarnation_of(run).base == BASE, when
 
-    kept(explore(folder, make, updated, judge, every=every), 40 // every)
+    kept(explore(folder, make, updated, judge, every=every), 20 // every)
