@@ -180,10 +180,24 @@ def write_own(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def append_own(path: Path, data: bytes) -> None:
-    """Behind what a file of this process's own holds. Raises as `open_own`."""
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
-        file.write(data)
+APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
+"""Flags for `open_own` of a file that several append lines to."""
+
+
+def append_own(path: Path, line: bytes) -> None:
+    """A line behind what a file of this process's own holds. Raises as `open_own`."""
+    descriptor = open_own(path, APPENDING)
+    try:
+        append_to(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def append_to(descriptor: int, line: bytes) -> None:
+    """A line to a file that was opened with APPENDING; one that a kill tore is ended first."""
+    size = os.fstat(descriptor).st_size
+    torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    os.write(descriptor, b"\n" * torn + line + b"\n")
 
 
 def keep_private() -> None:

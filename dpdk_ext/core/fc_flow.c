@@ -86,7 +86,7 @@ static int check_header(const struct fc_flows_header *header, uint64_t mapped, c
 			       path, header->layout_version, FC_LAYOUT_VERSION);
 	if (header->flows_max != FC_FLOWS_MAX || !good_size(header->messages) ||
 	    header->file_bytes != mapped || layout_for(header->messages).end > mapped ||
-	    header->flows_used > FC_FLOWS_MAX)
+	    header->flows_used > FC_FLOWS_MAX || header->flows_made > header->flows_used)
 		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
 			       path, (unsigned long long)mapped);
 	return 0;
@@ -198,12 +198,28 @@ struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, 
 		       : fc_network_find(flows, head, p->network);
 }
 
+/* The first line of a record. Readers may have it of a parser that was killed since: whose it is
+ * is not touched where it is right. */
+static void name_flow(const struct fc_arrival *a, struct fc_flow *flow, uint32_t incarnation)
+{
+	const struct fc_flow named = {
+		.key = a->packet->key,
+		.incarnation = incarnation,
+		.udp_source_port = a->packet->udp_source_port,
+	};
+
+	if (memcmp(flow, &named, offsetof(struct fc_flow, next_network)) != 0)
+		memcpy(flow, &named, offsetof(struct fc_flow, next_network));
+	flow->next_network = 0;
+	flow->first_ns = a->now_ns;
+	flow->network = 0;
+}
+
 struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation)
 {
 	struct fc_parser *parser = a->parser;
 	struct fc_flows *flows = parser->flows;
-	const uint64_t used = flows->header->flows_used;
-
+	const uint64_t used = flows->header->flows_made;
 	const bool silent = !fc_is_of_message(a->packet);
 
 	if (silent &&
@@ -219,13 +235,9 @@ struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation)
 	uint64_t *entry = index_entry(flows, &a->packet->key, a->hash);
 	fc_touch_flow_packet(parser, flow);
 	fc_touch_holes(parser, flow);
-	fc_journal(parser, flow, offsetof(struct fc_flow, last_ns));
 	fc_journal(parser, entry, sizeof *entry);
-	memset(flow, 0, sizeof *flow);
-	flow->key = a->packet->key;
-	flow->incarnation = incarnation;
-	flow->udp_source_port = a->packet->udp_source_port;
-	flow->first_ns = a->now_ns;
+	name_flow(a, flow, incarnation);
+	memset(&flow->last_ns, 0, sizeof *flow - offsetof(struct fc_flow, last_ns));
 	flow->owners_made = 1;
 	if (silent) {
 		flow->owner = FC_OWNER_SILENT;
@@ -233,7 +245,9 @@ struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation)
 	}
 	if (!*entry) /* else it is one more owner of a key that has one */
 		*entry = a->hash >> 32 << 32 | (used + 1);
-	FC_STORE_RELEASE(&flows->header->flows_used, used + 1); /* pairs with fc_flows_used() */
+	flows->header->flows_made = used + 1;
+	if (flows->header->flows_used < used + 1) /* pairs with fc_flows_used() */
+		FC_STORE_RELEASE(&flows->header->flows_used, used + 1);
 	return flow;
 }
 
@@ -351,7 +365,8 @@ void fc_undo_begin(struct fc_parser *parser, uint64_t position)
 		       header->messages * sizeof *parser->message_epochs);
 		parser->epoch = 1;
 	}
-	fc_journal(parser, &header->flows_used, 3 * sizeof(uint64_t));
+	/* flows_made, messages_made, silent_flows */
+	fc_journal(parser, &header->flows_made, 3 * sizeof(uint64_t));
 }
 
 void fc_undo_end(struct fc_flows *flows)

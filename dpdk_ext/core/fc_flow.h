@@ -53,6 +53,7 @@ struct fc_psn_range {
 /* In the order of how often they change: set once, by every packet, by every
  * message or by what goes wrong, by holes. */
 struct fc_flow {
+	/* Whose it is: the first line, which stays whatever is taken back. */
 	struct fc_flow_key key;
 	uint32_t incarnation; /* 0 for the first owner of the key */
 	uint16_t udp_source_port;
@@ -202,10 +203,13 @@ struct fc_flows_header {
 	uint64_t file_bytes;
 	uint64_t flows_offset, index_offset, messages_offset, undo_offset, undo_bytes;
 	uint8_t pad_identity[48];
-	uint64_t flows_used;    /* published by release */
+	/* Published by release; never less: readers keep what they read of a flow. What a killed
+	 * parser made is made again, the same by the same packets. */
+	uint64_t flows_used;
+	uint64_t flows_made;    /* as the parser counts them: no more than flows_used */
 	uint64_t messages_made; /* pool position of the newest message */
-	uint64_t silent_flows;  /* of flows_used, those with FC_OWNER_SILENT */
-	uint8_t pad_used[104];
+	uint64_t silent_flows;  /* of flows_made, those with FC_OWNER_SILENT */
+	uint8_t pad_used[96];
 	/* Undo journal: before a span's first change of a record, its old bytes go
 	 * here. base_position == ring.parsed after a kill: roll back. */
 	uint64_t undo_base_position;

@@ -31,7 +31,7 @@ static uint32_t newest_between(struct fc_parser *parser, const uint8_t source[16
 	struct fc_host_pairs *pairs = &parser->host_pairs;
 	const struct fc_flows *flows = parser->flows;
 
-	for (; pairs->flows < flows->header->flows_used; pairs->flows++) {
+	for (; pairs->flows < flows->header->flows_made; pairs->flows++) {
 		const struct fc_flow_key *key = &flows->flows[pairs->flows].key;
 		uint32_t *newest = &pairs->newest[pair_hash(key->source, key->destination)];
 		pairs->older[pairs->flows] = *newest;

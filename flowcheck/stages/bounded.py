@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from flowcheck.errors import has_no_room, naming
 from flowcheck.private_files import open_own
 from flowcheck.whole import put, write_whole
@@ -27,7 +29,7 @@ TAIL_BYTES = 1 << 16
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     """Appends a line, for the file's only writer. A file that grows beyond `most_bytes` is replaced
     by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
-    one that a kill tore is ended first."""
+    one that a kill tore is ended first: who reads asks `is_whole`."""
     with naming(path):
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -40,6 +42,24 @@ def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     if size + len(added) > most_bytes:
         with _where_there_is_room():
             write_whole(path, _newest(path, most_bytes // 2), durable=False)
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether it is a JSON object, which no part of one is that a kill tore; one that ends in a
+    brace may be none."""
+    if not line.endswith(b"}"):
+        return False
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Those of a file of JSON objects, oldest first; [] where there is none."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    return [line for line in lines if is_whole(line)]
 
 
 @contextmanager
@@ -99,9 +119,9 @@ def last_line(path: Path) -> bytes | None:
     while True:
         with path.open("rb") as file:
             file.seek(max(0, size - length))
-            lines = file.read().splitlines()
+            lines = file.read().split(b"\n")
         whole = lines if length >= size else lines[1:]
-        found = next((line for line in reversed(whole) if line.endswith(b"}")), None)
+        found = next((line for line in reversed(whole) if is_whole(line)), None)
         if found is not None or length >= size:
             return found
         length *= 8

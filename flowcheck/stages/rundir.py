@@ -25,6 +25,7 @@ from flowcheck.stages.learning.learned_files import LearnedFiles
 from flowcheck.stages.privilege.account import account
 from flowcheck.stages.records import RecordFiles
 from flowcheck.stages.strangers import is_run, refuse_strangers
+from flowcheck.whole import place_of
 
 _RUNS = itertools.count()
 _LOCKS: dict[Path, int] = {}
@@ -192,13 +193,16 @@ class RunDir(LearnedFiles, RecordFiles):
             return None
 
     def _set_records_aside(self) -> None:
-        """Makes room for the records of a new run; those of the run before stay for one more."""
+        """Makes room for the records of a new run; those of the run before stay for one more: all
+        of them, also where a kill came amid of it."""
         there = [path for path in self.records() if path.exists()]
-        if there:
+        coming = place_of(self.previous)
+        if there or coming.exists():
+            make_folder(coming)
+            for path in there:
+                path.rename(coming / path.name)
             shutil.rmtree(self.previous, ignore_errors=True)
-            make_folder(self.previous)
-        for path in there:
-            path.rename(self.previous / path.name)
+            coming.rename(self.previous)
         self.trace.unlink(missing_ok=True)
         shutil.rmtree(self.learned_folder, ignore_errors=True)
 
@@ -220,7 +224,7 @@ class RunDir(LearnedFiles, RecordFiles):
         self.asked.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
-            folders += [self.learned_folder, self.previous]
+            folders += [self.learned_folder, self.previous, place_of(self.previous)]
             for item in (self.trace, *self.records()):
                 item.unlink(missing_ok=True)
         for folder in folders:

@@ -11,11 +11,12 @@ import msgspec
 from flowcheck.errors import MALFORMED, ConfigError
 from flowcheck.stages.chain.living import PREFIX
 
-FOLDERS = ("sockets", "pids", "learned", "previous", "jobs")
+FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")
 """That a chain makes below its run directory, and takes away again."""
 LINKS = ("memory", "port")
 """To its shared memory; of a further job to the run that captures for it."""
-CONFIGS = ("config.json", "previous/config.json")
+CONFIGS = ("config.json", "previous/config.json", ".previous.tmp/config.json")
+"""Where its settings lie while it runs, behind it, and where a start was killed."""
 ALWAYS = {"source", "optimizer", "ring"}
 """Keys of a resolved job file, of every version."""
 

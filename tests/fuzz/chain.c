@@ -61,7 +61,8 @@ static void clear_files(void)
 	memset(flows.flows, 0, (used + 1) * sizeof *flows.flows);
 	memset(flows.index, 0, FC_INDEX_ENTRIES * sizeof *flows.index);
 	memset(flows.messages, 0, 2 * SLOTS * sizeof *flows.messages);
-	flows.header->flows_used = flows.header->messages_made = 0;
+	flows.header->flows_used = flows.header->flows_made = 0;
+	flows.header->messages_made = 0;
 	memset(staging.plans, 0, (used + 1) * sizeof *staging.plans);
 	memset(staging.homes, 0, h->journal_offset - h->homes_offset);
 	memset(staging.data, 0, h->data_used);

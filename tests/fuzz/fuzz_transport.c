@@ -48,7 +48,7 @@ static void start_afresh(void)
 	if (used)
 		memset(flows.index, 0, FC_INDEX_ENTRIES * sizeof *flows.index);
 	memset(flows.messages, 0, 2 * SLOTS * sizeof *flows.messages);
-	flows.header->flows_used = 0;
+	flows.header->flows_used = flows.header->flows_made = 0;
 	flows.header->messages_made = 0;
 	demand(flows.header->undo_used_bytes == 0, "a commit clears the journal");
 }

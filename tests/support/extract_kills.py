@@ -53,11 +53,18 @@ class Scene:
     """[steps, gradient_bytes] as the updater found them complete."""
     counted_again: frozenset[str] = frozenset()
     """Counters that a kill may raise: what spans two rings' files is done again in one of them."""
+    files: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(8, np.uint64))
+    """Stands for files that a stage writes whole: one word is one of them."""
 
     def maps(self) -> list[NDArray[np.uint64]]:
         handles = [one.handle for one in self.rings] + [one.handle for one in self.stagings]
         mapped = [kill_points.mapped(one.map) for one in (*handles, self.shard.handle)]
-        return [*mapped, self.taken.view(np.uint64).ravel()]
+        return [*mapped, self.taken.view(np.uint64).ravel(), self.files]
+
+    def write_file(self, which: int, value: int) -> None:
+        """The file is there from now on, or another one."""
+        to = ffi.cast("uint8_t *", self.files[which:].ctypes.data)
+        lib.fc_copy_stream(to, ffi.from_buffer(value.to_bytes(8, "little")), 8)
 
     @contextmanager
     def extractors(self, *, block: bool = True) -> Iterator[list[Extractor]]:
@@ -89,6 +96,7 @@ class Scene:
         """What a reader finds: bytes only where they are said to be there."""
         found: dict[str, Any] = {"taken": self.taken.tobytes()}
         found["applied"] = self.shard.applied_step
+        found["files"] = self.files.tobytes()
         for n in range(GENERATIONS):
             g = self.shard.handle.header.generations[n]
             found[f"generation {n}"] = (int(g.state), int(g.step), int(g.covered_units))
@@ -129,6 +137,37 @@ def staged(staging: Staging) -> Iterator[tuple[Any, ...]]:
             staging.payload(record).tobytes(),
             staging.missing(record),
         )
+
+
+def check_rooms(staging: Staging) -> None:
+    """Every block and record ever cut is in use or free, once; and what is counted is so."""
+    h, records = staging.handle.header, staging.records()
+    held = records[records["state"] == 1]
+    blocks = [(int(r["block_at"]), block_bytes(int(r["block_class"]))) for r in held]
+    assert int(h.records_held) == len(held)
+    assert int(h.data_held) == sum(size for _, size in blocks)
+    for size_class, first in enumerate(h.blocks_free):
+        link = int(first)
+        while link:
+            blocks.append((link - 1, block_bytes(size_class)))
+            assert len(blocks) <= h.data_used // 64, "a free list without an end"
+            link = int(ffi.cast("uint64_t *", staging.handle.data + link - 1)[0])
+    end = 0
+    for at, size in sorted(blocks):
+        assert at == end, f"a block at {at} where one ended at {end}"
+        end += size
+    assert end == int(h.data_used), "a block is lost"
+    free, next_free = 0, int(h.records_free)
+    while next_free:
+        free, next_free = free + 1, int(records["next"][next_free - 1])
+        assert free <= len(records), "a free list without an end"
+    assert free + len(held) == len(records), "a record is lost"
+    assert int(h.held_used) == len(list(staging.held()))
+
+
+def block_bytes(size_class: int) -> int:
+    """As in fc_blocks.c."""
+    return (4 + size_class % 4) << (size_class // 4 + 4)
 
 
 @contextmanager
@@ -248,6 +287,10 @@ class Act:
     made: Callable[[Path], AbstractContextManager[Scene]]
     work: Callable[[Scene], None]
     check: Callable[[Scene], None]
+    alike: bool = True
+    """A kill changes nothing of what a reader finds; else only that it passes the check."""
+    truth: NDArray[np.uint8] | None = None
+    """[steps, gradient_bytes] what is there of a step at any instant, if no copies differ."""
 
 
 SCENES: dict[str, Act] = {}
@@ -255,21 +298,46 @@ NIGHTLY: set[str] = set()
 """Those of more stores than a day's suite has time for."""
 
 
-def explore(name: str, twice: int, every: int) -> kill_points.Explored:
-    act = SCENES[name]
+def explore(act: Act, twice: int, every: int) -> kill_points.Explored:
     folder = Path(tempfile.mkdtemp(prefix="flowcheck-test-", dir="/dev/shm"))
     try:
         with act.made(folder) as own:
 
             def outcome() -> dict[str, Any]:
                 act.check(own)
-                return own.outcome()
+                for staging in own.stagings:
+                    check_rooms(staging)
+                return own.outcome() if act.alike else {}
+
+            def instant(_: bool) -> None:
+                if act.truth is not None:
+                    check_there(own.shard, act.truth)
 
             return kill_points.explore(
-                own.maps(), lambda: act.work(own), outcome, twice=twice, every=every
+                own.maps(),
+                lambda: act.work(own),
+                outcome,
+                instant=instant,
+                twice=twice,
+                every=every,
             )
     finally:
         shutil.rmtree(folder)
+
+
+def check_there(shard: Shard, truth: NDArray[np.uint8]) -> None:
+    """What a generation says it has is right, whoever reads it while nobody writes."""
+    for n in range(GENERATIONS):
+        state, step = shard.state(n), shard.step(n)
+        if state not in (State.OPEN, State.COMPLETE):
+            continue
+        missing = shard.missing(n)
+        assert state == State.OPEN or not missing, f"step {step} is said to be whole"
+        found, right = shard.gradient(n).copy(), truth[step - 1] if step <= len(truth) else None
+        for start, stop in missing:
+            if right is not None:
+                found[start:stop] = right[start:stop]
+        assert right is None or np.array_equal(found, right), f"wrong bytes in step {step}"
 
 
 def whole(job: Traffic) -> Callable[[Scene], None]:
@@ -297,7 +365,7 @@ def add(
         room = job.gradient_bytes
         return scene(folder, frames, gradient_bytes=room, steps=len(job.steps), sizes=sizes)
 
-    SCENES[name] = Act(made, work, whole(job))
+    SCENES[name] = Act(made, work, whole(job), truth=job.truth())
 
 
 def _reordering() -> None:
@@ -396,7 +464,7 @@ NIGHTLY.update(f"window-{window}-staged" for window in (3, 7, 16))
 
 def main() -> None:
     name, twice, every = sys.argv[1], *map(int, (sys.argv[2:] + ["0", "1"][len(sys.argv) - 2 :]))
-    print(explore(name, twice, every))
+    print(explore(SCENES[name], twice, every))
 
 
 if __name__ == "__main__":

@@ -84,9 +84,17 @@ class Packet:
     frame: bytes = field(repr=False)
 
 
-def packets_of(sends: Iterable[Send], *, qp: int = QP, immediate: bool = True) -> list[Packet]:
-    """All packets of one flow from PSN 0 on, in order."""
-    psn, out = 0, []
+def packets_of(
+    sends: Iterable[Send],
+    *,
+    qp: int = QP,
+    immediate: bool = True,
+    psn: int = 0,
+    rkey: int = 9,
+    port: int = 50000,
+) -> list[Packet]:
+    """All packets of one flow from `psn` on, in order."""
+    out = []
     for number, send in enumerate(sends):
         payload = send.payload(number)
         parts = write_packets(
@@ -94,7 +102,7 @@ def packets_of(sends: Iterable[Send], *, qp: int = QP, immediate: bool = True) -
             dest_qp=qp,
             psn=psn,
             va=0x1000 + 0x10000 * (number % 8),
-            rkey=9,
+            rkey=rkey,
             pmtu_bytes=PMTU_BYTES,
             immediate=struct.pack("<I", len(payload)) if immediate else None,
         )
@@ -102,7 +110,7 @@ def packets_of(sends: Iterable[Send], *, qp: int = QP, immediate: bool = True) -
         for nth, transport in enumerate(parts):
             offset = nth * PMTU_BYTES
             size = min(PMTU_BYTES, len(payload) - offset)
-            out.append(Packet(number, offset, size, frame(SENDER, RECEIVER, 50000, transport)))
+            out.append(Packet(number, offset, size, frame(SENDER, RECEIVER, port, transport)))
     return out
 
 

@@ -234,15 +234,18 @@ def explore(
     work: Callable[[], None],
     outcome: Callable[[], Any],
     *,
+    instant: Callable[[bool], None] = lambda again: None,
     twice: int = 0,
     seed: int = 0,
     every: int = 1,
 ) -> Explored:
     """Kills `work` before each of its stores, has it done again, and compares the outcomes.
 
-    twice: second kills per first one, at stores of the repetition drawn by `seed`; -1: at every
-    one of them. every: take each n-th store alone, where all of them are too many. Raises
-    Difference with the store's number where a repetition leads elsewhere, or fails.
+    instant: looks at the maps as a kill leaves them, before anybody repairs them, as readers do
+    that go on meanwhile, and raises where they are misled; True: it was killed twice. twice:
+    second kills per first one, at stores of the repetition drawn by `seed`; -1: at every one of
+    them. every: take each n-th store alone, where all of them are too many. Raises Difference with
+    the store's number where a repetition leads elsewhere, or fails.
     """
     recorder, image, dice = Recorder(maps), Image(maps), random.Random(seed)
     stores = recorder.stores_of(work)
@@ -253,10 +256,12 @@ def explore(
     total = len(stores.words)
     for k in range(total + 1):
         if k % every == 0 or k == total:
+            instant(False)
             again = _repeated(recorder, work, outcome, right, f"killed before store {k} of {total}")
             image.restore(again)
             for second in _drawn(dice, len(again.words), twice):
                 image.put(again, second)
+                instant(True)
                 words = f"killed before store {k} of {total} and again before store {second} of "
                 last = _repeated(
                     recorder, work, outcome, right, f"{words}{len(again.words)} of the repetition"

@@ -227,11 +227,14 @@ class Run:
 
 
 @contextlib.contextmanager
-def parsing(folder: Path, *, slots: int = 256, icrc_every: int = 1) -> Iterator[Run]:
-    """An empty ring with its table and parser in `folder`."""
+def parsing(
+    folder: Path, *, slots: int = 256, icrc_every: int = 1, messages: int = 0
+) -> Iterator[Run]:
+    """An empty ring with its table and parser in `folder`; messages: of its pool, if not as few as
+    may be."""
     with (
         Ring.create(folder / "ring", slots=slots) as ring,
-        FlowTable.create(folder / "flows", messages=max(4, slots * 2)) as table,
+        FlowTable.create(folder / "flows", messages=messages or max(4, slots * 2)) as table,
         Parser(ring, table, icrc_every=icrc_every) as parser,
     ):
         yield Run(ring, table, parser)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowcheck.config import (
@@ -20,11 +21,13 @@ from flowcheck.config import (
     encode_config,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.messages import AuditLine, audit_in
 from flowcheck.ops.running import chain
+from flowcheck.private_files import append_own
 from flowcheck.replica.kept import trace
 from flowcheck.replica.kept.trace import Trace, digests_at
 from flowcheck.stages import bounded
-from flowcheck.stages.bounded import append_line, last_line, shorten
+from flowcheck.stages.bounded import append_line, last_line, shorten, whole_lines
 from flowcheck.stages.chain import supervisor
 from flowcheck.stages.rundir import RunDir
 
@@ -178,3 +181,31 @@ def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
         b"its weights",
     )
     made.remove()
+
+
+BRACED = b'{"step":3,"file":"/runs/{a}/{b}.pt","request":"{}","at":6}'
+"""Torn behind some of its bytes it ends in a brace all the same."""
+
+
+def test_a_line_that_a_kill_tore_at_any_byte_is_none_and_the_next_one_is(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    first, later = b'{"step":1}', b'{"step":4,"of":{}}'
+    for cut in range(len(BRACED)):
+        path.write_bytes(first + b"\n" + BRACED[:cut])
+        assert last_line(path) == first, BRACED[:cut]
+        assert whole_lines(path) == [first], BRACED[:cut]
+        append_line(path, later, MOST)
+        assert last_line(path) == later
+        assert whole_lines(path) == [first, later], BRACED[:cut]
+
+
+def test_a_line_that_several_append_to_is_ended_where_one_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "audits"
+    line = msgspec.json.encode(AuditLine(step=7, passed=True, file="/a/{b}", tensors=1))
+    for cut in range(len(line)):
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_bytes(line[:cut])
+        append_own(path, line)
+        assert [audit_in(one) for one in path.read_bytes().splitlines()][-1] is not None, line[:cut]
+        assert last_line(path) == line

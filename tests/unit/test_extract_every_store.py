@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support import kill_points
 from support.extract_kills import NIGHTLY, SCENES
+from support.follow_kills import LARGE
+from support.follow_kills import SCENES as FOLLOWED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -32,3 +34,19 @@ def test_killed_before_any_store_it_ends_alike(build: Path, name: str) -> None:
 def test_killed_twice_it_ends_alike(build: Path, name: str) -> None:
     words = (name, "4", "3")
     assert "Explored" in kill_points.run(build, "support.extract_kills", *words, limit_s=390)
+
+
+@pytest.mark.parametrize(("large", "every"), [(False, 1), (True, 17)], ids=["small", "large"])
+def test_whatever_becomes_of_a_job_it_ends_alike(build: Path, large: bool, every: int) -> None:
+    """Plans that are left, lost steps, full staging, queue pairs, the job's next life."""
+    names = [name for name in FOLLOWED if (name in LARGE) == large]
+    words = (",".join(names), "0", str(every))
+    said = kill_points.run(build, "support.follow_kills", *words, limit_s=390)
+    assert said.count("Explored") == len(names)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_whatever_becomes_of_a_job_killed_twice_it_ends_alike(build: Path, name: str) -> None:
+    words = (name, "2", "1" if name not in LARGE else "2")
+    assert "Explored" in kill_points.run(build, "support.follow_kills", *words, limit_s=390)

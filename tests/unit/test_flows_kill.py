@@ -70,14 +70,18 @@ def filled(folder: Path, frames: list[bytes]) -> tuple[Ring, FlowTable]:
 
 
 def outcome(ring: Ring, table: FlowTable) -> tuple[bytes, bytes, bytes, int]:
-    """Marks; index, flows and messages; counters; positions."""
+    """Marks; index, flows and messages; counters; positions. Of a flow that was taken back its
+    name may stay, which is not part of it."""
     marks = b"".join(
         bytes(ffi.buffer(ffi.addressof(lib.fc_ring_at(ring.handle, at), "mark")))
         for at in range(ring.parsed)
     )
     header = table.handle.header
-    whole = ffi.buffer(table.handle.map.base, header.undo_offset)
-    tables = bytes(whole[4096:]) + bytes(ffi.buffer(ffi.addressof(header, "flows_used"), 16))
+    whole = bytearray(ffi.buffer(table.handle.map.base, header.undo_offset))
+    for taken_back in range(header.flows_made, header.flows_used):
+        at = header.flows_offset + taken_back * ffi.sizeof("struct fc_flow")
+        whole[at : at + ffi.offsetof("struct fc_flow", "last_ns")] = bytes(64)
+    tables = bytes(whole[4096:]) + bytes(ffi.buffer(ffi.addressof(header, "flows_made"), 24))
     commit = ring.parse_commit()
     return marks, tables, bytes(ffi.buffer(ffi.addressof(commit, "counters"))), commit.at_position
 

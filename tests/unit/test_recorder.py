@@ -10,12 +10,14 @@ from support.extraction import SIMPLE, bench, packets_of, plan_of
 from test_loss_steps import FIRST, SIZES, iteration_of, sends
 from test_watch_reading import CONFIG
 
-from flowcheck.messages import StepApplied, StepArrived
+from flowcheck.messages import AuditLine, StepApplied, StepArrived
 from flowcheck.ops.watch.history import History
+from flowcheck.stages.bounded import append_line
 from flowcheck.stages.chain.events import PACKETS, Kind
 from flowcheck.stages.chain.losses import Losses
 from flowcheck.stages.chain.recorder import Recorder
 from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchors import AnchorLine, anchor_line, anchor_lines
 from flowcheck.stages.updating.incarnation import Incarnation
 
 PACKETS_OF_ALL = packets_of(sends(SIMPLE))
@@ -75,4 +77,25 @@ def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, sh
         (4, 14),
     ]
     assert [event.kind for event in history.recent].count(Kind.HANDOVER) == 1
+    run.remove()
+
+
+def test_a_torn_line_costs_itself_alone(tmp_path: Path, shm: Path) -> None:
+    """Of what the trainer's files came to, and of audits: what is whole is told, once."""
+    run = RunDir.create(tmp_path / "run", shm)
+    recorder, history = Recorder(run, CONFIG), History(run.events)
+    anchors = [AnchorLine(step=n, file="/runs/{a}/3.pt", request=str(n), at=6) for n in range(3)]
+    lines = [msgspec.json.encode(one) for one in anchors]
+    run.anchors.write_bytes(lines[0][: lines[0].index(b"}") + 1])
+    assert anchor_lines(run) == [] and anchor_line(run, "0") is None
+    for line in lines:
+        append_line(run.anchors, line, 1 << 20)
+    audit = msgspec.json.encode(AuditLine(step=5, passed=True, file="/{}", tensors=1))
+    run.audits.write_bytes(audit[:-9] + b"\n" + audit + b"\n")
+    for _ in range(2):
+        recorder.turn([])
+    history.look()
+    assert anchor_lines(run) == anchors
+    told = [(event.kind, event.step) for event in history.recent]
+    assert told == [(Kind.AUDIT, 5), *((Kind.ANCHOR, n) for n in range(3))]
     run.remove()

@@ -7,11 +7,18 @@ first, as a kill may leave anything there.
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.instants import every_instant
 
 from flowcheck.config import OptimizerConfig
@@ -155,3 +162,54 @@ def test_a_step_given_up_is_no_interrupted_one(followed: Followed) -> None:
     followed.replica.close()
     followed.replica = Replica.open(followed.path, followed.config)
     assert (followed.replica.step, followed.replica.interrupted_step) == (5, 0)
+
+
+LARGE = Layout.of_shapes([(90, 100), (300,)])
+"""Each copy has pages that nothing else lies in."""
+
+
+def read_only(state: StateFile, copy: int) -> None:
+    """From here on a store into these pages ends the process, whoever makes it."""
+    memory = state.whole_copy(copy)
+    first = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (memory.ctypes.data + memory.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    assert size >= 3 * mmap.PAGESIZE
+    code = ctypes.CDLL(None).mprotect(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.PROT_READ)
+    assert code == 0
+
+
+def ended_with(path: Path, config: OptimizerConfig, *, spare_too: bool) -> int:
+    """A process that makes every copy that keeps its step read-only, and takes another step;
+    spare_too: the copy that one is written to as well."""
+    child = os.fork()
+    if not child:
+        code = 99
+        with suppress(BaseException):
+            faulthandler.disable()
+            torch.set_num_threads(1)
+            replica = Replica.open(path, config)
+            state = replica._open
+            kept = [commit.copy for commit in state.versions[1:]]
+            spare = next(copy for copy in range(state.copies) if copy not in kept)
+            for copy in [*kept, *([spare] if spare_too else [])]:
+                read_only(state, copy)
+            replica.apply(replica.step + 1, np.ones(LARGE.elements, np.float32))
+            code = 0
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("config", [ADAMW, BY_TORCH], ids=["one pass", "torch"])
+def test_a_step_stores_nothing_where_a_step_is_kept(
+    tmp_path: Path, config: OptimizerConfig
+) -> None:
+    """Of all stores that the others here look between: those of C and of torch as well."""
+    weights = np.linspace(-1, 1, LARGE.elements).astype(np.float32)
+    each = 4 * (3 * LARGE.elements + 2 * len(LARGE.parameters))
+    replica = Replica.create(tmp_path / "state", LARGE, config, weights, keep_bytes=2 * each)
+    for step in range(1, 8):
+        replica.apply(step, np.full(LARGE.elements, step, np.float32))
+    assert len(replica.versions) == replica._open.copies == 4, "the oldest gives way"
+    replica.close()
+    assert ended_with(tmp_path / "state", config, spare_too=False) == 0
+    assert ended_with(tmp_path / "state", config, spare_too=True) == -signal.SIGSEGV

@@ -14,7 +14,7 @@ from flowcheck.errors import StateError, naming
 from flowcheck.messages import AuditLine
 from flowcheck.ops.giving.steps import stated_names
 from flowcheck.ops.say import say
-from flowcheck.private_files import open_own
+from flowcheck.private_files import APPENDING, append_to, open_own
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.beside import read_beside
 from flowcheck.replica.kept.header import peek_versions
@@ -71,10 +71,13 @@ def noted(where: RunDir, found: audit.Audit, file: Path, template: Template) -> 
         # What differs may be of another job.
         others=others_in(template, found.others) if found.equal else {},
     )
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with naming(where.audits), os.fdopen(open_own(where.audits, flags), "ab") as log:
-        log.write(msgspec.json.encode(line) + b"\n")
-        _belong_beside(where, log.fileno())
+    with naming(where.audits):
+        log = open_own(where.audits, APPENDING)
+        try:
+            append_to(log, msgspec.json.encode(line))
+            _belong_beside(where, log)
+        finally:
+            os.close(log)
     return line
 
 

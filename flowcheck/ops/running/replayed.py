@@ -16,6 +16,7 @@ from flowcheck.ops.running.last import last_step
 from flowcheck.ops.running.progress import lost_sentence
 from flowcheck.ops.running.saved import Save, saving
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.bounded import whole_lines
 from flowcheck.stages.chain.heard import Progress
 from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.jobs import folder_of
@@ -56,8 +57,7 @@ class Replayed:
         for number in range(len(config.rings)):
             with Ring.open(where.ring(number)) as ring:
                 captured += ring.counters()["capture"]["rx_frames"]
-        lines = where.steps.read_bytes().splitlines() if where.steps.exists() else []
-        steps = [msgspec.json.decode(line) for line in lines]
+        steps = [msgspec.json.decode(line) for line in whole_lines(where.steps)]
         last = last_step(where) or {"step": 0, "digest": None}
         out = self.out
         if out is not None and config.several:

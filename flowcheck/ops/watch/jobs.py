@@ -21,7 +21,7 @@ from flowcheck.ops.watch.picture import diagrams
 from flowcheck.ops.watch.tail import Tail
 from flowcheck.plane.shard import GENERATIONS, Shard
 from flowcheck.plane.shard import State as Generation
-from flowcheck.stages.bounded import last_line
+from flowcheck.stages.bounded import is_whole, last_line
 from flowcheck.stages.learning.fitting import addresses_of
 from flowcheck.stages.learning.unlearned import reasons
 from flowcheck.stages.rundir import RunDir
@@ -131,7 +131,7 @@ class JobReader:
 
     def _last_line(self) -> Line | None:
         for line in self._steps.new():
-            if b'"older":{"' in line:
+            if b'"older":{"' in line and is_whole(line):
                 self.history.taint(msgspec.json.decode(line, type=Line).step)
         found = last_line(self.run.steps)
         return None if found is None else msgspec.json.decode(found, type=Line)

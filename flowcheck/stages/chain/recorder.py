@@ -26,6 +26,7 @@ from flowcheck.messages import (
 )
 from flowcheck.plane.counters import LOSSES, UNFOLLOWED, unfollowed
 from flowcheck.plane.ring import Ring
+from flowcheck.stages.bounded import is_whole
 from flowcheck.stages.chain.beat import Beat, write_beat
 from flowcheck.stages.chain.carrier import Carrier
 from flowcheck.stages.chain.events import (
@@ -209,7 +210,7 @@ class Recorder:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         self._read[name] = len(whole)
-        return whole[at:].splitlines() if len(whole) > at else []
+        return [line for line in whole[at:].split(b"\n") if is_whole(line)]
 
     def _write(self, event: Event, more: dict[str, Any] | None = None) -> None:
         time_ns = event.time_ns or time.time_ns()

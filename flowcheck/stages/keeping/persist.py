@@ -97,7 +97,7 @@ class PersistService:
             saver.on_phase = self._phase
             self._saver = saver
             if step is None:
-                self._saved = saver.durable()
+                self._saved = saver.settled()
                 if saver.unfinished():
                     self._saved = saver.save(0)
             else:

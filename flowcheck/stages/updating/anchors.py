@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from flowcheck.stages.bounded import whole_lines
 from flowcheck.stages.rundir import RunDir
 
 
@@ -21,8 +22,8 @@ class AnchorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def anchor_lines(run: RunDir) -> list[AnchorLine]:
     """All of a run, the oldest first; a line that a kill tore is none."""
-    lines = run.anchors.read_bytes().splitlines() if run.anchors.exists() else []
-    return [msgspec.json.decode(line, type=AnchorLine) for line in lines if line.endswith(b"}")]
+    lines = whole_lines(run.anchors)
+    return [msgspec.json.decode(line, type=AnchorLine) for line in lines]
 
 
 def anchor_line(run: RunDir, request: str) -> AnchorLine | None:

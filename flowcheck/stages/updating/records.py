@@ -165,7 +165,7 @@ def _copy(file: Path, to: Path) -> None:
 
 def _append(log: Path, line: bytes) -> None:
     """To a file that others write as well."""
-    append_own(log, line + b"\n")
+    append_own(log, line)
 
 
 def _states(replica: Replica) -> dict[str, str]:

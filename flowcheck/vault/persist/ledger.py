@@ -1,8 +1,9 @@
 """What lies at a target: a file there of our own, so that nothing else is ever taken away.
 
 A store has no folders that appear whole and no rename. So the ledger says before the first byte
-which checkpoint is being written, after the last one that it is durable, and before the first
-deletion which go; `latest` moves between. Killed anywhere, the next process sees how far it was.
+which checkpoint is being written, after the last one that it is durable, once `latest` names it
+that all is done, and before the first deletion which go. Killed anywhere, the next process sees how
+far it was.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     """In the order they were saved."""
     writing: tuple[str, ...] = ()
-    """Names that may be there in part."""
+    """Names that may be there in part; of an entry's, that `latest` may not name it yet."""
     leaving: tuple[str, ...] = ()
     """Names that may be gone in part."""
 
@@ -52,10 +53,13 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, writing=left)
 
     def with_entry(self, entry: Entry) -> Ledger:
-        """The newest; no longer being written."""
+        """The newest, until `without_writing` one that `latest` does not name yet."""
         others = tuple(one for one in self.entries if one.name != entry.name)
         added = msgspec.structs.replace(self, entries=(*others, entry))
-        return added.without_writing(entry.name)
+        return added.without_writing(entry.name).with_writing(entry.name)
+
+    def entry(self, name: str) -> Entry | None:
+        return next((one for one in self.entries if one.name == name), None)
 
     def with_leaving(self, names: tuple[str, ...]) -> Ledger:
         """No entries any more, before they go."""

@@ -1,7 +1,8 @@
 """One save, from a step in memory to a `latest` that names it, and on from wherever a kill came.
 
 The order: the ledger names what is being written; files, the manifest last; all is verified; the
-ledger has it; `latest` names it; what need not stay leaves the ledger, then goes.
+ledger has it; `latest` names it; it is no longer being written, and what need not stay leaves the
+ledger, then goes.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class Saver:
         """The newest checkpoint of this run at the target."""
         own = self._ledger().of(self._source.name)
         return own[-1] if own else None
+
+    def settled(self) -> Entry | None:
+        """The same, once what a killed process left there is finished or gone, and `latest`."""
+        self._cleaned(self._ledger())
+        return self.durable()
 
     def unfinished(self) -> bool:
         """A part of a checkpoint was sent: `save` goes on with that one, whatever it is told."""
@@ -154,15 +160,18 @@ class Saver:
             saved=time.time(),
             run=self._source.name,
         )
-        ledger = self._noted(ledger.with_entry(entry))
-        self._place.write(LATEST, f"{name}\n".encode())
+        self._name_latest(self._noted(ledger.with_entry(entry)), entry)
+        return entry
+
+    def _name_latest(self, ledger: Ledger, entry: Entry) -> Ledger:
+        """The newest of the ledger; what need not stay beside it goes."""
+        self._place.write(LATEST, f"{entry.name}\n".encode())
         own = ledger.of(self._source.name)
         steps = [one.step for one in own]
         gone = leaving(steps, self._config.keep_last, self._config.keep_every)
         names = tuple(own[index].name for index in gone)
-        if names:
-            self._remove_leaving(self._noted(ledger.with_leaving(names)))
-        return entry
+        ledger = self._noted(ledger.without_writing(entry.name).with_leaving(names))
+        return self._remove_leaving(ledger) if names else ledger
 
     def _remove_leaving(self, ledger: Ledger) -> Ledger:
         held = tuple(name for name in ledger.leaving if not self._place.remove(name))
@@ -174,15 +183,30 @@ class Saver:
         """What a killed process left at the target is whole, or goes."""
         if ledger.leaving:
             ledger = self._remove_leaving(ledger)
+        for name in ledger.writing:
+            ledger = self._named(ledger, name)
         staged = self._staged_names()
         for name in [one for one in ledger.writing if one not in staged]:
             if self._direct and (found := self._whole(name)) is not None:
                 self._finish(ledger, name, found)
                 ledger = self._ledger()
-            elif name not in [one.name for one in ledger.entries]:
+            else:
                 self._place.remove(name)
                 ledger = self._noted(ledger.without_writing(name))
         return ledger
+
+    def _named(self, ledger: Ledger, name: str) -> Ledger:
+        """What was durable before the kill, and perhaps not `latest` yet, is that; another one has
+        become it since, or its files were taken away and not all written again: then it is left."""
+        entry = ledger.entry(name)
+        if entry is None:
+            return ledger
+        if self._place.read(f"{name}/{MANIFEST}") is None:
+            own = ledger.without_writing(name).with_leaving((name,))
+            return self._remove_leaving(self._noted(own))
+        if entry == ledger.entries[-1]:
+            return self._name_latest(ledger, entry)
+        return self._noted(ledger.without_writing(name))
 
     def _whole(self, name: str) -> Listing | None:
         assert isinstance(self._place, LocalPlace)

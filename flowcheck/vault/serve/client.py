@@ -15,7 +15,7 @@ from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.kept.digest import sha256_file
 from flowcheck.vault.persist.listing import check
 from flowcheck.vault.serve.origins import Offer, Origin, open_origin
-from flowcheck.vault.serve.partial import CHUNK_BYTES, Chunk, Partial, partial
+from flowcheck.vault.serve.partial import CHUNK_BYTES, Chunk, Partial, forget_notes, partial
 from flowcheck.vault.serve.patience import Patience, Said
 
 AT_ONCE = 4
@@ -69,6 +69,7 @@ def _whole(origin: Origin, step: int | str, into: Path, how: _How) -> Path:
             raise StateError(
                 f"{final}: another checkpoint is already here; fetch into another folder"
             )
+        forget_notes(final)
         how.moved(total, total)
         return final
     with naming(final), partial(into, offer.name, offer.listing) as part:

@@ -114,9 +114,7 @@ class Partial:
         for folder in {(self.folder / file.name).parent for file in self.listing.files}:
             sync(folder)
         self.folder.rename(final)
-        for name in (DONE, WHAT):
-            (final / name).unlink(missing_ok=True)
-        sync(final)
+        forget_notes(final)
         sync(final.parent)
 
     def close(self) -> None:
@@ -161,6 +159,15 @@ class Partial:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def forget_notes(final: Path) -> None:
+    """Takes away what was noted of a checkpoint that is whole: a kill may have come before that."""
+    noted = [final / name for name in (DONE, WHAT) if (final / name).exists()]
+    for path in noted:
+        path.unlink()
+    if noted:
+        sync(final)
 
 
 @contextmanager

@@ -1,0 +1,185 @@
+"""Every system call that changes a file is a kill point: for each of them, what is found behind it.
+
+    explore(folder, make, work, judge)
+
+make(place) lays what was there before, in `place`, an empty folder; work(place) is what is killed;
+judge(place, when) looks at what a kill left, and does what a restart does; it raises where
+something is neither as it was nor as it is to be. Each runs in a process of its own, forked from
+this one, and `place` is the same path all the time, so that links in it hold. Each call
+is a kill point, and each write is torn as well: half of it is done. What lies in mapped memory is
+not: support.kill_points and support.instants are for that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().with_suffix(".c")
+ENDED, NOTHING_TO_TEAR = 1000, 1001
+SAID_BYTES = 4096
+
+
+def lacks() -> str:
+    """Why no process can be followed here; empty: it can."""
+    if os.uname().machine != "x86_64":
+        return "file_kills.c reads the registers of x86-64"
+    return "" if shutil.which("cc") else "no C compiler"
+
+
+@cache
+def library(folder: Path) -> ctypes.CDLL:
+    """Built in `folder`. Raises CalledProcessError."""
+    built = folder / f"file_kills-{os.getpid()}.so"
+    words = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", str(SOURCE), "-o", str(built)]
+    subprocess.run(words, check=True, timeout=120)
+    return ctypes.CDLL(str(built), use_errno=True)
+
+
+@dataclass
+class Explored:
+    """What was tried, call by call: its name, and the path in the folder."""
+
+    calls: list[str] = field(default_factory=list)
+    torn: int = 0
+
+
+def explore(
+    folder: Path,
+    make: Callable[[Path], None],
+    work: Callable[[Path], None],
+    judge: Callable[[Path, str], None],
+    *,
+    every: int = 1,
+) -> Explored:
+    """folder: an empty one, made here for this; every: kills at each n-th call alone. Raises
+    AssertionError with the call that was killed where `judge` does.
+
+    Both are done once in this process first, whose modules the forked ones then have."""
+    tool = library(folder)
+    before, place = folder / "before", folder / "place"
+    place.mkdir()
+    _in_child(partial(make, place), "made")
+    place.rename(before)
+    shutil.copytree(before, place, symlinks=True)
+    with _one_thread():
+        work(place)
+        judge(place, "not killed")
+        return _explore(tool, before, place, work, judge, every)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A forked child has none of torch's workers."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _explore(
+    tool: ctypes.CDLL,
+    before: Path,
+    place: Path,
+    work: Callable[[Path], None],
+    judge: Callable[[Path, str], None],
+    every: int,
+) -> Explored:
+    done = Explored()
+    at = 0
+    while True:
+        code, said = _run(tool, before, place, work, at, torn=False)
+        if code != ENDED:
+            assert code == 0, f"the work itself ended with {code}"
+            _in_child(partial(judge, place, "not killed"), "not killed")
+            return done
+        done.calls.append(said)
+        when = f"killed before call {at}, {said}"
+        _in_child(partial(judge, place, when), when)
+        if _run(tool, before, place, work, at, torn=True)[0] == ENDED:
+            done.torn += 1
+            amid = f"killed amid call {at}, {said}"
+            _in_child(partial(judge, place, amid), amid)
+        at += every
+
+
+def _run(
+    tool: ctypes.CDLL,
+    before: Path,
+    place: Path,
+    work: Callable[[Path], None],
+    at: int,
+    *,
+    torn: bool,
+) -> tuple[int, str]:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(before, place, symlinks=True)
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        code = 99
+        with suppress(BaseException):
+            code = _work(tool, place, work)
+        os._exit(code)
+    said = ctypes.create_string_buffer(SAID_BYTES)
+    root = os.fsencode(place)
+    code = tool.file_kills_follow(
+        child, root, ctypes.c_int64(at), int(torn), said, ctypes.c_size_t(SAID_BYTES)
+    )
+    assert code >= 0, f"the work cannot be followed: {os.strerror(-code)}"
+    return code, os.fsdecode(said.value)
+
+
+def _work(tool: ctypes.CDLL, place: Path, work: Callable[[Path], None]) -> int:
+    try:
+        if tool.file_kills_begin():
+            return 98
+        work(place)
+    except BaseException:
+        traceback.print_exc()
+        return 97
+    return 0
+
+
+def _in_child(done: Callable[[], None], when: str) -> None:
+    """It may map, lock and change what it likes."""
+    with _pipe() as (reading, writing):
+        child = os.fork()
+        if not child:
+            code = 0
+            try:
+                done()
+            except BaseException:
+                os.write(writing, traceback.format_exc()[-3500:].encode())
+                code = 1
+            finally:
+                os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.set_blocking(reading, False)
+        why = b""
+        with suppress(BlockingIOError):
+            why = os.read(reading, 1 << 16)
+    assert status == 0, f"{when}: {why.decode(errors='replace') or status}"
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)

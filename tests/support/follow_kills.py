@@ -1,0 +1,409 @@
+"""An extractor killed before every one of its stores, in what a job's life brings: as
+extract_kills, with plans that are left, lost steps, full staging, queue pairs that share a
+connection or change hands, and a job that another one follows.
+
+`python -m support.follow_kills SCENE [SECOND_KILLS [EVERY]]` on a build of support.kill_points.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from support.extract_kills import Act, Scene, Traffic, explore, reordered, scene, traffic, whole
+from support.extraction import (
+    FLOW,
+    LL,
+    PMTU_BYTES,
+    QP,
+    SIMPLE,
+    Packet,
+    Send,
+    packets_of,
+    table,
+)
+
+from flowcheck._core import lib
+from flowcheck.plane.extractor import Extractor, place_staged
+from flowcheck.plane.plans import PLAN_SUSPENDED, PLAN_UNKNOWN
+from flowcheck.plane.shard import State
+from flowcheck.stages.following.generations import Generations
+from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.plan import FlowPlan
+from flowcheck.wire.seen import FlowKey
+
+SCENES: dict[str, Act] = {}
+LARGE = {
+    "psn-wrap-4",
+    "key-reuse-staged",
+    "two-queue-pairs",
+    "by-turns-learned",
+    "by-turns-over-rings-learned",
+    "by-turns-staged",
+    "by-turns-over-rings-staged",
+    "replanned-in-turn",
+    "replanned-reordered",
+    "full-records-waits",
+    "full-data-waits",
+    "full-data-dropped",
+    "full-data-live",
+    "full-let-go",
+    "far-behind",
+    "handed-over",
+    "ll-staged",
+}
+"""Of more stores than a day's suite has time for."""
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
+
+
+def add(
+    name: str,
+    rings: Sequence[Sequence[Packet]],
+    job: Traffic,
+    work: Callable[[Scene], None],
+    check: Callable[[Scene], None] | None = None,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    live: bool = False,
+    alike: bool = True,
+) -> None:
+    """A scene of these packets by ring; check: every step whole, if nothing else is given; alike:
+    as in Act."""
+    frames = [[packet.frame for packet in packets] for packets in rings]
+
+    def made(folder: Path) -> AbstractContextManager[Scene]:
+        return scene(
+            folder,
+            frames,
+            gradient_bytes=job.gradient_bytes,
+            steps=len(job.steps),
+            sizes=sizes,
+            live=live,
+        )
+
+    SCENES[name] = Act(made, work, check or whole(job), alike, job.truth() if not check else None)
+
+
+def plan(
+    first: Sequence[Send],
+    each: Sequence[Send] = (),
+    *,
+    qp: int = QP,
+    incarnation: int = 0,
+    first_psn: int | None = None,
+    stride: int = 1,
+    phase: int = 0,
+) -> FlowPlan:
+    key = FlowKey(
+        source=FLOW.source, destination=FLOW.destination, dest_qp=qp, incarnation=incarnation
+    )
+    return FlowPlan(
+        flow=key,
+        first_number=0,
+        first=table(first),
+        each=table(each),
+        first_psn=first_psn,
+        stride=stride,
+        phase=phase,
+    )
+
+
+def install(x: Extractor, one: FlowPlan, *, frontier: bool = False, first_step: int = 1) -> None:
+    """If the ring has the flow, and not the plan."""
+    keys = x.keys()
+    if one.flow in keys and x.staging.plans()["state"][keys.index(one.flow)] == PLAN_UNKNOWN:
+        x.install(one, first_step=first_step, **({"frontier": 0} if frontier else {}))
+
+
+def settle(own: Scene, xs: Sequence[Extractor], generations: Generations) -> None:
+    """Homes for what is staged and whole steps to the updater, until nothing moves."""
+    while place_staged(xs, {}) + own.take_whole_steps(generations):
+        pass
+
+
+def live(
+    own: Scene,
+    plans: Sequence[FlowPlan],
+    span: int,
+    *,
+    after: int = 0,
+    frontier: bool = False,
+    then: Callable[[Extractor], int] = lambda x: 0,
+) -> None:
+    """What a stage does from its start to the end of its rings. after: slots of each ring that are
+    extracted before plans are known; then: what is done to each ring in every turn, and how much
+    that was. A turn ends with slots, so that a killed one is made up for before the next."""
+    generations = Generations(own.shard)
+    with own.extractors() as xs:
+        generations.open_free()
+        done = 1
+        while done:
+            for x in xs:
+                if x.ring.tail >= min(after, x.ring.head):
+                    for one in plans:
+                        install(x, one, frontier=frontier)
+            done = sum(map(then, xs))
+            settle(own, xs, generations)
+            done += sum(x.extract(span) for x in xs)
+            done += sum(map(then, xs))
+
+
+def _sizes(job: Traffic, share: int, of: int) -> Traffic:
+    """The part of a job that one of several flows carries: every `of`-th message."""
+    return Traffic([step[share::of] for step in job.steps])
+
+
+MESSAGES = (2 * PMTU_BYTES, 3 * PMTU_BYTES - 40, 40, 2 * PMTU_BYTES)
+
+
+def _numbered_in_a_run() -> None:
+    """Seen from its middle on, over the end of all PSNs: numbers count from its first message."""
+    job, start = traffic(2, MESSAGES), 2**24 - 6
+    sends = [send for step in job.steps for send in step]
+    packets = packets_of(sends, immediate=False, psn=start)
+    one = plan(job.steps[0], job.steps[1], first_psn=2**32 + start)
+    for window, after in ((1, 5), (4, 9)):
+        mixed = [packets[0], *reordered(packets[1:], window, 3)]
+        add(f"psn-wrap-{window}", [mixed], job, partial(live, plans=[one], span=5, after=after))
+
+
+def _owners() -> None:
+    """The queue pair's next owner sends the rest of the gradient."""
+    job = traffic(1, MESSAGES[:3] * 2)
+    halves = job.steps[0][:3], job.steps[0][3:]
+    packets = packets_of(halves[0], immediate=False, rkey=9)
+    packets += packets_of(halves[1], immediate=False, rkey=77)
+    plans = [plan(half, incarnation=n) for n, half in enumerate(halves)]
+    for after in (0, len(packets)):
+        name = f"key-reuse-{'staged' if after else 'learned'}"
+        add(name, [packets], job, partial(live, plans=plans, span=4, after=after))
+
+
+def _queue_pairs() -> None:
+    """Two of one pair of hosts: each with a plan of its own, or messages by turns."""
+    job = traffic(2, MESSAGES)
+    every = [send for step in job.steps for send in step]
+    own = [packets_of(every[n::2], qp=QP + n, immediate=False, port=50000 + n) for n in range(2)]
+    mixed = reordered([p for pair in zip(*own, strict=False) for p in pair], 5, 2)
+    mixed += [p for packets in own for p in packets[min(map(len, own)) :]]
+    parts = [_sizes(job, n, 2).steps for n in range(2)]
+    alone = [plan(part[0], part[1], qp=QP + n) for n, part in enumerate(parts)]
+    shared = [plan(*job.steps, qp=QP + n, stride=2, phase=n) for n in range(2)]
+    work = partial(live, plans=alone, span=6, after=7)
+    add("two-queue-pairs", [mixed], job, work)
+    for after in (0, 99):
+        name = "staged" if after else "learned"
+        work = partial(live, plans=shared, span=6, after=after, frontier=True)
+        add(f"by-turns-{name}", [mixed], job, work)
+        rings = [reordered(packets, 3, n) for n, packets in enumerate(own)]
+        rings = [[o[0], *(p for p in r if p is not o[0])] for o, r in zip(own, rings, strict=True)]
+        add(f"by-turns-over-rings-{name}", rings, job, work)
+
+
+def _replanned() -> None:
+    """Messages of no plan between the steps: the flow is suspended there, and cut."""
+    job = traffic(3, MESSAGES[:2])
+    extra = [Send(bytes([n]) * (PMTU_BYTES + 8 * n), SIMPLE, SendKind.FINAL) for n in range(1, 4)]
+    a, b, c = job.steps
+    packets = packets_of([*a, extra[0], *b, *extra[1:], *c], immediate=False)
+    cuts = [(2, 3, 1), (5, 7, 3)]
+
+    def cut(x: Extractor) -> int:
+        """Until the plan holds: what is staged may deviate again."""
+        held = x.staging.plans()[0]
+        done = 0
+        while held["state"] == PLAN_SUSPENDED:
+            x.cut(0, cuts[int(held["cuts_used"])])
+            done += 1 + x.place_staged()
+        return done
+
+    one = plan(a, b)
+    for window, frontier in ((1, True), (4, False)):
+        mixed = [packets[0], *reordered(packets[1:], window, 2)]
+        work = partial(live, plans=[one], span=4, frontier=frontier, then=cut)
+        add(f"replanned-{'in-turn' if frontier else 'reordered'}", [mixed], job, work)
+
+
+def _full() -> None:
+    """There is no room to stage all that comes before the job is known."""
+    job = traffic(3, MESSAGES)
+    right = job.truth()
+
+    def _lacks(own: Scene) -> None:
+        applied = own.shard.applied_step
+        assert applied < len(right)
+        assert np.array_equal(own.taken[:applied], right[:applied])
+
+    packets = reordered(packets_of([s for step in job.steps for s in step], immediate=False), 3, 5)
+    one = plan(*job.steps[:2])
+    for name, sizes in (("records", {"records": 3}), ("data", {"data_bytes": 4096})):
+
+        def known_once_full(x: Extractor) -> int:
+            if not x.stalled:
+                return 0
+            install(x, one)
+            return x.place_staged()
+
+        work = partial(live, plans=[], span=64, then=known_once_full)
+        add(f"full-{name}-waits", [packets], job, work, sizes=sizes)
+
+        def dropped(own: Scene) -> None:
+            live(own, [], 64, then=unblocked)
+            live(own, [one], 64)
+
+        add(f"full-{name}-dropped", [packets], job, dropped, _lacks, sizes=sizes)
+        late = partial(live, plans=[one], span=64, after=99)
+        add(f"full-{name}-live", [packets], job, late, _lacks, sizes=sizes, live=True)
+
+    work = partial(live, plans=[], span=64, then=let_go)
+    # A kill amid giving up decides what is given up.
+    add("full-let-go", [packets], job, work, _lacks, sizes={"records": 3}, alike=False)
+
+
+def unblocked(x: Extractor) -> int:
+    """How many stalled."""
+    stalled = x.stalled
+    if stalled:
+        x.unblock()
+    return int(stalled)
+
+
+def let_go(x: Extractor) -> int:
+    """As stages.learning.joining does of a ring that is full."""
+    done = 0
+    for index, record in enumerate(x.staging.records()):
+        if x.stalled and record["state"]:
+            lib.fc_staged_release(x.handle, index)
+            done += 1
+    return done
+
+
+def _lost() -> None:
+    """The second step lacks a packet: it is given up, and the flow is staged again; or ignored."""
+    job = traffic(4, MESSAGES[:2])
+    packets = packets_of([s for step in job.steps for s in step], immediate=False)
+    each = len(packets) // 4
+    kept = [p for n, p in enumerate(packets) if n != each + 1]
+    one, until = plan(job.steps[0], job.steps[1]), 3 * each - 1
+
+    def check(own: Scene) -> None:
+        assert own.shard.applied_step == 1
+        assert own.shard.state(own.shard.generation_of(2) or 0) == State.LOST
+
+    def work(own: Scene, *, again: bool) -> None:
+        generations = Generations(own.shard)
+        with own.extractors() as [x]:
+            generations.open_free()
+            short = generations.short()
+            lost = short is not None and short.lost
+            if not lost:
+                install(x, one)
+            settle(own, [x], generations)
+            while x.ring.tail < until:
+                x.extract(min(7, until - x.ring.tail))
+                settle(own, [x], generations)
+            if not lost:
+                short = generations.short()
+                assert short is not None and short.step == 2
+                own.shard.lose(short.generation)
+            if again:
+                x.forget_plans()
+            else:
+                x.ignore(0)
+                x.close_homes()
+            place_staged([x], {})
+            while x.extract(7):
+                place_staged([x], {})
+
+    for again in (True, False):
+        name = f"lost-and-{'joined-again' if again else 'ignored'}"
+        add(name, [reordered(kept, 3, 1)], job, partial(work, again=again), check)
+
+
+def _handed_over() -> None:
+    """The job's next life has another queue pair; what it sent was staged meanwhile."""
+    job = traffic(4, MESSAGES[:2])
+    lives = job.steps[:2], job.steps[2:]
+    own = [
+        packets_of([s for step in life for s in step], qp=QP + n, immediate=False)
+        for n, life in enumerate(lives)
+    ]
+    at = len(own[0]) - 2
+    mixed = reordered([*own[0][:at], *own[1][:4], *own[0][at:], *own[1][4:]], 3, 1)
+    mixed = [own[0][0], own[1][0], *(p for p in mixed if p not in (own[0][0], own[1][0]))]
+    plans = [plan(*life, qp=QP + n) for n, life in enumerate(lives)]
+
+    def work(scene: Scene) -> None:
+        """files[0]: 1 once the old life is over; 2 and the steps before the new one."""
+        generations = Generations(scene.shard)
+        with scene.extractors() as [x]:
+            if not scene.files[0]:
+                generations.open_free()
+                install(x, plans[0], frontier=True)
+                settle(scene, [x], generations)
+                while x.extract(7):
+                    settle(scene, [x], generations)
+                x.ignore(0)
+                x.close_homes()
+                scene.shard.clear()
+                place_staged([x], {})
+                scene.write_file(0, 1)
+            if scene.files[0] == 1:
+                scene.shard.clear()
+                scene.write_file(0, 2 + scene.shard.applied_step)
+            generations.open_free()
+            install(x, plans[1], frontier=True, first_step=int(scene.files[0]) - 1)
+            settle(scene, [x], generations)
+
+    add("handed-over", [mixed], job, work)
+
+
+def _others() -> None:
+    """Lines of LL; packets that wait in vain, far behind; a copy that differs and comes late."""
+    job = traffic(2, (400, 120, 264), LL)
+    packets = packets_of([s for step in job.steps for s in step], immediate=False)
+    for after in (0, 99):
+        mixed = [packets[0], *reordered(packets[1:], 4, 1)]
+        name = f"ll-{'staged' if after else 'learned'}"
+        add(name, [mixed], job, partial(live, plans=[plan(*job.steps)], span=5, after=after))
+    short = traffic(1, (2 * PMTU_BYTES,))
+    known = packets_of(short.steps[0], immediate=False)
+    gone = packets_of([Send(bytes(5 * PMTU_BYTES))], psn=9, immediate=False)[1:4]
+    far = packets_of([Send(bytes([n]) * 700) for n in range(3)], psn=70000, immediate=False)
+    mixed = [*known, *gone, *(p for n in range(0, 9, 3) for p in (far[n + 1], far[n + 2], far[n]))]
+    work = partial(live, plans=[plan(short.steps[0])], span=4)
+    add("far-behind", [mixed], short, work, sizes={"held": 3})
+    job = traffic(1, MESSAGES[:2])
+    packets = packets_of(job.steps[0], immediate=False)
+    other = packets_of([Send(bytes(len(s.data))) for s in job.steps[0]], immediate=False)
+    work = partial(live, plans=[plan(job.steps[0])], span=3)
+    add("differs-once-whole", [[*packets, other[1]]], job, work, _differs)
+
+
+def _differs(own: Scene) -> None:
+    assert own.shard.conflict_bytes(own.shard.generation_of(1) or 0) == PMTU_BYTES
+
+
+_numbered_in_a_run()
+_owners()
+_queue_pairs()
+_replanned()
+_full()
+_lost()
+_handed_over()
+_others()
+
+
+def main() -> None:
+    twice, every = map(int, (sys.argv[2:] + ["0", "1"][len(sys.argv) - 2 :]))
+    for name in sys.argv[1].split(","):
+        print(name, explore(SCENES[name], twice, every), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Every system call that changes a file is a kill point: what is found behind it is what was there
+or what was to come, whole, and whoever goes on from it comes to the same end."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.file_kills import explore, lacks
+from support.persisting import proved, replica_in, saver_for, take
+
+from flowcheck.config import OptimizerConfig, PersistConfig
+from flowcheck.replica import checkpoint
+from flowcheck.replica.files.latest import latest, missing
+from flowcheck.replica.replica import Replica
+from flowcheck.stages.bounded import append_line, last_line, whole_lines
+from flowcheck.vault.persist.listing import check
+from flowcheck.vault.persist.saver import Saver
+from flowcheck.whole import growing, growing_apart, write_whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    if why := lacks():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="flowcheck-test-", dir="/dev/shm") as made:
+        yield Path(made)
+
+
+def names(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir())
+
+
+def test_a_file_is_the_old_one_or_the_new_one(folder: Path) -> None:
+    def make(place: Path) -> None:
+        write_whole(place / "file", b"old")
+
+    def work(place: Path) -> None:
+        write_whole(place / "file", b"of the new one")
+
+    def judge(place: Path, when: str) -> None:
+        assert (place / "file").read_bytes() in (b"old", b"of the new one"), when
+        work(place)
+        assert names(place) == ["file"], "nothing of the killed one stays"
+
+    explored = explore(folder, make, work, judge)
+    assert explored.torn >= 1 and any(call.startswith("rename") for call in explored.calls)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_folder_is_there_whole_or_not_at_all(folder: Path, apart: bool) -> None:
+    def work(place: Path) -> None:
+        final = place / "made"
+        with growing_apart(final, folder=True) if apart else growing(final) as inner:
+            inner.mkdir(exist_ok=True)
+            for name in "ab":
+                (inner / name).write_bytes(b"all of " + name.encode())
+
+    def judge(place: Path, when: str) -> None:
+        if (place / "made").exists():
+            assert names(place / "made") == ["a", "b"], when
+            assert (place / "made" / "b").read_bytes() == b"all of b", when
+        else:
+            work(place)
+        if not apart:
+            assert names(place) == ["made"]
+
+    assert explore(folder, lambda place: None, work, judge).torn >= 2
+
+
+def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path) -> None:
+    """A line may end in a brace wherever it is torn."""
+    lines = [b'{"n":%d,"of":{"a":{},"b":{"c":{}}}}' % n for n in range(40)]
+
+    def make(place: Path) -> None:
+        for line in lines[:20]:
+            append_line(place / "lines", line, 600)
+
+    def work(place: Path) -> None:
+        for line in lines[20:]:
+            append_line(place / "lines", line, 600)
+
+    def judge(place: Path, when: str) -> None:
+        last = last_line(place / "lines")
+        assert last in lines[19:], when
+        assert whole_lines(place / "lines")[-1] == last
+        for line in lines[lines.index(last) + 1 :]:
+            append_line(place / "lines", line, 600)
+        found = whole_lines(place / "lines")
+        assert found == lines[-len(found) :], when
+
+    assert explore(folder, make, work, judge).torn >= 20
+
+
+def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder: Path) -> None:
+    def make(place: Path) -> None:
+        replica = replica_in(place / "state", elements=50)
+        take(replica, 1)
+        checkpoint.save(replica, place / "kept")
+        take(replica, 1)
+        replica.close()
+
+    def work(place: Path) -> None:
+        replica = Replica.open(place / "state", ADAMW)
+        checkpoint.save(replica, place / "kept")
+        replica.close()
+
+    def judge(place: Path, when: str) -> None:
+        found = latest(place / "kept")
+        assert found is not None, (when, missing(place / "kept"))
+        assert proved(found) == int(found.name.removeprefix("step-")), when
+        for one in (place / "kept").glob("step-*"):
+            assert proved(one), when
+        work(place)
+        assert names(place / "kept") == ["latest", "step-1", "step-2"], when
+        assert latest(place / "kept") == place / "kept" / "step-2"
+
+    assert explore(folder, make, work, judge).torn >= 3
+
+
+@pytest.mark.parametrize("limit", [None, 10**9], ids=["in place", "staged"])
+def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: int | None) -> None:
+    """A process that begins anew, and is asked for no step, finds what is durable."""
+
+    def saver(place: Path) -> Saver:
+        config = PersistConfig(
+            target=str(place / "kept"), every_steps=1, keep_last=1, rate_limit_bytes_s=limit
+        )
+        return saver_for(config, place / "staging", place / "state")
+
+    def make(place: Path) -> None:
+        replica = replica_in(place / "state", elements=50)
+        for _ in range(2):
+            take(replica, 1)
+            saver(place).save(replica.step)
+        take(replica, 1)
+        replica.close()
+
+    def work(place: Path) -> None:
+        saver(place).save(3)
+
+    def judge(place: Path, when: str) -> None:
+        kept = place / "kept"
+        found = latest(kept)
+        assert found is not None, (when, missing(kept))
+        assert proved(found) in (2, 3), when
+        told = json.loads((kept / "checkpoints.json").read_bytes())
+        for entry in told["entries"]:
+            assert check(kept / entry["name"]).step == entry["step"], when
+        for one in kept.glob("step-*"):
+            known = [entry["name"] for entry in told["entries"]]
+            assert one.name in (*known, *told["writing"], *told["leaving"]), when
+        durable = saver(place).settled()
+        assert durable is not None, when
+        assert (kept / "latest").read_text() == f"{durable.name}\n", when
+        if durable.step == 2:
+            work(place)
+        assert names(kept) == ["checkpoints.json", "latest", "step-3"], when
+        told = json.loads((kept / "checkpoints.json").read_bytes())
+        assert [entry["step"] for entry in told["entries"]] == [3], when
+        assert not told["writing"] and not told["leaving"], when
+        saver(place).save(3)  # what was staged before a kill goes with the next save
+        assert not (place / "staging").exists() or not names(place / "staging"), when
+
+    assert explore(folder, make, work, judge).torn >= 5

@@ -1,0 +1,142 @@
+"""Every system call that changes a file is a kill point of an updater that takes what an operator
+gave: the trainer's file of a step it took, and a base for a job whose state nobody knew.
+
+Judged by torch's own optimizer, and by whoever goes on from what a kill left.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.file_kills import Explored, explore, lacks
+from support.lives import Both
+from support.staged import Chain, Heard
+from test_base import BASE, STEPS, Trainer, first_life, frames_of
+from test_reanchor import GIVEN, SAVED, UNSEEN, given, lines, shown, trained
+
+from flowcheck.config import encode_config
+from flowcheck.lab.synthetic import write_pcap
+from flowcheck.ops.giving import base as verb
+from flowcheck.replica.kept.header import peek_versions
+from flowcheck.stages.bounded import whole_lines
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.anchors import anchor_lines
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.stages.updating.update import UpdateService
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+EVERY = [13, pytest.param(1, marks=pytest.mark.nightly)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    if why := lacks():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="flowcheck-test-", dir="/dev/shm") as made:
+        yield Path(made)
+
+
+def both_in(place: Path, frames: list, **settings: object) -> Both:
+    (place / "memory").mkdir(mode=0o700)
+    write_pcap(place / "lives.pcap", frames)
+    chain = Chain(place, place / "memory", [place / "lives.pcap"], 256)
+    both = Both(chain, **settings)
+    chain.run.config.write_bytes(encode_config(both.config))
+    return both
+
+
+def updated(place: Path) -> None:
+    """An updater, from its start until it has nothing to do."""
+    run = RunDir(place / "run")
+    update = UpdateService(run, run.settings())
+    update.start(Heard())  # type: ignore[arg-type]
+    while update.work():
+        pass
+    update.stop()
+
+
+def told(place: Path) -> list[tuple[int, str]]:
+    text = (place / "run" / "steps.jsonl").read_text()
+    return [(one["step"], one["parameters_sha256"]) for one in map(json.loads, text.splitlines())]
+
+
+def readable(place: Path) -> None:
+    """For whoever reads while nobody writes."""
+    run = RunDir(place / "run")
+    assert peek_versions(run.replica)[1]
+    incarnation_of(run)
+    anchor_lines(run)
+
+
+def kept(explored: Explored, least: int) -> None:
+    assert len(explored.calls) >= least, explored
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
+    folder: Path, every: int
+) -> None:
+    def make(place: Path) -> None:
+        frames, wanted, file = trained(place)
+        both = both_in(place, frames, gradient_log={"taken_steps": 4})
+        both.drive(until=lambda: both.applied_step() >= GIVEN)
+        before = shown(both)
+        given(both, file)
+        both.close()
+        right = [sha for _, sha in before[:UNSEEN]] + wanted[UNSEEN:]
+        (place / "wanted").write_text(json.dumps([right, len(before)]))
+
+    def judge(place: Path, when: str) -> None:
+        readable(place)
+        updated(place)
+        run = RunDir(place / "run")
+        wanted, before = json.loads((place / "wanted").read_text())
+        found = told(place)
+        assert len(found) >= GIVEN and found == list(enumerate(wanted, 1))[: len(found)], when
+        assert not run.anchor.exists(), when
+        [past] = run.root.glob("steps-before-*.jsonl")
+        assert len(past.read_text().splitlines()) == before, when
+        [line] = map(json.loads, whole_lines(run.anchors))
+        assert (line["step"], line["at"]) == (SAVED, GIVEN), when
+        assert incarnation_of(run).anchored == SAVED, when
+
+    kept(explore(folder, make, updated, judge, every=every), 40 // every)
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every: int) -> None:
+    def make(place: Path) -> None:
+        trainer = Trainer()
+        random = np.random.default_rng(5)
+        for _ in range(BASE):
+            trainer.step(random.standard_normal(trainer.flat().size, np.float32))
+        file = trainer.save(place / "step-37.pt", BASE)
+        frames, wanted = frames_of(trainer, after=first_life())
+        both = both_in(place, frames)
+        both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+        before = lines(both)
+        verb.give(both.chain.run, both.config, file)
+        both.close()
+        right = [one["parameters_sha256"] for one in before] + wanted
+        (place / "wanted").write_text(json.dumps(right))
+
+    def judge(place: Path, when: str) -> None:
+        readable(place)
+        updated(place)
+        run = RunDir(place / "run")
+        wanted = json.loads((place / "wanted").read_text())
+        found = told(place)
+        assert found.pop(STEPS)[0] == BASE, when
+        assert len(found) >= STEPS + 3, when
+        assert [sha for _, sha in found] == wanted[: len(found)], when
+        [audit] = map(json.loads, whole_lines(run.audits))
+        assert (audit["step"], audit["passed"]) == (BASE, True), when
+        assert not run.base.exists() and not run.gradients.exists(), when
+        assert incarnation_of(run).base == BASE, when
+
+    kept(explore(folder, make, updated, judge, every=every), 20 // every)

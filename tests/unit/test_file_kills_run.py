@@ -1,0 +1,140 @@
+"""Every system call that changes a file of a run directory is a kill point: a start, a later life
+of the job that takes over, and what an operator gives, done again behind it, end alike."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.file_kills import explore, lacks
+
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
+from flowcheck.plane.shard import Shard, State
+from flowcheck.stages.chain.living import stale_memory
+from flowcheck.stages.following.succession import LIVES_KEPT, Verdict, promote, verdict_of
+from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.whole import growing, write_whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+CONFIG = JobConfig(
+    source=(SourceConfig(file="0"),),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    ring=RingConfig(slots=64),
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    if why := lacks():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="flowcheck-test-", dir="/dev/shm") as made:
+        yield Path(made)
+
+
+def files(place: Path) -> dict[str, bytes]:
+    """What lies below a folder, by path."""
+    found = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(place)): path.read_bytes() for path in found}
+
+
+RECORDS = {
+    "config.json": encode_config(CONFIG),
+    "steps.jsonl": b'{"step":1}\n',
+    "events.jsonl": b'{"kind":"up"}\n',
+    "audits.jsonl": b'{"step":1,"passed":true}\n',
+    "update.log": b"a log\n",
+    "ended.json": b"{}",
+}
+
+
+def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
+    """Of that one, not a part of them; and of the one before it nothing stays among them."""
+
+    def make(place: Path) -> None:
+        (place / "memory").mkdir(mode=0o700)
+        run = RunDir.create(place / "run", place / "memory")
+        for name, data in RECORDS.items():
+            write_whole(run.root / name, data)
+        run.previous.mkdir(mode=0o700)
+        for name in ("config.json", "steps.jsonl", "extract.log"):
+            write_whole(run.previous / name, RECORDS.get(name, b"") + b" ")
+
+    def work(place: Path) -> None:
+        RunDir.create(place / "run", place / "memory")
+
+    def judge(place: Path, when: str) -> None:
+        run = RunDir.create(place / "run", place / "memory")
+        assert files(run.previous) == RECORDS, when
+        left = set((place / "memory").iterdir()) - {run.memory}
+        assert left == set(stale_memory([place / "memory"])), "a start finds and clears it"
+        lasting = {path.name for path in run.root.iterdir()}
+        assert lasting == {"sockets", "learned", "pids", "memory", "previous"}, when
+
+    assert len(explore(folder, make, work, judge).calls) > 15
+
+
+@pytest.mark.parametrize("number", [1, LIVES_KEPT + 1])
+@pytest.mark.parametrize("weights", [True, False], ids=["seen from its start", "joined"])
+def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
+    folder: Path, number: int, weights: bool
+) -> None:
+    def make(place: Path) -> None:
+        (place / "memory").mkdir(mode=0o700)
+        run = RunDir.create(place / "run", place / "memory")
+        for name in ("job.json", "names", "numbers", "weights.bin", "beside.bin", "recuts"):
+            write_whole(run.learned_folder / name, b"old " + name.encode())
+        write_whole(run.assumed, b"[]")
+        for life in range(1, number):
+            (run.history(life) / "next").mkdir(parents=True)
+            write_whole(run.history(life) / "job.json", b"of life %d" % life)
+        with growing(run.successor) as next_folder:
+            next_folder.mkdir()
+            for name in ("job.json", "names", *(["weights.bin", "beside.bin"] * weights)):
+                write_whole(next_folder / name, b"new " + name.encode())
+        told = Verdict(number=number, step=7, iterations=9)
+        write_whole(run.verdict, msgspec.json.encode(told))
+        with Shard.create(run.shard, gradient_bytes=64) as shard:
+            shard.begin(0, 10)
+
+    def work(place: Path) -> None:
+        """As a stage that starts."""
+        run = RunDir(place / "run")
+        verdict = verdict_of(run)
+        with Shard.open(run.shard) as shard:
+            if verdict is not None:
+                promote(run, verdict, shard)
+
+    def judge(place: Path, when: str) -> None:
+        run = RunDir(place / "run")
+        incarnation_of(run)
+        pending = verdict_of(run) is not None
+        if not pending:
+            assert run.learned_job.read_bytes() == b"new job.json", when
+            assert incarnation_of(run).number == number + 1, when
+        work(place)
+        learned = files(run.learned_folder)
+        own = {path: data for path, data in learned.items() if "/" not in path}
+        kept = ["weights.bin", "beside.bin"] if weights else []
+        wanted = {name: b"new " + name.encode() for name in ("job.json", "names", *kept)}
+        if not weights:
+            wanted["beside.bin"] = b"old beside.bin"
+        wanted["numbers"] = b""
+        assert own.pop("incarnation.json") == msgspec.json.encode(incarnation_of(run))
+        assert own | {"numbers": b""} == wanted, when
+        assert incarnation_of(run).iterations == 9 and incarnation_of(run).step == 7
+        past = f"{number}/"
+        assert learned[f"{past}job.json"] == b"old job.json", when
+        assert learned[f"{past}recuts"] == b"old recuts", when
+        assert learned[f"{past}next/job.json"] == b"new job.json", when
+        lives = [int(path.name) for path in run.learned_folder.iterdir() if path.is_dir()]
+        assert sorted(lives)[-LIVES_KEPT:] == list(
+            range(max(1, number - LIVES_KEPT + 1), number + 1)
+        ), when
+        with Shard.open(run.shard) as shard:
+            assert shard.state(0) == State.EMPTY, when
+
+    assert len(explore(folder, make, work, judge).calls) > 20
