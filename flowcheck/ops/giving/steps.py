@@ -156,8 +156,8 @@ def stated_for(checkpoint: Path, run: Path, *, code: bool) -> By:
     the one that the command names. code: the user vouches for it."""
     rules = []
     for root in (run, *checkpoint.absolute().parents):
-        if is_run(root):
-            with suppress(ConfigError):  # somebody else's, or damaged: it states nothing here
+        with suppress(ConfigError, OSError):  # somebody else's, or damaged: it states nothing here
+            if is_run(root):
                 rules.append(RunDir(root).settings().optimizer)
     return By(tuple(rules), code)
 
