@@ -43,8 +43,11 @@ def _steps(folder: Path) -> Iterator[Spared]:
 
 
 def _of_run(root: Path) -> Iterator[Spared]:
-    where = RunDir(root)
-    if not where.config.is_file():
+    try:
+        where = RunDir(root)
+        if not where.config.is_file():
+            return
+    except PermissionError:  # nor may this user write there
         return
     yield Spared(where.root, "the run directory")
     yield Spared(where.memory, "the memory of the run")
