@@ -263,8 +263,11 @@ def _wraps() -> None:
     old, _ = job([300, 40] * 30)
     new, _ = job((700, 600, 40), psn=len(old))
     SCENES["ring-and-pool-go-round"] = Scene(new, new_records, before=old, slots=16, span=5)
-    half, _ = job((700,), psn=3 + (1 << 23))
-    SCENES["half-a-lap-on"] = Scene([*job((700,))[0], *half, *half], counted(duplicate_packets=3))
+    # Sixteen packets there, and its owner is believed to go on behind them.
+    leap, _ = job((16 * 256,), psn=3 + (1 << 23))
+    half, _ = job((700,), psn=19 + (1 << 23))
+    far = [*job((700,))[0], *leap, *half, *half]
+    SCENES["half-a-lap-on"] = Scene(far, counted(duplicate_packets=3))
 
 
 def new_records(run: Run) -> None:
