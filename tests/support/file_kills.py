@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -37,6 +38,10 @@ def lacks() -> str:
 
 
 @cache
+LIMIT_S = 120
+"""Of one child: no test waits for ever."""
+
+
 def library(folder: Path) -> ctypes.CDLL:
     """Built in `folder`. Raises CalledProcessError."""
     built = folder / f"file_kills-{os.getpid()}.so"
@@ -68,10 +73,10 @@ def explore(
     tool = library(folder)
     before, place = folder / "before", folder / "place"
     place.mkdir()
-    _in_child(partial(make, place), "made")
-    place.rename(before)
-    shutil.copytree(before, place, symlinks=True)
     with _one_thread():
+        _in_child(partial(make, place), "made")
+        place.rename(before)
+        shutil.copytree(before, place, symlinks=True)
         work(place)
         judge(place, "not killed")
         return _explore(tool, before, place, work, judge, every)
@@ -131,6 +136,7 @@ def _run(
     child = os.fork()
     if not child:
         code = 99
+        signal.alarm(LIMIT_S)
         with suppress(BaseException):
             code = _work(tool, place, work)
         os._exit(code)
@@ -160,6 +166,7 @@ def _in_child(done: Callable[[], None], when: str) -> None:
         child = os.fork()
         if not child:
             code = 0
+            signal.alarm(LIMIT_S)
             try:
                 done()
             except BaseException:
