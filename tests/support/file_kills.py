@@ -28,6 +28,8 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().with_suffix(".c")
 ENDED, NOTHING_TO_TEAR = 1000, 1001
 SAID_BYTES = 4096
+LIMIT_S = 120
+"""Of one child: no test waits for ever."""
 
 
 def lacks() -> str:
@@ -38,10 +40,6 @@ def lacks() -> str:
 
 
 @cache
-LIMIT_S = 120
-"""Of one child: no test waits for ever."""
-
-
 def library(folder: Path) -> ctypes.CDLL:
     """Built in `folder`. Raises CalledProcessError."""
     built = folder / f"file_kills-{os.getpid()}.so"
