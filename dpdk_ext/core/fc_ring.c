@@ -17,6 +17,8 @@ _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fi
 /* Upper bound of what one ring may ask for: 2^26 slots of 64 KiB would be 4 TiB. */
 #define SLOTS_MAX (1ull << 26)
 #define SLOT_BYTES_MAX 65536u
+/* Until a writer publishes what it has written, or is known to be dead between the two. */
+#define COMMIT_LOOKS 1000
 
 static int check_geometry(uint64_t slots, uint32_t slot_bytes)
 {
@@ -213,8 +215,10 @@ void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published,
 {
 	struct fc_commit_stamp before, behind;
 	uint64_t position, now;
+	unsigned looks = 0;
 
-	/* A writer goes on meanwhile: twice within one look at a few hundred bytes at most. */
+	/* A writer goes on meanwhile: twice within one look at a few hundred bytes at most. What it
+	 * has not published yet is not read: who looks again might read what came before. */
 	do {
 		position = FC_LOAD_ACQUIRE(published);
 		const struct fc_commit_stamp *stamp =
@@ -227,7 +231,8 @@ void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published,
 		behind.sequence = __atomic_load_n(&stamp->sequence, __ATOMIC_RELAXED);
 		now = FC_LOAD_ACQUIRE(published);
 	} while (before.at_position != behind.at_position || before.sequence != behind.sequence ||
-		 now != position || behind.at_position == FC_BEING_WRITTEN);
+		 now != position || behind.at_position == FC_BEING_WRITTEN ||
+		 (behind.at_position != position && ++looks < COMMIT_LOOKS));
 }
 
 void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out)
