@@ -113,7 +113,8 @@ def shown() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`...` above them stands for any lines: what is said of the machine is not every machine's."""
+    """`...` above them stands for any lines: what is said of the machine is not every machine's. Nor
+    is a digest behind Adam: square roots differ by the CPU's maker (replica/rules/onepass.py)."""
     monkeypatch.chdir(tmp_path)
     seen = []
     for command, lines in shown():
@@ -125,9 +126,15 @@ def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
         if lines[0] == "...":
             wanted = lines[1:]
             printed = printed[-len(wanted) :]
-        assert printed == wanted, command
+        assert [_without_digest(line) for line in printed] == list(map(_without_digest, wanted)), (
+            command
+        )
         seen.append(words[0])
     assert seen == ["job.pcap", "analyze", "replay"]
+
+
+def _without_digest(line: str) -> str:
+    return re.sub(r"(?<=state digest )[0-9a-f]{32}$", "", line)
 
 
 def test_the_readme_names_every_verb_there_is() -> None:
