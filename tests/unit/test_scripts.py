@@ -114,7 +114,7 @@ def shown() -> Iterator[tuple[str, list[str]]]:
 
 def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`...` above them stands for any lines: what is said of the machine is not every machine's.
-    Nor is a digest behind Adam: square roots differ by the CPU's maker (replica/rules/onepass.py)."""
+    Nor is a digest behind Adam: square roots differ by the CPU's maker (rules/onepass.py)."""
     monkeypatch.chdir(tmp_path)
     seen = []
     for command, lines in shown():
