@@ -362,6 +362,6 @@ enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *ma
 		return end;
 	fc_home_deliver(x, home, mark->offset_bytes, piece);
 	if (FC_UNLIKELY(mark->rival))
-		fc_contest_packet(x, mark->rival, home, piece);
+		fc_contest_packet(x, mark->rival, mark->alike ? home : NULL, piece);
 	return end;
 }

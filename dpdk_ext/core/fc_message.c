@@ -312,7 +312,9 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 {
 	const struct fc_flow *flow = a->flow;
 
-	if (flow->next_psn && a->psn > fc_own_psn(flow) + FC_PSN_FAR)
+	/* Anybody may claim a long answer: it takes no more PSNs than anything that is not proven. */
+	if (packets > FC_PSN_FAR ||
+	    (flow->next_psn && a->psn + packets > fc_own_psn(flow) + FC_PSN_FAR))
 		return;
 	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
 	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn) {

@@ -137,7 +137,8 @@ static enum fc_verdict by_opcode(struct fc_decoding *d, const struct fc_bth *bth
 	if (fc_is_send(opcode))
 		return decode_send(d, bth);
 	if (opcode == FC_RC_READ_REQUEST)
-		return take_reth(d) ? FC_READ : FC_MALFORMED;
+		return take_reth(d) && d->out->length_bytes <= FC_MESSAGE_BYTES_MAX ? FC_READ
+										    : FC_MALFORMED;
 	if (opcode >= FC_RC_READ_RESPONSE_FIRST && opcode <= FC_RC_READ_RESPONSE_ONLY)
 		return FC_READ;
 	if (opcode >= FC_RC_ATOMIC_ACK && opcode <= FC_RC_FETCH_ADD)

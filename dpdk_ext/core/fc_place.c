@@ -301,6 +301,11 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		return;
 	}
 	const bool ll = send->protocol == FC_PROTOCOL_LL;
+	/* A path MTU is a multiple of a line; the parser's word is not believed. */
+	if (ll && wire_offset % sizeof(struct fc_ll_line)) {
+		x->counters->ignored_packets++;
+		return;
+	}
 	const uint64_t from = ll ? wire_offset / 2 : wire_offset;
 	const uint64_t bytes = ll ? payload_bytes / sizeof(struct fc_ll_line) * 8 : payload_bytes;
 	const struct lines l = { payload, from, from + bytes, flag };

@@ -46,7 +46,7 @@ struct fc_mark {
 	uint8_t verdict;        /* enum fc_verdict */
 	uint8_t opcode;         /* BTH opcode */
 	uint8_t again;          /* this PSN was seen before */
-	uint8_t spare;
+	uint8_t alike;          /* both messages say the same of themselves: neither is believed */
 };
 
 struct fc_slot {

@@ -25,7 +25,8 @@ static bool knows_key(const struct fc_arrival *a, const struct fc_message *m, ui
 	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, rkey);
 }
 
-/* The message of this owner that the packet may be of, though it is `own`'s; or NULL. */
+/* The message of this owner that the packet may be of, though it is `own`'s; or NULL. Without an
+ * address it may be of any that has such a packet there: what `own` says of itself may be made up. */
 static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
 				   const struct fc_message *own)
 {
@@ -39,11 +40,15 @@ static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
 	struct fc_message *m = fc_chain_find(a->parser->flows, owner, as.psn).at;
 	if (!m || m == own || !is_at(&as, m))
 		return NULL;
-	if (p->flags & FC_PACKET_RETH)
-		return knows_key(&as, m, p->rkey) ? m : NULL;
-	if (!own || !(own->flags & FC_MESSAGE_RETH))
-		return m;
-	return own->length_bytes == m->length_bytes && knows_key(&as, m, own->rkey) ? m : NULL;
+	if (p->flags & FC_PACKET_RETH) {
+		if (!knows_key(&as, m, p->rkey))
+			return NULL;
+		a->mark->alike = 1;
+	} else {
+		a->mark->alike = own && own->length_bytes == m->length_bytes &&
+				 own->flags & FC_MESSAGE_RETH && knows_key(&as, m, own->rkey);
+	}
+	return m;
 }
 
 void fc_note_rival(struct fc_arrival *a, enum fc_verdict said)
@@ -52,7 +57,7 @@ void fc_note_rival(struct fc_arrival *a, enum fc_verdict said)
 	const struct fc_message *own = fc_message_at(flows, a->mark->message);
 	struct fc_message *rival = NULL;
 
-	if (said != FC_WRITE && said != FC_DOUBTFUL && said != FC_ORPHAN)
+	if (said != FC_WRITE && said != FC_DOUBTFUL && said != FC_ORPHAN && said != FC_REFUSED)
 		return;
 	if (said == FC_DOUBTFUL)
 		rival = rival_of(a, a->flow, own);

@@ -146,7 +146,7 @@ class Mark:
     verdict: int
     opcode: int
     again: int
-    spare: int
+    alike: int
 
     @property
     def said(self) -> str:

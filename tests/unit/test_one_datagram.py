@@ -57,10 +57,12 @@ def made_up(kind: str, psn: int) -> bytes:
             immediate=None,
         )[nth]
     reth = struct.pack(">QI", 9, FOREIGN)
+    reads = {"read": 1 << 20, "read of all": 1 << 31, "read of more": 0xFFFFFFFF}
+    if kind in reads:
+        return bth(0x0C, psn) + reth + struct.pack(">I", reads[kind])
     return {
         "only": bth(0x0A, psn) + reth + struct.pack(">I", 100) + bytes(100),
         "huge first": bth(0x06, psn) + reth + struct.pack(">I", 1 << 30) + bytes(PMTU_BYTES),
-        "read": bth(0x0C, psn) + reth + struct.pack(">I", 1 << 20),
         "atomic": bth(0x13, psn) + struct.pack(">QIQQ", 9, FOREIGN, 1, 2),
         "send only": bth(0x04, psn) + bytes(64),
         "send first": bth(0x00, psn) + bytes(PMTU_BYTES),
@@ -75,7 +77,16 @@ def made_up(kind: str, psn: int) -> bytes:
 
 KINDS = (
     *("first", "middle", "last", "only", "huge first", "read", "atomic", "send only", "send first"),
-    *("send middle", "ack", "nak sequence", "nak invalid", "nak access", "uc write"),
+    *(
+        "read of all",
+        "read of more",
+        "send middle",
+        "ack",
+        "nak sequence",
+        "nak invalid",
+        "nak access",
+        "uc write",
+    ),
 )
 
 

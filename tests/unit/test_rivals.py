@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from support.extraction import (
     PMTU_BYTES,
+    QP,
+    RECEIVER,
+    SENDER,
     SIMPLE,
     Bench,
     Packet,
@@ -19,6 +22,7 @@ from support.extraction import (
 )  # fmt: skip
 
 from flowcheck._core import ffi, lib
+from flowcheck.lab.frames import frame, write_packets
 from flowcheck.wire.edge_messages import SendKind
 
 LENGTHS = (3 * PMTU_BYTES, PMTU_BYTES, 2 * PMTU_BYTES, 40)
@@ -115,3 +119,44 @@ def test_a_whole_other_message_in_the_place_of_one_is_never_believed(shm: Path) 
         own = [copy for copy in COPIES if copy.number == number]
         frames = runs([*PACKETS[:at], *own, *PACKETS[at:]])
         assert not told_exact(shm / "run", frames), (number, at)
+
+
+@pytest.mark.parametrize(("first", "packets"), [(10, 3), (10, 8), (9, 3), (5, 8), (8, 8), (11, 2)])
+@pytest.mark.parametrize("middle", [10, 11, 12, 13])
+def test_what_another_owner_takes_is_compared_too(
+    first: int, packets: int, middle: int, shm: Path
+) -> None:
+    """A made-up owner with a key of its own gets the true packet, the followed one the made-up."""
+    size = 8 * PMTU_BYTES
+    sends = [
+        Send(bytes([n + 1]) * size, SIMPLE, SendKind.FINAL, ((0, size, n * size),))
+        for n in range(4)
+    ]
+    whole = b"".join(send.data for send in sends)
+    true = [packet.frame for packet in packets_of(sends)]
+    claim = write_packets(
+        bytes(packets * PMTU_BYTES),
+        **{"dest_qp": QP, "psn": first, "va": 9, "rkey": 77},
+        **{"pmtu_bytes": PMTU_BYTES, "immediate": None},
+    )[0]
+    wrong = packets_of([Send(bytes([99]) * 4 * size, SIMPLE, SendKind.FINAL, ())])[middle].frame
+    again = frame(SENDER, RECEIVER, 50000, claim)
+    for at in range(9, 14):
+        for forged in (
+            [again, wrong, again],
+            [again, wrong],
+            [wrong, again],
+            [again, again, wrong],
+        ):
+            folder = shm / "run"
+            folder.mkdir(exist_ok=True)
+            with bench(folder, gradient_bytes=len(whole)) as run:
+                run.shard.begin(0, 1)
+                ran(run, [(true[0], 1)])
+                assert run.extractor.install(plan_of(sends))
+                ran(run, [(one, 1) for one in [*true[1:at], *forged, *true[at:]]])
+                run.extractor.place_staged()
+                exact = not run.shard.missing(0) and not run.shard.conflict_bytes(0)
+                assert not exact or run.shard.gradient(0).tobytes() == whole, (at, forged)
+            for left in folder.iterdir():
+                left.unlink()
