@@ -137,13 +137,17 @@ def test_down_without_a_readable_state(switch: str) -> None:
     assert leftovers(switch) == before
 
 
+BEGUN = ' until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; '
+"""A child of a shell is the shell until it runs its program."""
+
+
 def test_down_ends_what_runs_there() -> None:
     """Also what ignores SIGTERM, and what its children started."""
     before = leftovers()
     cluster = lab.up(lab.Cluster(name=NAME))
     stubborn = lab.run_in(
         cluster.host_namespace(1),
-        ["sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait; wait; sleep 1000"],
+        ["sh", "-c", "trap '' TERM; sleep 1000 &" + BEGUN + "echo ready; wait; wait; sleep 1000"],
         stdout=subprocess.PIPE,
     )
     assert stubborn.stdout is not None

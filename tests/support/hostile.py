@@ -69,16 +69,22 @@ def _wrong(one: Event, folders: tuple[Path, ...]) -> bool:
     if not isinstance(path, str | bytes) or not int(flags or 0) & WRITES:
         return False
     place = Path(os.fsdecode(path))
+    if place.parent.name == "__pycache__" or place.name == "__pycache__":
+        return not _is_of_python(place)  # a module that is imported for the first time
     return place.is_absolute() and not any(place.is_relative_to(one) for one in folders)
 
 
 def _installed(name: str) -> bool:
     """Of Python, of a library, or of this project."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    own = Path(flowcheck.__file__).parent
-    if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
+    return file is None or _is_of_python(Path(file))
+
+
+def _is_of_python(file: Path) -> bool:
+    if {"site-packages", "dist-packages"} & set(file.parts):
         return True
-    return any(Path(file).is_relative_to(place) for place in (own, Path(sys.base_prefix)))
+    own = Path(flowcheck.__file__).parent
+    return any(file.is_relative_to(place) for place in (own, Path(sys.base_prefix)))
 
 
 def told_or_refused(read: Callable[[], object], *folders: Path) -> object:
