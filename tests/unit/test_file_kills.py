@@ -124,7 +124,11 @@ def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder:
     assert explore(folder, make, work, judge).torn >= 3
 
 
-@pytest.mark.parametrize("limit", [None, 10**9], ids=["in place", "staged"])
+@pytest.mark.parametrize(
+    "limit",
+    [None, pytest.param(10**9, marks=pytest.mark.nightly)],
+    ids=["in place", "staged"],
+)
 def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: int | None) -> None:
     """A process that begins anew, and is asked for no step, finds what is durable."""
 

@@ -30,7 +30,7 @@ from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.update import UpdateService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-EVERY = [13, pytest.param(1, marks=pytest.mark.nightly)]
+EVERY = [19, pytest.param(1, marks=pytest.mark.nightly)]
 
 
 @pytest.fixture

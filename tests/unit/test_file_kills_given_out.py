@@ -55,7 +55,7 @@ def verified(out: Path) -> int:
 
 @pytest.mark.parametrize(
     "form",
-    ["torch", "safetensors", *(pytest.param(f, marks=pytest.mark.nightly) for f in ("dcp",))],
+    ["torch", *(pytest.param(f, marks=pytest.mark.nightly) for f in ("safetensors", "dcp"))],
 )
 def test_a_restore_in_place_of_another_is_one_of_the_two(folder: Path, form: str) -> None:
     def make(place: Path) -> None:
