@@ -6,6 +6,9 @@
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
 _Static_assert(sizeof(struct fc_flows_header) <= 4096, "the header fits its page");
+_Static_assert(offsetof(struct fc_flows_header, silent_flows) ==
+		       offsetof(struct fc_flows_header, flows_made) + 2 * sizeof(uint64_t),
+	       "the counts that a journal begins with lie side by side");
 _Static_assert(sizeof(struct fc_flow) == 640 && offsetof(struct fc_flow, last_ns) == 64 &&
 		       sizeof(struct fc_message) == 128 &&
 		       offsetof(struct fc_message, number) == 64,
