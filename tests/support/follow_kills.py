@@ -174,7 +174,7 @@ def _numbered_in_a_run() -> None:
 
 def _owners() -> None:
     """The queue pair's next owner sends the rest of the gradient, in messages of one packet: any
-    longer one would have packets without an address where the last owner had such, which contend."""
+    longer one has packets without an address where the last owner had such, which contend."""
     job = traffic(1, [*MESSAGES[:3], *(min(size, 200) for size in MESSAGES[:3])])
     halves = job.steps[0][:3], job.steps[0][3:]
     packets = packets_of(halves[0], immediate=False, rkey=9)
