@@ -246,10 +246,9 @@ void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struc
 /* Is it of a flow that a plan follows, and not made up as far as the parser can tell? */
 static bool is_followed(const struct fc_extractor *x, const struct fc_message *m)
 {
-	const uint64_t state = x->staging->plans[m->flow].state;
 	struct fc_message now;
 
-	if (state != FC_PLAN_ACTIVE && state != FC_PLAN_SUSPENDED)
+	if (!fc_plan_follows(&x->staging->plans[m->flow]))
 		return false;
 	return !fc_flows_message(x->flows, m->position, &now) ||
 	       now.standing != FC_STANDING_UNPROVEN;

@@ -1,13 +1,11 @@
 /* Bytes that two packets of one PSN differ on: no step that holds them is exact. */
 #include "fc_staging_ops.h"
 
-#define KIND_MASK 0xffu
-
 void fc_contest(struct fc_extractor *x, const struct fc_home *home, const struct fc_piece *piece)
 {
-	if ((home->kind & KIND_MASK) == FC_HOME_STAGED)
+	if (fc_home_kind(home) == FC_HOME_STAGED)
 		fc_stage_conflict(x, home->where, piece);
-	else if ((home->kind & KIND_MASK) == FC_HOME_SHARD)
+	else if (fc_home_kind(home) == FC_HOME_SHARD)
 		fc_place_conflict(x, &x->staging->sends[home->where], home->step,
 				  piece->payload_bytes);
 }
@@ -34,7 +32,7 @@ void fc_contest_packet(struct fc_extractor *x, uint64_t rival, const struct fc_h
 	if (home->position != rival || !fc_flows_message(x->flows, rival, &m) ||
 	    m.flow >= FC_FLOWS_MAX)
 		return;
-	const uint64_t kind = home->kind & KIND_MASK;
+	const uint64_t kind = fc_home_kind(home);
 	if (kind != FC_HOME_STAGED && kind != FC_HOME_SHARD)
 		return;
 	/* Each owner unwraps PSNs for itself. */

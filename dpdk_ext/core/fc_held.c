@@ -23,16 +23,9 @@ enum rank {
 
 _Static_assert((int)RANKS == (int)FC_HELD_RANKS, "a list for each rank");
 
-static bool is_followed(const struct fc_extractor *x, uint64_t flow)
-{
-	const uint64_t state = x->staging->plans[flow].state;
-
-	return state == FC_PLAN_ACTIVE || state == FC_PLAN_SUSPENDED;
-}
-
 static unsigned rank_of(const struct fc_extractor *x, const struct fc_held *held)
 {
-	return (is_followed(x, held->flow) ? 2u : 0u) + (held->differs != 0);
+	return (fc_plan_follows(&x->staging->plans[held->flow]) ? 2u : 0u) + (held->differs != 0);
 }
 
 static uint32_t *bucket_of(struct fc_extractor *x, uint64_t flow, uint64_t psn)
@@ -233,7 +226,9 @@ static uint64_t take_place(struct fc_extractor *x)
 static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece)
 {
 	const struct fc_places *p = &x->places;
-	const unsigned last = is_followed(x, piece->flow) ? RANK_FOLLOWED : RANK_STRANGE_DIFFERS;
+	const unsigned last = fc_plan_follows(&x->staging->plans[piece->flow])
+				      ? RANK_FOLLOWED
+				      : RANK_STRANGE_DIFFERS;
 
 	if (p->stale)
 		rank_anew(x);

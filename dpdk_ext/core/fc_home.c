@@ -4,7 +4,6 @@
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
-#define KIND_MASK 0xffu
 #define FLAG_SHIFT 32
 
 /* Will `step`, which has no generation, never have one again? */
@@ -201,7 +200,7 @@ void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets)
 void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
 		     const struct fc_piece *piece)
 {
-	switch (home->kind & KIND_MASK) {
+	switch (fc_home_kind(home)) {
 	case FC_HOME_STAGED:
 		fc_stage_packet(x, home->where, piece);
 		break;

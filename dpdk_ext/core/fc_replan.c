@@ -160,7 +160,7 @@ void fc_plans_forget(struct fc_extractor *x)
 	fc_homes_close(x);
 	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {
 		struct fc_flow_plan *plan = &x->staging->plans[flow];
-		if (plan->state != FC_PLAN_ACTIVE && plan->state != FC_PLAN_SUSPENDED)
+		if (!fc_plan_follows(plan))
 			continue;
 		fc_change_begin(x);
 		fc_set(x, &plan->state, FC_PLAN_UNKNOWN);
@@ -188,7 +188,7 @@ int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut)
 	if (flow >= FC_FLOWS_MAX || cut->resume < cut->from)
 		return fc_fail(EINVAL, "flow %u cannot be cut there", flow);
 	struct fc_flow_plan *plan = &x->staging->plans[flow];
-	if (plan->state != FC_PLAN_ACTIVE && plan->state != FC_PLAN_SUSPENDED)
+	if (!fc_plan_follows(plan))
 		return fc_fail(EINVAL, "flow %u has no plan to cut", flow);
 	if (plan->cuts_used && cut->from < plan->cuts[(plan->cuts_used - 1) % FC_FLOW_CUTS].resume)
 		return fc_fail(EINVAL, "flow %u: a cut at message %llu, before the last one", flow,
@@ -225,7 +225,7 @@ void fc_homes_close(struct fc_extractor *x)
 {
 	/* No journal: done again it is the same. */
 	for (uint64_t i = 0; i <= x->staging->mask; i++)
-		if ((x->staging->homes[i].kind & 0xff) == FC_HOME_SHARD)
+		if (fc_home_kind(&x->staging->homes[i]) == FC_HOME_SHARD)
 			x->staging->homes[i].kind = FC_HOME_IGNORED;
 }
 

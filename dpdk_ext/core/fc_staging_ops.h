@@ -141,12 +141,22 @@ bool fc_record_fits(const struct fc_extractor *x, const struct fc_message *m);
 /* A zeroed block for `m`, noted in `r`; false where there is no room. */
 bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m);
+/* Does the plan follow its flow, or did until a message deviated? */
+static inline bool fc_plan_follows(const struct fc_flow_plan *plan)
+{
+	return plan->state == FC_PLAN_ACTIVE || plan->state == FC_PLAN_SUSPENDED;
+}
+
+/* enum fc_home_kind; above it lies the flag of the message's lines. */
+static inline uint64_t fc_home_kind(const struct fc_home *home)
+{
+	return home->kind & 0xff;
+}
+
 /* `m` gets the number by which the plan of its flow has it, where that counts in a run. */
 static inline void fc_number_in_run(const struct fc_flow_plan *plan, struct fc_message *m)
 {
-	const bool planned = plan->state == FC_PLAN_ACTIVE || plan->state == FC_PLAN_SUSPENDED;
-
-	if (planned && plan->run_psn)
+	if (fc_plan_follows(plan) && plan->run_psn)
 		m->number =
 			m->run_psn == plan->run_psn ? m->nth + plan->run_shift : FC_NUMBER_UNKNOWN;
 }

@@ -7,7 +7,6 @@ done once undisturbed, and once more for every store it makes, killed there and 
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from support import kill_points
 from support.extraction import PMTU_BYTES, SIMPLE, Packet, Send, packets_of, plan_of
+from support.kill_points import reordered
 
 from flowcheck._core import ffi, lib
 from flowcheck.plane.counters import read
@@ -233,16 +233,6 @@ def traffic(steps: int, sizes: Sequence[int], protocol: int = SIMPLE, seed: int 
             at += size
         made.append(sends)
     return Traffic(made)
-
-
-def reordered(packets: Sequence[Packet], window: int, seed: int) -> list[Packet]:
-    """Shuffled within windows that follow each other."""
-    dice, out = random.Random(seed), list(packets)
-    for at in range(0, len(out), window):
-        part = out[at : at + window]
-        dice.shuffle(part)
-        out[at : at + window] = part
-    return out
 
 
 def follow(own: Scene, job: Traffic, span: int, *, learned: bool = True) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from support.extract_kills import Act, Scene, Traffic, explore, reordered, scene, traffic, whole
+from support.extract_kills import Act, Scene, Traffic, explore, scene, traffic, whole
 from support.extraction import (
     FLOW,
     LL,
@@ -27,6 +27,7 @@ from support.extraction import (
     packets_of,
     table,
 )
+from support.kill_points import reordered
 
 from flowcheck._core import lib
 from flowcheck.plane.extractor import Extractor, place_staged

@@ -40,11 +40,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOOKS = Path(__file__).resolve().with_suffix(".c")
 FLAGS = (
@@ -78,6 +79,16 @@ STORE = np.dtype([("where", np.uint64), ("value", np.uint64)])
 def lacks() -> str:
     """Why nothing can be built here; empty: it can."""
     return "" if shutil.which("clang") else "clang, which instruments stores, is not installed"
+
+
+def reordered(packets: Sequence[T], window: int, seed: int) -> list[T]:
+    """Shuffled within windows that follow each other."""
+    dice, out = random.Random(seed), list(packets)
+    for at in range(0, len(out), window):
+        part = out[at : at + window]
+        dice.shuffle(part)
+        out[at : at + window] = part
+    return out
 
 
 def build(folder: Path) -> Path:

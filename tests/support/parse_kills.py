@@ -8,7 +8,6 @@ who reads at the instant of a kill finds what was committed, as it will stay.
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support import kill_points
+from support.kill_points import reordered
 from support.transport import ACK, FIRST, MIDDLE, ONLY, READ_REQUEST, Packet, Run, parsing
 from support.transport import send as sent
 from support.transport import write as written
@@ -191,20 +191,10 @@ def job(
     return packets, truth
 
 
-def shuffled(packets: Sequence[Packet], window: int, seed: int) -> list[Packet]:
-    """Within windows that follow each other."""
-    dice, out = random.Random(seed), list(packets)
-    for at in range(0, len(out), window):
-        part = out[at : at + window]
-        dice.shuffle(part)
-        out[at : at + window] = part
-    return out
-
-
 def _order_and_loss() -> None:
     packets, truth = job()
     for window, seed in ((3, 1), (6, 2)):
-        mixed = [packets[0], *shuffled(packets[1:], window, seed)]
+        mixed = [packets[0], *reordered(packets[1:], window, seed)]
         SCENES[f"reordered-{window}"] = Scene(mixed, whole(truth), span=7)
     lossy = [p for nth, p in enumerate(packets) if nth not in (1, 4, 9, 13)]
     SCENES["loss"] = Scene([*lossy, packets[9]], counted(write_frames=len(lossy)))
@@ -257,7 +247,7 @@ def withdrawn(run: Run) -> None:
 def _wraps() -> None:
     start = 2**24 - 9
     packets, truth = job(psn=start)
-    mixed = [packets[0], *shuffled(packets[1:], 4, 3)]
+    mixed = [packets[0], *reordered(packets[1:], 4, 3)]
     SCENES["psn-wrap"] = Scene(mixed, whole(truth), span=7)
     # Records of a lap of the pool before, and a ring that is written over.
     old, _ = job([300, 40] * 30)
@@ -318,7 +308,7 @@ def _sends() -> None:
 
     SCENES["sends"] = Scene(packets, judge, span=5)
     for window, seed in ((4, 1), (7, 2)):
-        mixed = [packets[0], *shuffled(packets[1:], window, seed)]
+        mixed = [packets[0], *reordered(packets[1:], window, seed)]
         SCENES[f"sends-reordered-{window}"] = Scene(mixed, judge, span=6)
     writes, _ = job((300, 600), psn=len(packets))
     others = [*packets[:3], *packets[5:], *writes, packets[4], packets[3], *packets[2:6]]

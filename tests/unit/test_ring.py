@@ -140,22 +140,27 @@ def test_a_ring_larger_than_its_file_system_fails_at_creation_not_later(shm: Pat
     assert not (shm / "huge").exists()
 
 
-@pytest.mark.slow
-def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    """A C program pushes, reads back and releases a million slots on two threads."""
+def raced(folder: Path, source: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """A C program of tests/support about a ring of its own, built with these flags and run."""
     core = Path(__file__).resolve().parents[2] / "dpdk_ext" / "core"
-    program = tmp_path / "race"
+    program = folder / "race"
     sources = [core / name for name in ("fc_ring.c", "fc_shm.c", "fc_error.c", "fc_copy.c")]
-    command = ["clang", "-std=gnu11", "-O1", "-g", "-fsanitize=thread", f"-I{core}", "-pthread"]
-    command += [str(Path(__file__).parents[1] / "support" / "ring_race.c"), *map(str, sources)]
+    command = ["clang", "-std=gnu11", *flags, f"-I{core}"]
+    command += [str(Path(__file__).parents[1] / "support" / source), *map(str, sources)]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=60)
-    done = subprocess.run(
+    return subprocess.run(
         [str(program), f"/dev/shm/flowcheck-race-{os.getpid()}"],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    """A C program pushes, reads back and releases a million slots on two threads."""
+    done = raced(tmp_path, "ring_race.c", "-O1", "-g", "-fsanitize=thread", "-pthread")
     assert done.returncode == 0, done.stderr
     assert "200000 frames equal" in done.stdout
 
@@ -163,19 +168,7 @@ def test_one_writer_and_one_reader_under_the_thread_sanitizer(tmp_path: Path) ->
 @pytest.mark.slow
 def test_no_reader_sees_a_part_of_what_another_process_counts(tmp_path: Path) -> None:
     """Two million commits, three of four of which move no slot, and whoever looks meanwhile."""
-    core = Path(__file__).resolve().parents[2] / "dpdk_ext" / "core"
-    program = tmp_path / "race"
-    sources = [core / name for name in ("fc_ring.c", "fc_shm.c", "fc_error.c", "fc_copy.c")]
-    command = ["clang", "-std=gnu11", "-O2", f"-I{core}"]
-    command += [str(Path(__file__).parents[1] / "support" / "commit_race.c"), *map(str, sources)]
-    subprocess.run([*command, "-o", str(program)], check=True, timeout=60)
-    done = subprocess.run(
-        [str(program), f"/dev/shm/flowcheck-race-{os.getpid()}"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = raced(tmp_path, "commit_race.c", "-O2")
     assert (done.returncode, done.stdout) == (0, "0 torn, 0 backward\n"), done.stderr
 
 
