@@ -114,6 +114,13 @@ def test_a_vlan_tag_the_kernel_took_off_is_back_in_the_frame(
         assert frames_in(ring) == [tagged] * 5
 
 
+def eight_rests_us(running: Running) -> float:
+    """How long eight pauses of the capture take; counted pauses beyond eight make it shorter."""
+    before, began_s = running.rests(), time.monotonic()
+    assert wait_until(lambda: running.rests() >= before + 8), "it does not rest"
+    return (time.monotonic() - began_s) * 1e6 * 8 / (running.rests() - before)
+
+
 def test_a_quiet_interface_is_looked_at_less_often_and_its_next_frames_are_all_taken(
     cable: Veth, tmp_path: Path, shm: Path
 ) -> None:
@@ -124,14 +131,13 @@ def test_a_quiet_interface_is_looked_at_less_often_and_its_next_frames_are_all_t
         setup = Setup(device, [str(ring.path)], idle_us=50, idle_max_us=QUIET_IDLE_US)
         running = Running(setup, cable.namespace)
         assert wait_until(lambda: running.rests() > 5 * 64), "it does not pause"
-        before, began_s = running.rests(), time.monotonic()
-        assert wait_until(lambda: running.rests() >= before + 8), "it does not rest"
-        paused, quiet_us = running.rests() - before, (time.monotonic() - began_s) * 1e6
+        # A frame of the kernel's own begins the short pauses anew: some eight follow one another
+        # that are as long as they may become.
+        assert wait_until(lambda: eight_rests_us(running) > 8 * QUIET_IDLE_US / 2), "short pauses"
         cable.send(path, pause_every=0)
         wait_until(lambda: ring.head == len(frames))
         running.finish()
         assert frames_in(ring) == frames and "interface_missed_frames" not in counted(ring)
-    assert paused < 2 * quiet_us / QUIET_IDLE_US, "a pause as short as 50 us has stayed"
 
 
 def test_frames_the_kernel_dropped_before_us_are_counted(
