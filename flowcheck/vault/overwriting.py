@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from flowcheck.errors import ConfigError, StateError
+import msgspec
+
+from flowcheck.errors import MALFORMED, ConfigError, StateError
 from flowcheck.replica.files.latest import LATEST, STEP
 from flowcheck.replica.files.manifest import (
     MANIFEST,
@@ -33,6 +35,8 @@ _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
 KEY = "--out"
 ANOTHER = "name another file or folder"
+INDEX = "jobs.json"
+"""Of a folder with the outputs of all jobs: which step, and whose each of them is."""
 Listed = Callable[[Path], set[str]]
 """Names, from the folder on, of the files that an output of ours there has; none: it is no such."""
 
@@ -56,6 +60,42 @@ def by_manifest(folder: Path) -> set[str]:
     return {MANIFEST, *(manifest.files or manifest.sha256)}
 
 
+class _Kept(msgspec.Struct):
+    job: int
+    checkpoint: str | None
+
+
+class _Index(msgspec.Struct):
+    """What of the index is read again."""
+
+    step: int | None
+    jobs: list[_Kept]
+
+
+def by_index(folder: Path) -> set[str]:
+    """Of an output of several jobs, a file each."""
+    path = folder / INDEX
+    try:
+        if path.is_symlink():
+            return set()
+        told = msgspec.json.decode(path.read_bytes(), type=_Index)
+    except (OSError, *MALFORMED):
+        return set()
+    files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
+    plain = all(Path(name).name == name and (folder / name).is_file() for name in files)
+    return {INDEX, *files} if plain else set()
+
+
+def by_either(folder: Path) -> set[str]:
+    """Where it is not known which of them was asked for."""
+    return by_manifest(folder) | by_index(folder)
+
+
+def is_empty(out: Path) -> bool:
+    """A folder that nothing is lost with."""
+    return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
+
+
 def check_out(
     out: Path,
     *,
@@ -65,10 +105,10 @@ def check_out(
     listed: Listed = by_manifest,
 ) -> None:
     """Before anything is written, and again before anything is replaced. folder: what is written is
-    one, else a file; listed: of what it may take the place. Raises ConfigError, naming what stands
-    in the way."""
+    one, which may take an empty one's place, else a file; listed: of what it may take the place.
+    Raises ConfigError, naming what stands in the way."""
     there = os.path.lexists(out)
-    if there and not force:
+    if there and not force and not (folder and is_empty(out)):
         raise ConfigError(KEY, str(out), "is there already: name another, or --force")
     if out.name in ("", ".."):
         raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")

@@ -176,3 +176,65 @@ def test_a_chain_leaves_nothing_below_tmp_whose_name_others_know(shm: Path) -> N
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert "4 steps taken" in done.stdout, done.stdout + done.stderr
     assert done.stdout.endswith("left: .\n"), done.stdout
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a checkpoint of the chain's user, in a folder that only root may write in."""
+    folder = tmp_path_factory.mktemp("of-root")
+    words = ("--lr", "0.0003", "--run", folder / "run", "--out", folder / "kept")
+    with Command("replay", SMALL, *words) as command:
+        assert command.result(120)[0] == 0
+    assert (folder / "kept").stat().st_uid != 0
+    return folder
+
+
+def restored(folder: Path, form: str, out: str, *more: str) -> tuple[int, str]:
+    (kept,) = (folder / "kept").glob("step-*")
+    words = ("--run", folder / "run", "--checkpoint", kept, "--format", form, *more)
+    with Command("restore", *words, "--out", folder / out) as command:
+        code, _, said = command.result(120)
+    return code, said.replace("\n", " ")
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
+    replayed: Path, form: str
+) -> None:
+    out = f"out-{form}"
+    assert restored(replayed, form, out)[0] == 0
+    first = (replayed / out).stat()
+    assert first.st_uid == 0
+    code, said = restored(replayed, form, out)
+    assert code == 2 and "is there already" in said
+    assert (replayed / out).stat().st_ino == first.st_ino
+    assert restored(replayed, form, out, "--force")[0] == 0
+    again = (replayed / out).stat()
+    assert again.st_ino != first.st_ino and again.st_uid == 0
+    with Command("verify", replayed / out) as command:
+        assert command.result(60)[0] == 0
+    assert not [path for path in replayed.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_root_replaces_nothing_that_no_restore_of_ours_wrote(replayed: Path, form: str) -> None:
+    """Not with --force either; a link that leads nowhere is something too."""
+    mine = replayed / f"mine-{form}"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    code, said = restored(replayed, form, mine.name, "--force")
+    assert code == 2 and "--out" in said
+    assert (mine / "notes.txt").read_text() == "mine"
+    link = replayed / f"link-{form}"
+    link.symlink_to("nowhere")
+    for more in ((), ("--force",)):
+        code, said = restored(replayed, form, link.name, *more)
+        assert code == 2 and "--out" in said
+        assert link.is_symlink() and not (replayed / "nowhere").exists()
+
+
+def test_an_empty_folder_may_become_a_folder_of_results_and_no_file(replayed: Path) -> None:
+    (replayed / "empty").mkdir()
+    assert restored(replayed, "torch", "empty")[0] == 2
+    assert restored(replayed, "dcp", "empty")[0] == 0
+    assert (replayed / "empty/.metadata").exists()

@@ -17,9 +17,7 @@ from flowcheck.errors import ConfigError, StateError, naming
 from flowcheck.ops.giving import steps
 from flowcheck.ops.giving.restore import give_back, say_lacks
 from flowcheck.ops.giving.together import (
-    INDEX,
     NO_COMMON,
-    by_index,
     common_step,
     versions,
     write_index,
@@ -35,7 +33,13 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.audit import compare_digests
 from flowcheck.vault.flat import flat_state
-from flowcheck.vault.overwriting import Spared, check_out, taking_place
+from flowcheck.vault.overwriting import (
+    INDEX,
+    Spared,
+    by_index,
+    check_out,
+    taking_place,
+)
 from flowcheck.vault.restore import Filled
 from flowcheck.vault.template import load_template
 from flowcheck.whole import growing_apart
@@ -68,7 +72,6 @@ def run(
 ) -> int:
     """Writes a folder with a file for each job. Raises ConfigError, StateError where there is no
     step that all have, or a template is not of one job alone."""
-    force = force or _is_empty(out)
     check_out(out, force=force, folder=True, spared=spared, listed=by_index)
     given = give_all(root, templates, out, force=force, spared=spared)
     _print(given, out, as_json=as_json)
@@ -108,11 +111,6 @@ def give_all(
         write_index(place, runs[0], [place / name for name in names], step)
         make_room()
     return given
-
-
-def _is_empty(out: Path) -> bool:
-    """A folder that nothing is lost with."""
-    return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
 
 
 def right_number(given: int, jobs: int) -> str:

@@ -117,6 +117,9 @@ def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool 
         kept = named
     if not kept:
         why = f" ({'; '.join(told)})" if (told := reasons(run)) else ""
+        if config.checkpoint is None and run.steps.exists():
+            right = "and its settings name no folder of checkpoints: --checkpoint FOLDER names one"
+            raise StateError(f"{run.root}: its replica is gone, {right}{why}")
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
     by = By((config.optimizer,))
     return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))

@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import MALFORMED, RingError
+from flowcheck.errors import RingError
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.learning.fitting import addresses_of
 from flowcheck.stages.rundir import RunDir
+from flowcheck.vault.overwriting import INDEX
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job
 
-INDEX = "jobs.json"
-"""Beside the folders of all jobs: which step, and whose each folder is."""
 NO_COMMON = (
     "there is no step that the replicas of all jobs have ({}): each is kept as it is, and together "
     "they are no state of one training job"
@@ -60,32 +59,6 @@ def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: in
     jobs = [_entry(own, path, folder) for own, path in zip(every(run), kept, strict=True)]
     index = {"step": step, "jobs": jobs}
     write_whole(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1))
-
-
-def by_index(folder: Path) -> set[str]:
-    """Names of the files that `write_index` told of there; none where it did not, or of folders."""
-    path = folder / INDEX
-    try:
-        if path.is_symlink():
-            return set()
-        told = msgspec.json.decode(path.read_bytes(), type=_Index)
-    except (OSError, *MALFORMED):
-        return set()
-    files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
-    plain = all(Path(name).name == name and (folder / name).is_file() for name in files)
-    return {INDEX, *files} if plain else set()
-
-
-class _Kept(msgspec.Struct):
-    job: int
-    checkpoint: str | None
-
-
-class _Index(msgspec.Struct):
-    """What of the index this file reads again."""
-
-    step: int | None
-    jobs: list[_Kept]
 
 
 def _entry(run: RunDir, kept: Path | None, folder: Path) -> dict[str, Any]:

@@ -192,8 +192,9 @@ def for_output(
     elsewhere: bool = False,
 ) -> None:
     """Of a verb that writes a step somewhere: as whom the run directory belongs to. Where that one
-    may not write, root puts the result there. force: over what is there. checkpoint: the step, of
-    the run that it lies in; elsewhere: of none, so that no chain said that it runs as root."""
+    may not write, root puts the result there. force: over an output of ours. checkpoint: the step,
+    of the run that it lies in; elsewhere: of none, so that no chain said that it runs as root.
+    Raises ConfigError where something lies there that it may not take the place of."""
     if _nothing_to_do():
         return
     foreign = elsewhere or checkpoint is not None
@@ -208,9 +209,11 @@ def for_output(
     who, folder = account_of(owner), out.absolute().parent
     if os.geteuid() != 0 or _is_for(who, folder):
         return for_run(run, *files)
+    from flowcheck.vault.overwriting import by_either, check_out
+
+    check_out(out, force=force, folder=out.is_dir(), listed=by_either)
     needs = [n for file in files if file is not None for n in named.of_file(file)]
     needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
-    needs += [] if force else named.of_file(out)  # which is refused
     outbox = _sent(who, out, force=force)
     needs += [Need(folder, Use.PLACE), Need(outbox.own, Use.OWN)]
     _descend(None, lambda _: who, needs, outbox=outbox)

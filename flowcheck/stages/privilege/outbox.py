@@ -29,19 +29,23 @@ class Outbox:
     out: Path
     own: Path
     """The folder that is written in, beside it."""
-    before: frozenset[str]
-    """What lay beside it."""
     force: bool
+    """It takes the place of an output of ours."""
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Of what is put in its place: the manifest of a file lies beside it."""
+        from flowcheck.replica.files.manifest import manifest_beside
+
+        return self.out.name, manifest_beside(self.out).name
 
     @classmethod
     def make(cls, who: Account, out: Path, *, force: bool) -> Outbox:
         """Raises OSError where root cannot write there either."""
         folder = out.absolute().parent
-        folder.mkdir(parents=True, exist_ok=True)
-        before = frozenset(entry.name for entry in folder.iterdir())
         own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
         os.chown(own, who.user, who.group)
-        return cls(out.absolute(), own, before, force)
+        return cls(out.absolute(), own, force)
 
     def take_place(self) -> None:
         """In the process that writes, in mounts of its own: its folder stands for the named one,
@@ -58,10 +62,9 @@ class Outbox:
                 kernel.mount(what, str(place), None, kernel.MS_BIND | kernel.MS_REC)
 
     def _shown(self) -> Iterator[Path]:
-        """What is to be replaced is not: a mount cannot be."""
-        replaced = self.out.name if self.force else None
+        """What is to be replaced is not: a mount cannot be. Root looks at that itself."""
         for entry in self.out.parent.iterdir():
-            if entry != self.own and entry.name != replaced and entry.exists():
+            if entry != self.own and entry.name not in self._names and entry.exists():
                 yield entry
 
     def delivered(self, writer: int) -> int:
@@ -77,18 +80,27 @@ class Outbox:
         return code if code >= 0 else 128 - code
 
     def _deliver(self) -> None:
-        for entry in self.own.iterdir():
-            if entry.name in self.before and not (self.force and entry.name == self.out.name):
-                continue
-            below = [
-                Path(where) / n for where, *names in os.walk(entry) for part in names for n in part
-            ]
-            for path in (entry, *below):
-                os.chown(path, 0, 0, follow_symlinks=False)
-            target = self.out.parent / entry.name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            entry.rename(target)
+        """Raises ConfigError where something lies there by now whose place it may not take."""
+        from flowcheck.vault.overwriting import by_either, taking_place
+
+        written = [self.own / name for name in self._names if os.path.lexists(self.own / name)]
+        if not written and os.path.lexists(self.out):
+            return  # a writer that had to keep root's rights, as it told
+        if self.own / self.out.name not in written or any(path.is_symlink() for path in written):
+            raise StateError(f"what was to be put at {self.out} was not written")
+        for entry in written:
+            _make_roots(entry)
+        folder = written[0].is_dir()
+        with taking_place(self.out, force=self.force, folder=folder, listed=by_either) as make_room:
+            make_room()
+            for entry in written:
+                entry.rename(self.out.parent / entry.name)
+
+
+def _make_roots(entry: Path) -> None:
+    below = [Path(at) / n for at, *names in os.walk(entry) for part in names for n in part]
+    for path in (entry, *below):
+        os.chown(path, 0, 0, follow_symlinks=False)
 
 
 def _opened(path: Path, files: ExitStack) -> str:
