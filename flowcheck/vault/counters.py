@@ -96,9 +96,17 @@ def told_by_counters(template: Counted, what: str) -> int:
 
 def step_of(optimizer: dict[str, Any] | None) -> int:
     """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
-    if optimizer is None or not optimizer["state"]:
-        return 0 if optimizer is not None else -1
-    return max(_counts(optimizer), default=-1)
+    if optimizer is None or keeps_nothing(optimizer):
+        return -1
+    return max(_counts(optimizer), default=-1) if optimizer["state"] else 0
+
+
+def keeps_nothing(optimizer: dict[str, Any]) -> bool:
+    """Its state is empty after any step as before the first: SGD without momentum (the keys of its
+    groups are those of torch.optim.SGD.__init__)."""
+    groups = optimizer["param_groups"]
+    plain = ("dampening" in group and not group.get("momentum") for group in groups)
+    return not optimizer["state"] and all(plain)
 
 
 def _counts(optimizer: dict[str, Any] | None) -> set[int]:

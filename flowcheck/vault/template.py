@@ -22,6 +22,7 @@ from flowcheck.vault.counters import (
     counts_differ,
     find_counters,
     inside,
+    keeps_nothing,
     step_of,
     told_by_counters,
     untouched,
@@ -56,6 +57,8 @@ class Template:
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: int
     """Optimizer steps taken when it was written."""
+    tells_step: bool = field(default=True, kw_only=True)
+    """False: nothing in it does; the step is the one that was stated, else 0."""
     nodes: tuple[dict[str, Any], ...] = ()
     """Of the tree what holds optimizers' states."""
     schedulers: list[dict[str, Any]] = field(default_factory=list)
@@ -158,8 +161,9 @@ def _read(
     template.nodes = tuple(nodes)
     skipped = {id(model), *map(id, nodes)}
     find_counters(template, tree, (), skipped)
-    if template.step < 0 and step is not None and not (template.counters or template.schedulers):
-        template.step = step
+    silent = template.step < 0 and not (template.counters or template.schedulers)
+    if silent and (step is not None or (optimizer is not None and keeps_nothing(optimizer))):
+        template.step, template.tells_step = step or 0, False
     elif template.step < 0:
         template.step = told_by_counters(template, what)
     elif _scaled(tree):  # what it skips, counts as a step everywhere but in the optimizer

@@ -9,10 +9,12 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.ops.giving import audit as verb
 from flowcheck.replica.kept.sections import named_tensors
 from flowcheck.replica.kept.trace import Trace, digests_at
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.replica import Replica
+from flowcheck.stages.rundir import RunDir
 from flowcheck.vault import audit
 from flowcheck.vault.template import load_template
 
@@ -69,3 +71,44 @@ def test_ulps_are_counted_across_zero(one: float, other: float, ulp: int | None)
     found = audit._difference("x", torch.tensor([one]), torch.tensor([other]))
     assert found is not None
     assert found.ulp == ulp
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("beside", ["", "scheduler", "counter"])
+def test_an_optimizer_that_keeps_nothing_tells_no_step(
+    momentum: float, steps: int, beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGD without momentum has an empty state at any step."""
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for _ in range(steps):
+        net(torch.ones(3)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    others = {"scheduler": {"s": scheduler.state_dict()}, "counter": {"global_step": steps}}
+    tree = {"net": net.state_dict(), "opt": optimizer.state_dict(), **others.get(beside, {})}
+    torch.save(tree, tmp_path / "a.pt")
+    layout = Layout.of_shapes([tuple(p.shape) for p in net.parameters()])
+    known = bool(beside) or (momentum and not steps)
+    if known:
+        template = load_template(tmp_path / "a.pt", layout)
+        assert (template.step, template.tells_step, template.skipped) == (steps, True, 0)
+        return
+    stated = load_template(tmp_path / "a.pt", layout, step=7)
+    assert stated.step == 7
+    if momentum:
+        with pytest.raises(StateError, match="nothing in it tells at which step"):
+            load_template(tmp_path / "a.pt", layout)
+        return
+    run = RunDir(tmp_path / "run")
+    run.replica.parent.mkdir(parents=True)
+    settings = OptimizerConfig(name="sgd", learning_rate=0.1)
+    values = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
+    Replica.create(run.replica, layout, settings, values).close()
+    monkeypatch.setattr(RunDir, "settings", lambda _: None)
+    monkeypatch.setattr(verb, "optimizer_in", lambda _: settings)
+    with pytest.raises(StateError, match=r"keeps no state.*--step N states it"):
+        verb.template_of(run, tmp_path / "a.pt")
+    assert verb.template_of(run, tmp_path / "a.pt", 0).step == 0

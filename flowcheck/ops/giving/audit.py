@@ -113,7 +113,7 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
 
 def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
     """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
-    run, StateError where it does not fit."""
+    run, StateError where it does not fit, or neither it nor `step` tells of which step it is."""
     where.settings()
     if not where.replica.exists():
         raise StateError(
@@ -122,7 +122,13 @@ def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
         )
     layout, _ = peek_versions(where.replica)
     order = numbering(optimizer_in(where), layout)
-    return load_template(file, layout, stated_names(layout), step, order)
+    template = load_template(file, layout, stated_names(layout), step, order)
+    if step is None and not template.tells_step:
+        raise StateError(
+            f"{file}: nothing in it tells at which step it was written: its optimizer keeps no "
+            "state, and it holds no counter of steps; --step N states it"
+        )
+    return template
 
 
 def held_against(where: RunDir, template: Template, file: Path) -> audit.Audit:
