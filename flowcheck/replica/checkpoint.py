@@ -13,6 +13,7 @@ All is written into a temporary sibling, synced and renamed; then `latest` moves
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 
 from flowcheck.errors import ConfigError, StateError, naming
 from flowcheck.private_files import make_folder
+from flowcheck.replica.files.check import check
 from flowcheck.replica.files.latest import point
 from flowcheck.replica.files.manifest import (
     FULL,
@@ -68,7 +70,8 @@ def save(
     evidence: Sequence[str] = (),
     assumed: Sequence[str] = (),
 ) -> Path:
-    """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is.
+    """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is;
+    one of the same step that is damaged is written anew.
 
     Raises StateError where step-N is there with other content; OSError where there is no room.
     """
@@ -86,18 +89,26 @@ def save(
 def save_given(step: Given, directory: Path, layout: Layout) -> Path:
     """As `save`, of a step that was given; `latest` names it when it is on disk."""
     final = directory / f"step-{step.step}"
-    if final.exists():
-        there = load_manifest(final)
-        if (there.digest, there.layout) != (step.digest, layout):
-            raise StateError(
-                f"{final}: a checkpoint of another run is already here; name another --out"
-            )
-    else:
+    if not _is_there(step, final, layout):
         make_folder(directory)
         with naming(final), growing_apart(final, leftovers=LEFTOVERS, folder=True) as place:
             write(step, place, layout)
+            if final.exists():  # damaged: a folder takes the place of none but an empty one
+                shutil.rmtree(final)
     point(directory, final.name)
     return final
+
+
+def _is_there(step: Given, final: Path, layout: Layout) -> bool:
+    """Every byte of it. Raises StateError where something else is there."""
+    if not final.exists():
+        return False
+    there = load_manifest(final)
+    if (there.digest, there.layout) != (step.digest, layout):
+        raise StateError(
+            f"{final}: a checkpoint of another run is already here; name another --out"
+        )
+    return not check(final, there)
 
 
 def write(step: Given, folder: Path, layout: Layout) -> Manifest:

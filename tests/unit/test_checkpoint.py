@@ -188,6 +188,20 @@ def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained,
         checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
 
 
+@pytest.mark.parametrize("how", ["cut", "changed", "missing"])
+def test_a_damaged_one_of_the_same_step_is_written_anew(trained, tmp_path, how):
+    replica = trained(CONFIGS[3], 2)
+    folder = checkpoint.save(replica, tmp_path / "out")
+    raw = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(raw[:-5] if how == "cut" else raw[:-1] + b"~")
+    if how == "missing":
+        (folder / "model.safetensors").unlink()
+    assert checkpoint.save(replica, tmp_path / "out") == folder
+    assert (folder / "model.safetensors").read_bytes() == raw
+    assert checkpoint.load(folder).manifest.step == 2
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["latest", "step-2"]
+
+
 def test_no_room_for_a_checkpoint_is_an_error_of_the_system_and_leaves_nothing(trained, tmp_path):
     replica = trained(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9), 1)
     with no_room(1000), pytest.raises(OSError, match=r"model\.safetensors") as caught:

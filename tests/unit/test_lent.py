@@ -24,7 +24,7 @@ from flowcheck.stages.chain.lent import Gone, Lender, Wanted
 from flowcheck.stages.rundir import RunDir
 
 WRITER = """
-import sys, errno
+import errno, os, sys, time
 from pathlib import Path
 from flowcheck.errors import StateError
 from flowcheck.stages.chain.lent import lend
@@ -36,6 +36,9 @@ def save(wanted):
         raise OSError(errno.ENOSPC, "no room", str(folder / "f"))
     if folder.name == "broken":
         raise KeyError("what nobody thought of")
+    if folder.name == "dying":  # a kill closes the socket before it lets go of locked files
+        os.closerange(3, 64)
+        time.sleep(60)
     return folder / f"step-{wanted.step}" if wanted.step else None
 lend(int(sys.argv[1]), save)
 """
@@ -89,6 +92,15 @@ def test_where_the_lent_process_ends_this_one_writes(
     assert len(asked) == 1
     with pytest.raises(Gone):
         lender.save(tmp_path, tmp_path, 3)
+
+
+def test_a_lent_process_is_gone_before_another_writes_in_its_place(
+    lender: Lender, tmp_path: Path
+) -> None:
+    """The replica is locked as long as it lives."""
+    with pytest.raises(Gone):
+        lender.save(tmp_path, tmp_path / "dying", 3)
+    assert lender.process.returncode is not None
 
 
 def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(

@@ -72,7 +72,8 @@ class Lender:
         try:
             self._channel.sendall(msgspec.json.encode(wanted) + b"\n")
             answer = msgspec.json.decode(self._answer(), type=Answer)
-        except (OSError, *MALFORMED) as error:
+        except (Gone, OSError, *MALFORMED) as error:
+            self._end()
             raise Gone from error
         if answer.refused:
             raise StateError(answer.refused)
@@ -84,9 +85,15 @@ class Lender:
         patience = Patience(self.process.pid, still_s=STILL_LIMIT_S, limit_s=float("inf"))
         while not select.select([self._channel], [], [], LOOK_S)[0]:
             if patience.over():
-                self.process.kill()
                 raise Gone
         return self._lines.readline()
+
+    def _end(self) -> None:
+        """The kernel closes the socket of a killed process before it lets go of what that has
+        locked."""
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a disk that stands still
+            self.process.wait(END_LIMIT_S)
 
     def close(self) -> None:
         """Ends it."""
