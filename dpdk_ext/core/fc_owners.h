@@ -12,6 +12,8 @@
 /* Packets that come far from all that an owner has under way, until they are its own. One is
  * anybody's; a capture that was blind comes back with many. */
 #define FC_LEAP_PACKETS 16
+/* Packets of a connection that a mirror lets pass one of before at most, or its copy. */
+#define FC_COPY_PACKETS 64
 /* Owners of one key that packets are told apart for: more come only from who makes them up. */
 #define FC_OWNERS_MAX 4
 /* Packets that an owner sends while the others of its key are silent, until it is the first of

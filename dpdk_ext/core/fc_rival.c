@@ -25,6 +25,15 @@ static bool knows_key(const struct fc_arrival *a, const struct fc_message *m, ui
 	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, rkey);
 }
 
+/* Can a packet without an address be no more of this owner's, of whose memory keys the owner that
+ * sends knows none? A copy comes before its sender is as many packets on. One that begins anew,
+ * as a job that is started again, sends on from where all of the one before lies far behind. */
+static bool is_over(const struct fc_arrival *a, const struct fc_flow *owner, uint64_t psn)
+{
+	return owner != a->flow &&
+	       (owner->next_psn > psn + FC_COPY_PACKETS || a->flow->unbroken >= FC_LEAP_PACKETS);
+}
+
 /* The message of this owner that the packet may be of, though it is `own`'s; or NULL. Without an
  * address it may be of any that has such a packet there: what `own` says of itself may be made up. */
 static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
@@ -45,8 +54,12 @@ static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
 			return NULL;
 		a->mark->alike = 1;
 	} else {
-		a->mark->alike = own && own->length_bytes == m->length_bytes &&
-				 own->flags & FC_MESSAGE_RETH && knows_key(&as, m, own->rkey);
+		const bool addressed = own && own->flags & FC_MESSAGE_RETH;
+		const bool known = addressed && knows_key(&as, m, own->rkey);
+
+		if (addressed && !known && is_over(a, owner, as.psn))
+			return NULL;
+		a->mark->alike = known && own->length_bytes == m->length_bytes;
 	}
 	return m;
 }
