@@ -9,6 +9,7 @@ Source: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +34,9 @@ class Places:
     ways than were asked for."""
     ways: int
     """How many there are."""
+    margin: float = 0.0
+    """By how much more speaks for the first than for the next, in the unit of `Likely`; infinite
+    where there is one alone."""
 
 
 @dataclass(slots=True)
@@ -129,4 +133,6 @@ def _search(
             return None
         layer = later
     ended = layer.get((len(counts), end), _Ways())
-    return Places(tuple(own for _, own in ended.best), ended.count)
+    scores = [score for score, _ in ended.best]
+    margin = scores[0] - scores[1] if len(scores) > 1 else math.inf
+    return Places(tuple(own for _, own in ended.best), ended.count, margin)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.netib import Options, generate
 
 from flowcheck.plane.tape import read_tape
+from flowcheck.stages.learning.outcomes import outcome_of
 from flowcheck.wire.job import Parameter
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.scalars import places_in_buckets, places_in_runs
@@ -50,6 +51,28 @@ def test_places_in_buckets_are_those_that_trying_all_finds(data: st.DataObject) 
     )
     assert found is not None
     assert sorted(found.found) == tried and found.ways == len(tried)
+
+
+@given(st.data())
+def test_the_first_place_is_the_likeliest_by_as_much_as_trying_all_finds(
+    data: st.DataObject,
+) -> None:
+    counts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    scalars = data.draw(st.integers(1, 3))
+    size = len(counts) + scalars
+    drawn = st.lists(st.integers(-9, 9), min_size=scalars + 1, max_size=scalars + 1)
+    speaks = [data.draw(drawn) for _ in counts]
+
+    def score(places: Sequence[int]) -> int:
+        dense = [i for i in range(size) if i not in places]
+        return sum(speaks[n][i - n] for n, i in enumerate(dense))
+
+    tried = sorted((score(own) for own in combinations(range(size), scalars)), reverse=True)
+    found = places_in_buckets(
+        counts, scalars, [range(size)], lambda *_: True, lambda n, before: speaks[n][before]
+    )
+    assert found is not None and score(found.found[0]) == tried[0]
+    assert found.margin == tried[0] - tried[1]
 
 
 @given(st.data())
@@ -121,6 +144,12 @@ def test_job_with_scalars_is_learned_and_its_places_are_told_or_assumed(
     told = tuple(p.sizes for p in reading.job.parameters)
     rests = [one for one in reading.job.assumed if OPEN in one or "cuts of the shapes" in one]
     assert told == options.shapes or rests
+    # All weights are drawn alike here, so that none of several places is much likelier.
+    began = outcome_of(reading)
+    if any(OPEN in one for one in rests):
+        assert began.job is None and "[model] factory" in began.why_not[0]
+    else:
+        assert began.job is not None
     stated, missed = read(options, tmp_path, model(options.shapes))
     assert stated.job is not None and not missed, stated.why_not
     assert tuple(p.sizes for p in stated.job.parameters) == options.shapes

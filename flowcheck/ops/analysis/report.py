@@ -143,7 +143,7 @@ def _weights(reading: Reading) -> str:
         return "[bold]Initial weights[/]: not seen"
     shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in weights.shapes)
     digest = weights.sha256 or f"incomplete, {len(weights.missing)} ranges missing"
-    rests = "".join(f"; assumed: {sentence}" for sentence in weights.assumed)
+    rests = "".join(f"; assumed: {escape(sentence)}" for sentence in weights.assumed)
     return f"[bold]Initial weights[/]: {weights.bytes:,} bytes, {digest}, shapes {shapes}{rests}"
 
 

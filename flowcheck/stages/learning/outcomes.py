@@ -118,7 +118,7 @@ def outcome_of(reading: Reading) -> Outcome:
     if reading.job is None:
         return Outcome(why_not=reading.why_not, others=reading.others)
     weights = reading.gathered or reading.weights
-    if weights is None or not weights.complete:
+    if weights is None or not weights.complete or weights.why_not:
         told = weights.why_not if weights is not None else ""
         unseen = "the initial weights were not seen whole, so no replica can start"
         return Outcome(why_not=(told or unseen,), others=reading.others)

@@ -69,8 +69,11 @@ OTHER_HOOK = (
     "train without it"
 )
 OR_SCALARS = (
-    "; or the places of {} parameters of one number, which the start-up does not tell, were not "
-    "found: state the model, " + STATE_MODEL
+    "no places of parameters of one number, which the start-up does not tell, were found that give "
+    "every bucket that was planned the size it has on the wire: state the model, "
+    + STATE_MODEL
+    + "; or a communication hook (PowerSGD, for one) sends something else than gradients: train "
+    "without it"
 )
 STATIC = (
     "iteration 0 began with an all-reduce of one int32 for each of {} parameters: static_graph="
@@ -187,9 +190,9 @@ def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
         fits = (size for cut in left if (size := _element_bytes(habits, cut, count)))
         sizes.append(next(fits, 0))
     if not any(sizes) and len(reduces) > 2 * len(elements):
-        told = OTHER_HOOK.format(", ".join(map(str, elements)))
-        scalars = habits.shapes[0].scalars
-        return told + OR_SCALARS.format(scalars) if scalars else told
+        if habits.shapes[0].scalars:
+            return OR_SCALARS  # how many elements a bucket has is as open
+        return OTHER_HOOK.format(", ".join(map(str, elements)))
     if not all(sizes):
         return ""
     if len(set(sizes)) > 1:

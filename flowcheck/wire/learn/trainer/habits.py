@@ -56,6 +56,8 @@ class Placed:
     """How many are allowed."""
     by: str = ""
     """What the first one is likelier by, or told by; empty: by nothing."""
+    sure: bool = True
+    """Enough speaks for the first one to follow the job by it, as `assumed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,11 @@ class Habits:
         if self.placed is not None:
             return self.placed.ways if self.placed.ways > 1 else 0
         return len(self.shapes) if len(self.shapes) > 1 else 0
+
+    @property
+    def scalars_unsure(self) -> bool:
+        """So little speaks for one of these places that a replica by it would likely be wrong."""
+        return self.scalars_open > 0 and not (self.placed is not None and self.placed.sure)
 
     @property
     def elements(self) -> int:

@@ -6,20 +6,31 @@ from flowcheck.wire.learn.trainer.habits import Habits
 
 OPEN = (
     "where {} of the parameters, of one number each, stand among the others: {} ways give every "
-    "bucket its size, and {} is taken ([model] factory states it)"
+    "bucket its size, and the likeliest by {} is taken ([model] factory states it)"
 )
-LIKELIEST, FIRST = "the likeliest by {}", "the first of them"
+UNSURE = (
+    "where {} of the parameters, of one number each, stand among the others is not told: {} ways "
+    "give every bucket its size, and none is much likelier than the next: state the model, [model] "
+    'factory = "file.py:function" in the job file, or analyze --model'
+)
 TOLD = "{} parameters of one number stand where {} leave one place for them"
 BY_SIZES = "the sizes of buckets"
 
 
 def places_open(habits: Habits) -> str:
     """Why their places are only assumed; empty: they are told, or there are none."""
-    if not habits.scalars_open:
-        return ""
+    if not habits.scalars_open or habits.scalars_unsure:
+        return places_unsure(habits)
     by = habits.placed.by if habits.placed is not None else ""
-    taken = LIKELIEST.format(by) if by else FIRST
-    return OPEN.format(habits.shapes[0].scalars, habits.scalars_open, taken)
+    return OPEN.format(habits.shapes[0].scalars, habits.scalars_open, by)
+
+
+def places_unsure(habits: Habits) -> str:
+    """Why no replica may start from a guess of their places; empty: none is made, or enough speaks
+    for it."""
+    if not habits.scalars_unsure:
+        return ""
+    return UNSURE.format(habits.shapes[0].scalars, habits.scalars_open)
 
 
 def places_told(habits: Habits) -> str:

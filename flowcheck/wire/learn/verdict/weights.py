@@ -11,7 +11,7 @@ from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.habits import BUFFERS
-from flowcheck.wire.learn.trainer.scalars import places_open
+from flowcheck.wire.learn.trainer.scalars import places_open, places_unsure
 from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
@@ -119,7 +119,7 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             result=result,
             missing=tuple(missing),
             complete=whole,
-            why_not=open_why,
+            why_not=open_why or places_unsure(habits),
             assumed=_assumed(habits, parts),
         )
     return None
@@ -141,6 +141,7 @@ def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collecti
         result=sent.parameters,
         missing=sent.missing,
         complete=not sent.missing and sent.whole and apart.whole(habits, parts),
+        why_not=places_unsure(habits),
         assumed=_assumed(habits, parts[: len(habits.pieces)]),
         beside=sent.beside,
         still=still,
