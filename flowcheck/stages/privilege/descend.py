@@ -296,10 +296,12 @@ def _descend(
     if who.is_root:
         return
     everything = [*needs, *named.of_python(), Need(Path.cwd(), Use.PLACE)]
+    handed: list[Need] = []
     try:
         if os.geteuid() == 0:
             handing.private_folders(who)
-            everything += prepared(who)  # type: ignore[operator]
+            handed = prepared(who)  # type: ignore[operator]
+            everything += handed
             show(who, everything)
             if outbox is not None:
                 kernel.own_mounts()
@@ -308,9 +310,9 @@ def _descend(
     except (FlowCheckError, OSError) as error:
         if stated is not None:
             raise ConfigError(KEY, stated, DEMANDED.format(error)) from error
-        for need in everything:
+        for need in handed:  # to a chain that runs as root then; never of one that runs already
             if need.use is Use.OWN and need.path.stat().st_uid == who.user:
-                os.chown(need.path, 0, 0)  # of a chain that runs as root
+                os.chown(need.path, 0, 0)
         why = str(error)
         COMMAND_HERE.told.append(AS_ROOT.format(why=why))
         return forbid(why)
