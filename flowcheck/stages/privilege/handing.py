@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.plane.memory import huge_mounts, own_folder
-from flowcheck.stages.chain.living import PREFIX
+from flowcheck.private_files import FOLDER, OTHERS_WRITE
+from flowcheck.stages.chain.living import PREFIX, run_of
 from flowcheck.stages.privilege.account import CACHE, Account
 from flowcheck.stages.privilege.reach import Need, Use, as_if
 from flowcheck.stages.strangers import is_run
@@ -22,12 +23,18 @@ def run_folder(root: Path, account: Account) -> list[Need]:
     """A run directory, with the shared memory of a killed chain in it. It is made where it is not
     there. What belongs to somebody, and is no run, stays whose it is."""
     _give(root, account, lambda: is_run(root) or _names(root) <= {"learned"})
-    for link in (root / "memory", *root.glob("jobs/*/memory")):
-        memory = link.resolve()
-        ours = link.is_symlink() and memory.name.startswith(PREFIX) and memory.is_dir()
-        if ours and memory.stat().st_uid == 0:
+    for run in (root, *root.glob("jobs/*")):
+        memory = (run / "memory").resolve()
+        if (run / "memory").is_symlink() and _is_memory_of(run, memory):
             _all_below(memory, account)
     return [Need(root.absolute(), Use.OWN)]
+
+
+def _is_memory_of(run: Path, memory: Path) -> bool:
+    """Root made it for this run. The link alone says nothing: whoever owns the run directory may
+    have put it there, and it may lead to any folder of root's."""
+    named = memory.name.startswith(PREFIX) and memory.is_dir()
+    return named and _is_lead_to(memory) and run_of(memory) == run.resolve()
 
 
 def output_folder(folder: Path, account: Account) -> list[Need]:
@@ -47,27 +54,50 @@ def private_folders(account: Account) -> None:
 def _give(folder: Path, account: Account, is_ours: Callable[[], bool]) -> None:
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-        os.chown(folder, account.user, account.group)
-        return
+        folder.mkdir(mode=FOLDER)
+        return _all_below(folder, account)
     found = folder.stat()
-    mine_alone = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    mine_alone = _is_roots_alone(found)
     with as_if(account):
         can_write = os.access(f"{folder}/.", os.W_OK, effective_ids=True)
-    if mine_alone and not can_write and (not _names(folder) or is_ours()):
-        _all_below(folder, account)
+    if mine_alone and not can_write and _is_lead_to(folder) and (not _names(folder) or is_ours()):
+        _all_below(folder.resolve(), account)
+
+
+def _is_lead_to(folder: Path) -> bool:
+    """Root alone says what lies at this path: nobody else may put a link, or another folder of
+    root's, in place of any part of it."""
+    ways = {*folder.absolute().parents, *folder.resolve().parents}
+    return all(_is_roots(way.lstat()) for way in ways) and folder.lstat().st_uid == 0
+
+
+def _is_roots(found: os.stat_result) -> bool:
+    """Nobody else may take out of it what is root's."""
+    shared = found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+    return found.st_uid == 0 and (stat.S_ISLNK(found.st_mode) or not shared)
 
 
 def _all_below(folder: Path, account: Account) -> None:
     """Only of a folder where nobody but root could put anything: a link to a file elsewhere would
-    be that file's."""
-    for where, folders, files in os.walk(folder):
+    be that file's. From below: what has been handed over is not looked into any more, as its new
+    owner may put anything there at once."""
+    for _, folders, files, held in os.fwalk(folder, topdown=False):
+        if not _is_roots_alone(os.fstat(held)):
+            continue
         for name in (*folders, *files):
-            path = f"{where}/{name}"
-            found = os.lstat(path)
+            found = os.stat(name, dir_fd=held, follow_symlinks=False)
             if found.st_uid == 0 and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1):
-                os.chown(path, account.user, account.group, follow_symlinks=False)
-    os.chown(folder, account.user, account.group)
+                os.chown(name, account.user, account.group, dir_fd=held, follow_symlinks=False)
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if _is_roots_alone(os.fstat(held)):
+            os.fchown(held, account.user, account.group)
+    finally:
+        os.close(held)
+
+
+def _is_roots_alone(found: os.stat_result) -> bool:
+    return found.st_uid == 0 and not found.st_mode & OTHERS_WRITE
 
 
 def _names(folder: Path) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.outside_names import refuse_odd, single_name
-from flowcheck.vault.foreign import fitting, load_bytes
+from flowcheck.vault.foreign import fitting, load_bytes, refuse_grown
 from flowcheck.vault.formats.told import DCP_METADATA
 
 _CHECKPOINT = "torch.distributed.checkpoint"
@@ -49,6 +50,11 @@ METADATA_MAX_BYTES = 256 << 20
 with its bytes."""
 KEY_PARTS_MAX = 64
 """Texts and numbers in one key of a dictionary."""
+VALUES_MAX = 64
+"""That an object is made with, or has by name, and dimensions of a tensor: what is met again by a
+few bytes of a pickle must not cost more than they do."""
+NUMBER_BYTES_MAX = 40
+"""Of one whole number, in bytes or in digits."""
 
 
 class _Kept:
@@ -75,7 +81,9 @@ def _dictionary(*args: Any) -> dict[Any, Any]:
 
 def _size(*args: Any) -> tuple[int, ...]:
     (sizes,) = args
-    if not isinstance(sizes, tuple | list) or any(type(one) is not int for one in sizes):
+    if not isinstance(sizes, tuple | list) or len(sizes) > VALUES_MAX:
+        raise pickle.UnpicklingError("a shape is of no dimensions, or of too many")
+    if any(type(one) is not int for one in sizes):
         raise pickle.UnpicklingError("a shape is not of whole numbers")
     return tuple(sizes)
 
@@ -109,6 +117,26 @@ class _Plain(pickle._Unpickler):
             "Path": _anything,
         }
 
+    def load_newobj(self) -> None:
+        self._refuse_many(self.stack[-1])  # type: ignore[attr-defined]
+        super().load_newobj()  # type: ignore[misc]
+
+    def load_reduce(self) -> None:
+        self._refuse_many(self.stack[-1])  # type: ignore[attr-defined]
+        super().load_reduce()  # type: ignore[misc]
+
+    def _refuse_many(self, values: Any) -> None:
+        """Each call copies what it is called with."""
+        if type(values) is not tuple or len(values) > VALUES_MAX:
+            raise pickle.UnpicklingError(f"an object is made with a {type(values).__name__}")
+
+    def load_long4(self) -> None:
+        """One long number would be hashed, or added up, again and again."""
+        (size,) = struct.unpack("<i", self.read(4))  # type: ignore[attr-defined]
+        if not 0 <= size <= NUMBER_BYTES_MAX:
+            raise pickle.UnpicklingError(f"it holds a number of {size} bytes")
+        self.append(pickle.decode_long(self.read(size)))  # type: ignore[attr-defined]
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN:
             if name not in self._kinds:
@@ -131,7 +159,11 @@ class _Plain(pickle._Unpickler):
             raise pickle.UnpicklingError(f"it builds on a {type(held).__name__}")
         if type(held).__name__ == "TensorProperties" and type(state) is tuple and state:
             state = {"dtype": state[0]}
-        if type(state) is not dict or any(type(key) is not str for key in state):
+        if (
+            type(state) is not dict
+            or len(state) > VALUES_MAX
+            or any(type(key) is not str for key in state)
+        ):
             raise pickle.UnpicklingError("the state of an object is not values by name")
         held.__dict__.update(state)
 
@@ -156,14 +188,19 @@ class _Plain(pickle._Unpickler):
         self._put(items)
 
     def refuse(self) -> None:
-        raise pickle.UnpicklingError("it holds a set")
+        raise pickle.UnpicklingError("it holds what torch puts into no metadata")
 
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.LONG4[0]] = load_long4
+    for _code in (pickle.INT, pickle.LONG, pickle.NEWOBJ_EX):  # of protocols that torch never used
+        dispatch[_code[0]] = refuse
     dispatch[pickle.BUILD[0]] = load_build
     dispatch[pickle.SETITEM[0]] = load_setitem
     dispatch[pickle.SETITEMS[0]] = load_setitems
     dispatch[pickle.DICT[0]] = load_dict
-    dispatch[pickle.ADDITEMS[0]] = refuse
-    dispatch[pickle.FROZENSET[0]] = refuse
+    for _code in (pickle.ADDITEMS, pickle.FROZENSET):
+        dispatch[_code[0]] = refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +236,8 @@ def metadata_of(folder: Path) -> Any:
     path = folder / DCP_METADATA
     refuse_odd(path)
     try:
-        if path.stat().st_size > METADATA_MAX_BYTES:
+        size_bytes = path.stat().st_size
+        if size_bytes > METADATA_MAX_BYTES:
             raise StateError(f"{path}: is larger than {METADATA_MAX_BYTES:,} bytes")
         with path.open("rb") as file:
             found = _Plain(file).load()
@@ -209,6 +247,7 @@ def metadata_of(folder: Path) -> Any:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes say
         raise StateError(f"{path}: no metadata of torch.distributed.checkpoint: {error}") from error
+    refuse_grown(found, size_bytes, str(path))
     if type(found).__name__ != "Metadata" or not isinstance(
         getattr(found, "state_dict_metadata", None), dict
     ):
@@ -269,6 +308,8 @@ def _refuse_overlaps(folder: Path, infos: Iterable[Any]) -> None:
 
 def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -> torch.Tensor:
     shape, dtype = tuple(told.size), told.properties.dtype
+    if len(shape) > VALUES_MAX:
+        raise StateError(f"{folder}: {key}: is of {len(shape)} dimensions")
     if not isinstance(dtype, torch.dtype) or any(not isinstance(n, int) or n < 0 for n in shape):
         raise StateError(f"{folder}: {key}: {dtype} {shape} is no tensor")
     elements = 1
@@ -278,8 +319,12 @@ def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -
         raise StateError(f"{folder}: {key}: {list(shape)} are more than all files hold")
     whole: torch.Tensor | None = None
     filled = 0
+    met: set[tuple[int, ...]] = set()
     for chunk in told.chunks:
-        part = _loaded(item_at(folder, metadata, key, tuple(chunk.offsets)), key)
+        if (at := tuple(chunk.offsets)) in met:
+            raise StateError(f"{folder}: {key}: its shard at {list(at)} is told twice")
+        met.add(at)
+        part = _loaded(item_at(folder, metadata, key, at), key)
         if not isinstance(part, torch.Tensor) or part.dtype != dtype:
             raise StateError(f"{folder}: {key}: a shard of it is no tensor of {dtype}")
         if tuple(part.shape) != tuple(chunk.sizes):

@@ -274,10 +274,9 @@ def wait_s(stated: str) -> float:
         asked = float(stated)
     except ValueError:
         try:
-            at = parsedate_to_datetime(stated)
-        except (ValueError, TypeError, OverflowError):
+            asked = parsedate_to_datetime(stated).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, OSError):
             return WAIT_MAX_S
-        asked = at.timestamp() - time.time()
     return max(WAIT_MIN_S, min(WAIT_MAX_S, asked)) if math.isfinite(asked) else WAIT_MAX_S
 
 
