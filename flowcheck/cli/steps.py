@@ -110,11 +110,22 @@ def restore(
     """
     from flowcheck.ops.giving import restoring
     from flowcheck.stages.privilege.descend import for_output
+    from flowcheck.vault.formats import FORMATS
     from flowcheck.vault.formats.parts import Options, keys_in
 
     read = (*(template or ()), *(also or ()), like, checkpoint, token_file, ca)
     elsewhere = source is not None
-    for_output(run, out, *read, force=force, checkpoint=checkpoint, elsewhere=elsewhere)
+    several = job is None and checkpoint is None and source is None and (run / "jobs").is_dir()
+    chosen = FORMATS.get(form or "")
+    for_output(
+        run,
+        out,
+        *read,
+        force=force,
+        folder=chosen.folder if chosen is not None else several,
+        checkpoint=checkpoint,
+        elsewhere=elsewhere,
+    )
     asked = restoring.Asked(
         out=out,
         templates=tuple(template or ()),

@@ -225,6 +225,10 @@ def test_root_replaces_nothing_that_no_restore_of_ours_wrote(replayed: Path, for
     code, said = restored(replayed, form, mine.name, "--force")
     assert code == 2 and "--out" in said
     assert (mine / "notes.txt").read_text() == "mine"
+    (replayed / "file").write_text("mine")
+    if form == "dcp":
+        code, said = restored(replayed, form, "file", "--force")
+        assert code == 2 and "tensors" not in said, "told as written before it is refused"
     link = replayed / f"link-{form}"
     link.symlink_to("nowhere")
     for more in ((), ("--force",)):
@@ -238,3 +242,21 @@ def test_an_empty_folder_may_become_a_folder_of_results_and_no_file(replayed: Pa
     assert restored(replayed, "torch", "empty")[0] == 2
     assert restored(replayed, "dcp", "empty")[0] == 0
     assert (replayed / "empty/.metadata").exists()
+
+
+@pytest.mark.parametrize("verb", ["restore", "audit", "replay"])
+def test_a_command_that_cannot_run_as_a_runs_owner_leaves_the_run_to_it(
+    replayed: Path, verb: str
+) -> None:
+    """It may be a live chain's: root's command is given a file that can be shown to nobody."""
+    run, odd = replayed / "run", "/proc/self/mem"
+    words = {
+        "restore": ("--run", run, "--template", odd, "--out", replayed / "never.pt"),
+        "audit": (odd, "--run", run),
+        "replay": (odd, "--run", run, "--lr", "0.1"),
+    }[verb]
+    before = run.stat()
+    with Command(verb, *words) as command:
+        code, _, said = command.result(60)
+    assert code == 2 and odd in said
+    assert (run.stat().st_uid, run.stat().st_gid) == (before.st_uid, before.st_gid) != (0, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 """Code that torch compiled lies there and is loaded again: by default in a folder below /tmp whose
 name anybody knows (torch/_inductor/runtime/cache_dir_utils.py)."""
 DEMANDED = "this chain cannot run as that user: {}"
+OF_ITS_OWNER = "{}: what works on a run directory runs as whom that belongs to, and cannot here: {}"
 
 
 @dataclass
@@ -118,12 +119,15 @@ def for_chain(
     outputs = [*named.folders_of_job(job, live=live), *([out] if out is not None else [])]
     needs = [*named.of_job(job), *(n for file in files for n in named.of_file(file))]
 
-    def prepared(who: Account) -> list[Need]:
+    def prepared(who: Account) -> _Prepared:
+        places = [*([run] if run is not None else []), *outputs]
+        roots = {p.absolute() for p in places if not p.exists() or p.stat().st_uid == 0}
         own = handing.run_folder(run, who) if run is not None else []
         written = [n for folder in outputs for n in handing.output_folder(folder, who)]
         if run is not None:
             shown.keep(run, [*needs, *written])
-        return [*own, *written]
+        found = [*own, *written]
+        return _Prepared(found, [n.path for n in found if n.path in roots])
 
     _descend(stated, account, needs, prepared, _starts(sources, run))
 
@@ -180,7 +184,7 @@ def for_run(run: Path, *files: Path | None) -> None:
         return forbid("there is no run directory yet")
     needs = [n for file in files if file is not None for n in named.of_file(file)]
     needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
-    _descend(None, lambda _: account_of(owner), needs)
+    _descend(None, lambda _: account_of(owner), needs, run=run)
 
 
 def for_output(
@@ -188,35 +192,37 @@ def for_output(
     out: Path,
     *files: Path | None,
     force: bool,
+    folder: bool,
     checkpoint: Path | None = None,
     elsewhere: bool = False,
 ) -> None:
-    """Of a verb that writes a step somewhere: as whom the run directory belongs to. Where that one
-    may not write, root puts the result there. force: over an output of ours. checkpoint: the step,
-    of the run that it lies in; elsewhere: of none, so that no chain said that it runs as root.
-    Raises ConfigError where something lies there that it may not take the place of."""
+    """Of a verb that writes a step somewhere, as a folder or a file: as whom the run directory
+    belongs to. Where that one may not write, root puts the result there. force: over an output of
+    ours. checkpoint: the step, of the run that it lies in; elsewhere: of none, so that no chain
+    said that it runs as root. Raises ConfigError where something lies there that it may not take
+    the place of."""
     if _nothing_to_do():
         return
     foreign = elsewhere or checkpoint is not None
     around = checkpoint.absolute().parents if checkpoint is not None else ()
-    for folder in around:
-        if is_run(folder):
-            run, foreign = folder, elsewhere
+    for above in around:
+        if is_run(above):
+            run, foreign = above, elsewhere
     if not (owner := _owner(run)):
         if owner is None or foreign:
             forbid("no run directory of an ordinary user's is named")
         return
-    who, folder = account_of(owner), out.absolute().parent
-    if os.geteuid() != 0 or _is_for(who, folder):
+    who, place = account_of(owner), out.absolute().parent
+    if os.geteuid() != 0 or _is_for(who, place):
         return for_run(run, *files)
     from flowcheck.vault.overwriting import by_either, check_out
 
-    check_out(out, force=force, folder=out.is_dir(), listed=by_either)
+    check_out(out, force=force, folder=folder, listed=by_either)
     needs = [n for file in files if file is not None for n in named.of_file(file)]
     needs += [Need(run.absolute(), Use.OWN), *shown.kept(run)]
-    outbox = _sent(who, out, force=force)
-    needs += [Need(folder, Use.PLACE), Need(outbox.own, Use.OWN)]
-    _descend(None, lambda _: who, needs, outbox=outbox)
+    outbox = _sent(who, out, force=force or os.path.lexists(out))
+    needs += [Need(place, Use.PLACE), Need(outbox.own, Use.OWN)]
+    _descend(None, lambda _: who, needs, run=run, outbox=outbox)
 
 
 def only_reads(run: Path) -> None:
@@ -242,7 +248,7 @@ def for_stage(name: str, run: Path, number: int) -> None:
         sources = RunDir(run).settings().source
         rights = capture_rights(sources[number : number + 1])
     needs = [Need(run.absolute(), Use.OWN), *shown.kept(run)]
-    _descend(None, lambda _: account_of(owner), needs, rights=rights)
+    _descend(None, lambda _: account_of(owner), needs, run=run, rights=rights)
 
 
 def forbid(why: str) -> None:
@@ -265,6 +271,15 @@ def _stated(tree: dict[str, object]) -> str | None:
 
 
 @dataclass(frozen=True)
+class _Prepared:
+    """What root made for the process that comes in its place."""
+
+    needs: list[Need] = field(default_factory=list)
+    handed: list[Path] = field(default_factory=list)
+    """Folders of root's until now."""
+
+
+@dataclass(frozen=True)
 class _Starts:
     """What a process that starts captures is given."""
 
@@ -282,26 +297,28 @@ def _starts(sources: Sequence[SourceConfig], run: Path | None) -> _Starts | None
 
 def _descend(
     stated: str | None,
-    who_of: object,
+    who_of: Callable[[str | None], Account],
     needs: Sequence[Need],
-    prepared: object = lambda who: [],
+    prepared: Callable[[Account], _Prepared] = lambda _: _Prepared(),
     starts: _Starts | None = None,
     *,
+    run: Path | None = None,
     rights: frozenset[int] = frozenset(),
     outbox: Outbox | None = None,
 ) -> None:
-    """Does not return, unless rights have to be kept: that is told then. Raises ConfigError where
-    the job file states a user, and it cannot be that one."""
-    who = who_of(stated) if os.geteuid() == 0 else _same()  # type: ignore[operator]
+    """Does not return, unless rights have to be kept: that is told then. run: somebody's, whose
+    chain may be running. Raises ConfigError where the job file states a user, StateError where a
+    `run` is given, and it cannot be that one."""
+    who = who_of(stated) if os.geteuid() == 0 else _same()
     if who.is_root:
         return
     everything = [*needs, *named.of_python(), Need(Path.cwd(), Use.PLACE)]
-    handed: list[Need] = []
+    made = _Prepared()
     try:
         if os.geteuid() == 0:
             handing.private_folders(who)
-            handed = prepared(who)  # type: ignore[operator]
-            everything += handed
+            made = prepared(who)
+            everything += made.needs
             show(who, everything)
             if outbox is not None:
                 kernel.own_mounts()
@@ -310,9 +327,11 @@ def _descend(
     except (FlowCheckError, OSError) as error:
         if stated is not None:
             raise ConfigError(KEY, stated, DEMANDED.format(error)) from error
-        for need in handed:  # to a chain that runs as root then; never of one that runs already
-            if need.use is Use.OWN and need.path.stat().st_uid == who.user:
-                os.chown(need.path, 0, 0)
+        for folder in made.handed:  # the chain runs as root then
+            if folder.stat().st_uid == who.user:
+                os.chown(folder, 0, 0)
+        if run is not None:
+            raise StateError(OF_ITS_OWNER.format(run, error)) from error
         why = str(error)
         COMMAND_HERE.told.append(AS_ROOT.format(why=why))
         return forbid(why)

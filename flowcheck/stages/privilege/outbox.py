@@ -63,8 +63,9 @@ class Outbox:
 
     def _shown(self) -> Iterator[Path]:
         """What is to be replaced is not: a mount cannot be. Root looks at that itself."""
+        replaced = self._names if self.force else ()
         for entry in self.out.parent.iterdir():
-            if entry != self.own and entry.name not in self._names and entry.exists():
+            if entry != self.own and entry.name not in replaced and entry.exists():
                 yield entry
 
     def delivered(self, writer: int) -> int:
