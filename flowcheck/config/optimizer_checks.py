@@ -15,6 +15,8 @@ ADAM = ("betas", "eps", "amsgrad")
 OWN = {"sgd": ("momentum", "dampening", "nesterov"), "adam": ADAM, "adamw": ADAM}
 """Settings that not all of them have, of the classes that are known here."""
 NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
+NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
+"""torch/optim/adam.py, adamw.py and sgd.py refuse them in their constructors."""
 OF_THE_OPTIMIZER = (
     *("implementation", "learning_rate", "momentum", "dampening", "nesterov", "betas", "eps"),
     *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
@@ -134,8 +136,10 @@ def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:
         value = getattr(where, key)
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{table}.{key}", value, "must be a finite number")
-    if where.learning_rate is not None and where.learning_rate < 0:
-        raise ConfigError(f"{table}.learning_rate", where.learning_rate, "must be 0 or more")
+    for key in NEVER_BELOW_0:
+        value = getattr(where, key)
+        if value is not None and value < 0:
+            raise ConfigError(f"{table}.{key}", value, "must be 0 or more")
     if where.betas is not None and not all(0 <= beta < 1 for beta in where.betas):
         raise ConfigError(f"{table}.betas", where.betas, "must be from 0 to below 1")
 

@@ -11,6 +11,9 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 
+TORCHS_WORDS = {"lr": "learning_rate", "foreach": "implementation", "fused": "implementation"}
+"""What a trainer's script calls a setting, and what it is called here."""
+
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of every table of a file of settings: frozen, and no unknown keys."""
@@ -107,7 +110,8 @@ def _refuse_unknown(
     known = [field.name for field in msgspec.structs.fields(kind)]
     for key, value in tree.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            torchs = [TORCHS_WORDS[key]] if TORCHS_WORDS.get(key) in known else []
+            near = torchs or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
             if above and key in [field.name for field in msgspec.structs.fields(root)]:
                 hint = f"{key} belongs above the first [table]"

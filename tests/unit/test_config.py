@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from flowcheck.config import (
     JobConfig,
@@ -76,6 +77,7 @@ def test_only_files_make_the_chain_wait_instead_of_dropping() -> None:
         ("[ring]\nslots", "[ring]\nslotts", "did you mean ring.slots?"),
         ("learning_rate", "learning_rat", "did you mean optimizer.learning_rate?"),
         ("digests", "digest", "did you mean digests?"),
+        ("learning_rate", "lr", "did you mean optimizer.learning_rate?"),
         ("engines", "engine", "did you mean source.engines?"),
         ("[optimizer]", "[optimiser]", "did you mean optimizer?"),
         ("[optimizer]", "[optimizer]\njobs = 2", "jobs belongs above the first [table]"),
@@ -85,6 +87,24 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
     tmp_path: Path, before: str, after: str, nearest: str
 ) -> None:
     assert nearest in refused(tmp_path, GOOD.replace(before, after, 1))
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "momentum", "eps", "weight_decay"])
+def test_what_torch_refuses_below_zero_is_refused_before_anything_starts(
+    tmp_path: Path, key: str
+) -> None:
+    own = "sgd" if key == "momentum" else "adam"
+    with pytest.raises(ValueError, match="Invalid"):
+        getattr(torch.optim, own.replace("sgd", "SGD").replace("adam", "Adam"))(
+            [torch.zeros(1)], **{{"learning_rate": "lr"}.get(key, key): -0.1}
+        )
+    stated = f'[optimizer]\nname = "{own}"\nlearning_rate = 0.1\n'
+    if key == "learning_rate":
+        stated = stated.replace("0.1", "-0.1")
+    else:
+        stated += f"{key} = -0.1\n"
+    sentence = refused(tmp_path, '[[source]]\nfile = "a"\n' + stated)
+    assert f"optimizer.{key} = -0.1: must be 0 or more" in sentence
 
 
 def test_a_key_like_no_other_is_refused_with_all_that_are_known(tmp_path: Path) -> None:

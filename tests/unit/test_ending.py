@@ -87,6 +87,10 @@ def test_a_lost_step_is_the_reason_and_one_that_was_under_way_is_none(run: RunDi
     why = ending(CONFIG, run, Progress(steps=41, lost=lost)).why
     assert why is not None
     assert "step 42 cannot be rebuilt: bytes [0, 4)" in why and "no mirror brought them" in why
+    unread = ending(
+        CONFIG, run, Progress(steps=41, lost=StepLost(step=42, missing=(), why="so"))
+    ).why
+    assert unread is not None and "step 42 cannot be rebuilt: so; the replica" in unread
     unheard = ending(CONFIG, run, Progress(steps=41)).why
     assert unheard == "step 42 was lost, and the replica stays at step 41"
     found = ending(CONFIG, run, Progress(steps=41, in_flight=lost))

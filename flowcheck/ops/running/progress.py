@@ -135,9 +135,10 @@ def lost_sentence(lost: StepLost) -> str:
     """What is missing, and what it means for the replica."""
     ranges = ", ".join(f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID])
     more = f" and {len(lost.missing) - RANGES_SAID} more" if lost.missing[RANGES_SAID:] else ""
+    what = f"bytes {ranges}{more} of its gradient never came ({lost.why})" if ranges else lost.why
     return (
-        f"step {lost.step} cannot be rebuilt: bytes {ranges}{more} of its gradient never came "
-        f"({lost.why}); the replica stays at step {lost.step - 1}, capture goes on counting"
+        f"step {lost.step} cannot be rebuilt: {what}; the replica stays at step {lost.step - 1}, "
+        "capture goes on counting"
     )
 
 

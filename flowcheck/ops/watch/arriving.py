@@ -78,7 +78,7 @@ def judged(health: Health, job: Job) -> Health:
     if own is None or health.word is Word.STALE:
         return health
     if own.silent:
-        step = f", and its steps took {own.step_s:,.1f} s" if own.step_s else ""
+        step = f", and its steps took {own.step_s:,.3g} s" if own.step_s else ""
         reason = (
             f"nothing of the job arrived for {own.age_s:.0f} s{step}: it ended or stands still, or "
             f"the mirror does not bring it any more; frames cannot tell which. As far as they "
@@ -89,7 +89,7 @@ def judged(health: Health, job: Job) -> Health:
     if own.step_s and own.age_s > quiet_s and health.word is Word.EXACT:
         reason = (
             f"nothing of the job arrived for {own.age_s:.0f} s, and its steps took "
-            f"{own.step_s:,.1f} s; until then {health.reason}"
+            f"{own.step_s:,.3g} s; until then {health.reason}"
         )
         return Health(word=Word.BEHIND, reason=reason)
     missing = {

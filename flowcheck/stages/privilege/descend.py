@@ -210,7 +210,7 @@ def for_output(
             run, foreign = above, elsewhere
     if not (owner := _owner(run)):
         if owner is None or foreign:
-            forbid("no run directory of an ordinary user's is named")
+            forbid("no run directory of an ordinary user's is named (--run DIR)")
         return
     who, place = account_of(owner), out.absolute().parent
     if os.geteuid() != 0 or _is_for(who, place):
