@@ -32,7 +32,10 @@ seeds() {
 	shift
 	mkdir -p "$work/corpus-$target" "$work/seeds-$target"
 	case $target in
-	transport) "$python" tests/fuzz/seeds.py "$work/seeds-$target" "$@" ;;
+	transport)
+		cp tests/fuzz/corpus/transport/* "$work/seeds-$target"
+		"$python" tests/fuzz/seeds.py "$work/seeds-$target" "$@"
+		;;
 	place) cp tests/fuzz/corpus/place/* "$work/seeds-$target" ;;
 	pcap) cp tests/data/two-ranks-*.pcapng "$@" "$work/seeds-$target" ;;
 	esac

@@ -64,7 +64,9 @@ static void check_message(const struct fc_mark *mark)
 	demand((uint64_t)mark->offset_bytes + mark->payload_bytes <= message.length_bytes,
 	       "a payload ends inside its message");
 	demand(message.packets_seen <= message.packets, "no packet is counted twice");
-	demand((message.kind == FC_KIND_WRITE) == (mark->verdict != FC_SEND),
+	/* A NAK refuses the one as the other. */
+	demand(mark->verdict == FC_REFUSED ||
+		       (message.kind == FC_KIND_WRITE) == (mark->verdict != FC_SEND),
 	       "a write's message is a write");
 	if (message.kind != FC_KIND_WRITE)
 		demand(message.kind == FC_KIND_SEND && message.number == FC_NUMBER_UNKNOWN &&
