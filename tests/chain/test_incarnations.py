@@ -71,7 +71,7 @@ def judged(result: dict[str, Any], lives: Lives) -> None:
         pytest.param(KILLED_IN - 1, True, marks=pytest.mark.nightly),
         pytest.param(3, False, marks=pytest.mark.nightly),
         pytest.param(KILLED_IN - 1, False, marks=pytest.mark.nightly),
-        pytest.param(3, True, marks=pytest.mark.nightly),
+        (3, True),
         pytest.param(0, False, marks=pytest.mark.nightly),
         pytest.param(0, True, marks=pytest.mark.nightly),
     ],
