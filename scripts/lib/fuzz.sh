@@ -31,12 +31,9 @@ seeds() {
 	target=$1
 	shift
 	mkdir -p "$work/corpus-$target" "$work/seeds-$target"
+	[ ! -d "tests/fuzz/corpus/$target" ] || cp "tests/fuzz/corpus/$target"/* "$work/seeds-$target"
 	case $target in
-	transport)
-		cp tests/fuzz/corpus/transport/* "$work/seeds-$target"
-		"$python" tests/fuzz/seeds.py "$work/seeds-$target" "$@"
-		;;
-	place) cp tests/fuzz/corpus/place/* "$work/seeds-$target" ;;
+	transport) "$python" tests/fuzz/seeds.py "$work/seeds-$target" "$@" ;;
 	pcap) cp tests/data/two-ranks-*.pcapng "$@" "$work/seeds-$target" ;;
 	esac
 }
