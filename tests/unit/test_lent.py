@@ -37,7 +37,7 @@ def save(wanted):
     if folder.name == "broken":
         raise KeyError("what nobody thought of")
     if folder.name == "dying":  # a kill closes the socket before it lets go of locked files
-        os.closerange(3, 64)
+        os.closerange(3, 1 << 16)
         time.sleep(60)
     return folder / f"step-{wanted.step}" if wanted.step else None
 lend(int(sys.argv[1]), save)
