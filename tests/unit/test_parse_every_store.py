@@ -31,7 +31,7 @@ def test_killed_before_any_store_it_ends_alike(build: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SCENES)
 def test_killed_twice_it_ends_alike(build: Path, name: str) -> None:
-    words = (name, "8", "31" if name in NIGHTLY else "1")
+    words = (name, "8", "149" if name in NIGHTLY else "1")
     assert "Explored" in kill_points.run(build, "support.parse_kills", *words, limit_s=390)
 
 
