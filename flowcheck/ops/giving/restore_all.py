@@ -16,12 +16,7 @@ import numpy as np
 from flowcheck.errors import ConfigError, StateError, naming
 from flowcheck.ops.giving import steps
 from flowcheck.ops.giving.restore import give_back, say_lacks
-from flowcheck.ops.giving.together import (
-    NO_COMMON,
-    common_step,
-    versions,
-    write_index,
-)
+from flowcheck.ops.giving.together import NO_COMMON, common_step, versions, write_index
 from flowcheck.ops.say import say
 from flowcheck.replica.kept import snapshot
 from flowcheck.replica.kept.trace import digests_at
@@ -33,13 +28,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
 from flowcheck.vault.audit import compare_digests
 from flowcheck.vault.flat import flat_state
-from flowcheck.vault.overwriting import (
-    INDEX,
-    Spared,
-    by_index,
-    check_out,
-    taking_place,
-)
+from flowcheck.vault.overwriting import INDEX, Spared, by_index, check_out, taking_place
 from flowcheck.vault.restore import Filled
 from flowcheck.vault.template import load_template
 from flowcheck.whole import growing_apart
