@@ -5,12 +5,14 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+from flowcheck.step_numbers import Step
+
 __version__ = "0.1.0"
 
 
 def load(
     where: str | PathLike[str],
-    step: int | None = None,
+    step: Step | None = None,
     format: str | None = None,
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,

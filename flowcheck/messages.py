@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import MALFORMED, MessageError
+from flowcheck.step_numbers import Iteration, Step
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -51,16 +52,17 @@ class JobLearned(Message, frozen=True, kw_only=True):
 
 
 class ShardReady(Message, frozen=True, kw_only=True):
-    """Every byte of `step` is in `generation` of the shard (a nudge: its state is the truth)."""
+    """Every byte of `iteration` is in `generation` of the shard (a nudge: its state is the
+    truth)."""
 
-    step: int
+    iteration: Iteration
     generation: int
 
 
 class StepArrived(Message, frozen=True, kw_only=True):
     """The last byte of `step`, as the trainer counts them, was placed."""
 
-    step: int
+    step: Step
     time_ns: int
     """Since 1970."""
 
@@ -68,7 +70,7 @@ class StepArrived(Message, frozen=True, kw_only=True):
 class StepApplied(Message, frozen=True, kw_only=True):
     """The replica took `step`; its generation is free again."""
 
-    step: int
+    step: Step
     seconds: float
     digest: str
 
@@ -76,7 +78,7 @@ class StepApplied(Message, frozen=True, kw_only=True):
 class StepLost(Message, frozen=True, kw_only=True):
     """`step` cannot be rebuilt: these byte ranges of the gradient never came."""
 
-    step: int
+    step: Step
     missing: tuple[tuple[int, int], ...]
     why: str = ""
 
@@ -84,7 +86,7 @@ class StepLost(Message, frozen=True, kw_only=True):
 class StepShort(Message, frozen=True, kw_only=True):
     """So much of `step`, of a job followed by its parameters, never came; the rest is taken."""
 
-    step: int
+    step: Step
     missing_bytes: int
     why: str
 
@@ -92,14 +94,14 @@ class StepShort(Message, frozen=True, kw_only=True):
 class StepDoubtful(Message, frozen=True, kw_only=True):
     """`step` was taken, and then copies came that differ within so many bytes of it."""
 
-    step: int
+    step: Step
     conflict_bytes: int
 
 
 class StepSaved(Message, frozen=True, kw_only=True):
     """A checkpoint of `step` is durable."""
 
-    step: int
+    step: Step
     name: str
     """Of it at the target."""
     bytes: int
@@ -111,7 +113,7 @@ class StepSaved(Message, frozen=True, kw_only=True):
 class SaveFailed(Message, frozen=True, kw_only=True):
     """An attempt at a checkpoint that came to nothing, the how many-th since one did not."""
 
-    step: int | None
+    step: Step | None
     """None: not even the target could be asked what it holds."""
     why: str
     attempts: int
@@ -162,7 +164,7 @@ class Stop(Message, frozen=True, kw_only=True):
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of audits.jsonl: what `status` and later checkpoints say about the replica."""
 
-    step: int
+    step: Step
     passed: bool
     file: str
     """What it was held against."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from flowcheck.errors import StateError
 from flowcheck.private_files import FILE, FOLDER
+from flowcheck.step_numbers import Step
 
 NAME_BYTES_MAX = 255
 """Of one part between two slashes (limits.h, NAME_MAX)."""
@@ -52,11 +53,11 @@ def digest_of(name: str) -> str:
     return (found[2] or "") if found is not None else ""
 
 
-def step_number(told: object, where: str) -> int:
+def step_number(told: object, where: str) -> Step:
     """A step that was told as a number. Raises StateError for any other value."""
     if type(told) is not int or not 0 <= told < STEP_MAX:
         raise StateError(f"{where}: tells step {told!r:.60}, which is no number of steps")
-    return told
+    return Step(told)
 
 
 def single_name(told: object, where: str) -> str:

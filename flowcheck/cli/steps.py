@@ -9,6 +9,7 @@ import typer
 
 from flowcheck.cli.options import DEFAULT_RUN, Json, Run
 from flowcheck.errors import ConfigError
+from flowcheck.step_numbers import Step
 
 
 def restore(
@@ -147,13 +148,13 @@ def restore(
     raise typer.Exit(restoring.run(asked))
 
 
-def _step(stated: str) -> int | None:
+def _step(stated: str) -> Step | None:
     """None for the newest. Raises ConfigError."""
     if stated == "latest":
         return None
     if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
         raise ConfigError("--step", stated, "is a number of steps taken, or latest")
-    return int(stated)
+    return Step(int(stated))
 
 
 def audit(
@@ -178,7 +179,9 @@ def audit(
     from flowcheck.stages.privilege.descend import for_run
 
     for_run(run, checkpoint)
-    raise typer.Exit(verb.run(run, checkpoint, step, as_json=as_json))
+    raise typer.Exit(
+        verb.run(run, checkpoint, None if step is None else Step(step), as_json=as_json)
+    )
 
 
 def base(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, check
 from flowcheck.plane.handle import Closing
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.seen import Range
 
 
@@ -68,16 +69,16 @@ class Shard(Closing):
         return int(self.handle.header.unit_bytes)
 
     @property
-    def applied_step(self) -> int:
-        """The last step the replica has taken; 0 for none."""
-        return int(lib.fc_shard_applied(self.handle))
+    def applied_iteration(self) -> Iteration:
+        """The last one whose gradients the replica has applied; 0 for none."""
+        return Iteration(lib.fc_shard_applied(self.handle))
 
     def state(self, generation: int) -> State:
         return State(lib.fc_shard_state(self.handle, generation))
 
-    def step(self, generation: int) -> int:
-        """The step a generation is for; meaningless while it is EMPTY."""
-        return int(lib.fc_shard_step(self.handle, generation))
+    def iteration(self, generation: int) -> Iteration:
+        """The iteration a generation is for; meaningless while it is EMPTY."""
+        return Iteration(lib.fc_shard_step(self.handle, generation))
 
     def covered_bytes(self, generation: int) -> int:
         return int(self.handle.header.generations[generation].covered_units) * self.unit_bytes
@@ -112,11 +113,11 @@ class Shard(Closing):
         span: coverage that was seen since this was smaller may be of bytes that change."""
         return int(lib.fc_shard_undone(self.handle))
 
-    def generation_of(self, step: int) -> int | None:
-        """The generation that holds `step`, in any state but EMPTY."""
+    def generation_of(self, iteration: Iteration) -> int | None:
+        """The generation that holds it, in any state but EMPTY."""
         for generation in range(GENERATIONS):
-            # The state behind the step: an older one would be of what it held before.
-            if self.step(generation) == step and self.state(generation) != State.EMPTY:
+            # The state behind the number: an older one would be of what it held before.
+            if self.iteration(generation) == iteration and self.state(generation) != State.EMPTY:
                 return generation
         return None
 
@@ -146,33 +147,33 @@ class Shard(Closing):
         while next_missing(self.handle, generation, bounds[1], bounds, bounds + 1):
             yield int(bounds[0]), int(bounds[1])
 
-    def begin(self, generation: int, step: int) -> None:
-        """Forgets what the generation held and opens it for `step`."""
-        lib.fc_shard_begin(self.handle, generation, step)
+    def begin(self, generation: int, iteration: Iteration) -> None:
+        """Forgets what the generation held and opens it for `iteration`."""
+        lib.fc_shard_begin(self.handle, generation, iteration)
 
     def finish(self, generation: int) -> bool:
         """Publishes an OPEN generation as COMPLETE if every byte is there; is it COMPLETE?"""
         return bool(lib.fc_shard_finish(self.handle, generation))
 
     def lose(self, generation: int) -> None:
-        """Says that the generation's step will never be whole."""
+        """Says that the generation's iteration will never be whole."""
         lib.fc_shard_lose(self.handle, generation)
 
     def clear(self) -> None:
         """Forgets every generation and frontier: what follows is of another job."""
         lib.fc_shard_clear(self.handle)
 
-    def apply(self, step: int) -> None:
-        """The updater's word: `step` and all before it are in the replica."""
-        lib.fc_shard_apply(self.handle, step)
+    def apply(self, iteration: Iteration) -> None:
+        """The updater says that this one and all before it are in the replica."""
+        lib.fc_shard_apply(self.handle, iteration)
 
     def close(self) -> None:
         lib.fc_shard_close(self.handle)
 
 
-def applied_step(path: Path) -> int:
-    """The last step that was taken of the shard at `path`; 0 while there is none."""
+def applied_iteration(path: Path) -> Iteration:
+    """The last iteration applied of the shard at `path`; 0 while there is none."""
     if not path.exists():
-        return 0
+        return Iteration(0)
     with Shard.open(path) as shard:
-        return shard.applied_step
+        return shard.applied_iteration

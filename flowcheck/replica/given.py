@@ -18,6 +18,7 @@ from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.classes import CHOSEN
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
+from flowcheck.step_numbers import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Given:
     """One step. Tensors have the trainer's strides and may share memory with the snapshot: they are
     not to be written."""
 
-    step: int
+    step: Step
     """Steps of the stream: the optimizer's, and those that a loss scale skipped."""
     digest: str
     """Of the replica's state at this step (kept/digest.py)."""

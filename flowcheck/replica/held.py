@@ -13,6 +13,7 @@ from flowcheck.replica.kept.sections import Stored, have_state, stored
 from flowcheck.replica.kept.state import StateFile
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
+from flowcheck.step_numbers import Step
 
 
 class Held:
@@ -38,7 +39,7 @@ class Held:
         return self._open.description
 
     @property
-    def step(self) -> int:
+    def step(self) -> Step:
         """The last committed step; 0 before the first."""
         return self._open.commit.step
 
@@ -79,11 +80,11 @@ class Held:
         return have_state(self.description, sections, stepped=self.has_optimizer_state)
 
     @property
-    def versions(self) -> tuple[int, ...]:
+    def versions(self) -> tuple[Step, ...]:
         """Steps that are whole, ascending; the last is `step`."""
         return tuple(commit.step for commit in self._open.versions)
 
-    def step_of_weights(self, weights: Flat) -> int | None:
+    def step_of_weights(self, weights: Flat) -> Step | None:
         """The newest whole step whose parameters have these bytes; None if there is none.
 
         weights: [layout.elements], registration order, memory order.

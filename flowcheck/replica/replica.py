@@ -26,6 +26,7 @@ from flowcheck.replica.started import Started
 from flowcheck.replica.taking import Making, Taker
 from flowcheck.replica.warm import load_torch
 from flowcheck.replica.workers import Workers
+from flowcheck.step_numbers import Step
 
 
 class Replica(Held):
@@ -49,7 +50,7 @@ class Replica(Held):
         not summed: before the first step, behind going back, opened without a look at all bytes."""
         self._started: Started | None = None
         self._table: Table | None = None
-        state.in_step = 0
+        state.in_step = Step(0)
 
     @classmethod
     def create(
@@ -76,7 +77,7 @@ class Replica(Held):
         first = begun(optimizer, description, elements_of(weights, layout, "weights"))
         named = named_tensors(description, first)
         digest = state_digest(named, tensor_digests(array for _, array in named))
-        commit = Commit(1, 0, 0, False, digest, optimizers.fingerprint(optimizer))
+        commit = Commit(1, Step(0), 0, False, digest, optimizers.fingerprint(optimizer))
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         workers = workers or Workers()
@@ -157,7 +158,7 @@ class Replica(Held):
             )
         }
 
-    def apply(self, step: int, gradient: Flat, used: optimizers.Used = None) -> None:
+    def apply(self, step: Step, gradient: Flat, used: optimizers.Used = None) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
         the mean as it was reduced, never written; used: [parameters] bool, those that have one.
 
@@ -166,7 +167,7 @@ class Replica(Held):
         """
         self.begin(step, gradient, used).commit()
 
-    def begin(self, step: int, gradient: Flat, used: optimizers.Used = None) -> Started:
+    def begin(self, step: Step, gradient: Flat, used: optimizers.Used = None) -> Started:
         """The step after this one, to be made part by part as `apply` makes it whole; another that
         was begun is given up. Where `takes_parts`, `gradient` is read as parameters are taken."""
         state = self._open
@@ -183,7 +184,7 @@ class Replica(Held):
 
         def publish(digests: list[bytes]) -> None:
             state.publish(step, others[0], self._whole(others[0], digests))
-            self.tensor_digests, state.in_step = digests, 0
+            self.tensor_digests, state.in_step = digests, Step(0)
 
         self._started = Started(making, publish)
         return self._started
@@ -192,9 +193,9 @@ class Replica(Held):
         if self._started is not None:
             self._started.abandon()
             self._started = None
-            self._open.in_step = 0
+            self._open.in_step = Step(0)
 
-    def rebase(self, step: int, sections: Mapping[str, np.ndarray]) -> None:
+    def rebase(self, step: Step, sections: Mapping[str, np.ndarray]) -> None:
         """The state of another past: it is the only step from now on.
 
         sections: every flat array of a copy by name, as `sections` gives them. Raises StateError
@@ -214,7 +215,7 @@ class Replica(Held):
         state.publish_alone(step, copy, whole, has_optimizer_state=step > 0)
         self.tensor_digests = digests
 
-    def go_back(self, step: int) -> None:
+    def go_back(self, step: Step) -> None:
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
         found = [commit for commit in self._open.versions if commit.step == step]
         if not found:

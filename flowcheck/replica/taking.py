@@ -28,6 +28,7 @@ from flowcheck.replica.rules.scale_seen import SCALE
 from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.tensors import Tensors, views
 from flowcheck.replica.workers import Workers
+from flowcheck.step_numbers import Step
 from flowcheck.wire.job import UNSHOWN
 
 
@@ -145,7 +146,7 @@ class Taker:
         return self.unfit is None and alone and self._layout.gradient_dtype is None
 
     def begin(
-        self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
+        self, step: Step, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
     ) -> Making:
         """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
         it was reduced; has_state: a step was taken before."""
@@ -178,7 +179,7 @@ class Taker:
         return _InOnePass(passing, self._flat, counts, self._pool, threads, joins)
 
     def _by_torch(
-        self, step: int, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
+        self, step: Step, good: int, other: int, gradient: torch.Tensor, has_state: bool, used: Used
     ) -> list[bytes]:
         taker = self._bound[other]
         torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
@@ -189,11 +190,11 @@ class Taker:
             taker.step(step, gradient, groups, has_state=has_state, used=used)
         return self.digests(other)
 
-    def _events(self, step: int, good: int) -> int:
+    def _events(self, step: Step, good: int) -> int:
         """How often the script came past its scheduler before this step."""
         numbers = self._sections[good].get(SCALER)
         skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
-        return events_of(self._optimizer, step - 1, skipped)
+        return events_of(self._optimizer, Step(step - 1), skipped)
 
     def _reduced(
         self, gradient: torch.Tensor, taken: np.ndarray

@@ -19,6 +19,7 @@ from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.layout import Layout, Parameter
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.masters import stepped_layout
+from flowcheck.step_numbers import Step
 from flowcheck.vault.beside import averages_in, masters_in, scaler_in
 from flowcheck.vault.flat import flat_sections, in_memory_order
 from flowcheck.vault.foreign import fitting
@@ -44,7 +45,7 @@ class Difference:
 class Audit:
     """What comparing one step gave."""
 
-    step: int
+    step: Step
     tensors: int
     """Compared, optimizer state included."""
     differences: tuple[Difference, ...]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from flowcheck.errors import StateError
+from flowcheck.step_numbers import Step
 
 STEP_WORDS = frozenset(
     (
@@ -30,7 +31,7 @@ class Counted(Protocol):
 
     tree: Any
     nodes: tuple[dict[str, Any], ...]
-    step: int
+    step: Step
     schedulers: list[dict[str, Any]]
     counters: list[tuple[dict[str, Any], str, Path_]]
 

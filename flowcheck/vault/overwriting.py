@@ -28,6 +28,7 @@ from flowcheck.replica.files.manifest import (
     manifest_beside,
     text_at,
 )
+from flowcheck.step_numbers import Step
 
 ASIDE = ".old.tmp"
 """Behind what waits to go until what takes its place is there."""
@@ -68,7 +69,7 @@ class _Kept(msgspec.Struct):
 class _Index(msgspec.Struct):
     """What of the index is read again."""
 
-    step: int | None
+    step: Step | None
     jobs: list[_Kept]
 
 

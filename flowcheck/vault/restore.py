@@ -19,6 +19,7 @@ from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.masters import stepped_layout
 from flowcheck.replica.rules.settings import Settings, events_of
 from flowcheck.replica.rules.states import states_of
+from flowcheck.step_numbers import Step
 from flowcheck.vault.beside import fill_beside
 from flowcheck.vault.buffers import fill_buffers
 from flowcheck.vault.foreign import fitting
@@ -34,7 +35,7 @@ from flowcheck.whole import growing_apart
 class Filled:
     """What `fill` did to a template."""
 
-    step: int
+    step: Step
     template_step: int
     replaced: tuple[str, ...]
     """Parts that hold the replica's step now, one phrase each."""

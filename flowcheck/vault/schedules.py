@@ -11,6 +11,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.rules.settings import Settings, events_of
+from flowcheck.step_numbers import Step
 from flowcheck.vault.template import Template
 
 OF_SEVERAL = (
@@ -85,7 +86,9 @@ def _plain(value: Any) -> bool:
     return isinstance(value, int | float | list)
 
 
-def _move(scheduler: dict[str, Any], moved: int, template: Template, rate: Rate, step: int) -> None:
+def _move(
+    scheduler: dict[str, Any], moved: int, template: Template, rate: Rate, step: Step
+) -> None:
     """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
     lr_scheduler.py)."""
     if "_schedulers" in scheduler:

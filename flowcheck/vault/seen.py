@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flowcheck.replica.kept.digest import tensor_digests
+from flowcheck.step_numbers import Step
 from flowcheck.vault.foreign import fitting
 from flowcheck.vault.template import Template
 
@@ -29,7 +30,7 @@ UNKNOWN = (
 class Seen:
     """A file of the trainer's."""
 
-    step: int
+    step: Step
     others: Mapping[str, str]
     """Digests, by name, of tensors that are no parameters."""
 

@@ -14,6 +14,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.settings import Group, Settings, events_of
+from flowcheck.step_numbers import Step
 from flowcheck.vault.foreign import fitting
 from flowcheck.vault.groups import FLAGS, INITIAL, RATE, foreign_keys, moving_keys, plain, same
 from flowcheck.vault.schedules import which_of
@@ -105,7 +106,7 @@ def _unset(
 
 
 def _differing(
-    groups: Sequence[Mapping[str, Any]], own: Sequence[Group], step: int
+    groups: Sequence[Mapping[str, Any]], own: Sequence[Group], step: Step
 ) -> Iterator[str]:
     for number, key, theirs, mine in _pairs(groups, own):
         if not same(theirs, mine):

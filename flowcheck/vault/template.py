@@ -17,6 +17,7 @@ import torch
 from flowcheck.errors import StateError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.building import Place
+from flowcheck.step_numbers import Step
 from flowcheck.vault.among import joined
 from flowcheck.vault.counters import (
     counts_differ,
@@ -55,7 +56,7 @@ class Template:
     """A state_dict of torch.optim.Optimizer, or None; several joined into one (vault/among.py)."""
     order: tuple[Number, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
-    step: int
+    step: Step
     """Optimizer steps taken when it was written."""
     tells_step: bool = field(default=True, kw_only=True)
     """False: nothing in it does; the step is the one that was stated, else 0."""
@@ -86,7 +87,7 @@ def load_template(
     path: Path,
     layout: Layout,
     names: Sequence[str] = (),
-    step: int | None = None,
+    step: Step | None = None,
     order: Sequence[Place] | None = None,
 ) -> Template:
     """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
@@ -108,7 +109,7 @@ def read_template(
     layout: Layout,
     names: Sequence[str],
     what: str,
-    step: int | None = None,
+    step: Step | None = None,
     order: Sequence[Place] | None = None,
 ) -> Template:
     """See `load_template`; `what` names the tree in errors."""
@@ -121,7 +122,7 @@ def _read(
     layout: Layout,
     names: Sequence[str],
     what: str,
-    step: int | None,
+    step: Step | None,
     order: Sequence[Place] | None,
 ) -> Template:
     models = [
@@ -156,22 +157,22 @@ def _read(
     if len(nodes) > 1:
         optimizer = joined(nodes, order, numbers, what)
     own = numbers(optimizer) if optimizer is not None else ()
-    taken = step_of(optimizer)
+    taken = Step(step_of(optimizer))
     template = Template(tree, model, found_names, parameters, others, optimizer, own, taken)
     template.nodes = tuple(nodes)
     skipped = {id(model), *map(id, nodes)}
     find_counters(template, tree, (), skipped)
     silent = template.step < 0 and not (template.counters or template.schedulers)
     if silent and (step is not None or (optimizer is not None and keeps_nothing(optimizer))):
-        template.step, template.tells_step = step or 0, False
+        template.step, template.tells_step = step or Step(0), False
     elif template.step < 0:
-        template.step = told_by_counters(template, what)
+        template.step = Step(told_by_counters(template, what))
     elif _scaled(tree):  # what it skips, counts as a step everywhere but in the optimizer
         told = [int(node[key]) for node, key, _ in template.counters]
         told += [int(scheduler["last_epoch"]) for scheduler in template.schedulers]
-        template.step = max((template.step, *told))
+        template.step = Step(max((template.step, *told)))
     elif counts_differ(optimizer) and (template.counters or template.schedulers):
-        template.step = max(template.step, told_by_counters(template, what))
+        template.step = Step(max(template.step, told_by_counters(template, what)))
     template.untouched = untouched(template, model)
     return template
 

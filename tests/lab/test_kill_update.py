@@ -72,9 +72,9 @@ where.learned_job.write_bytes(encode_job(job))
 
 def feed():
     """Keeps both generations ahead of the updater whole."""
-    for step in (shard.applied_step + 1, shard.applied_step + 2):
+    for step in (shard.applied_iteration + 1, shard.applied_iteration + 2):
         free = [g for g in (0, 1)
-                if shard.state(g) == State.EMPTY or shard.step(g) <= shard.applied_step]
+                if shard.state(g) == State.EMPTY or shard.iteration(g) <= shard.applied_iteration]
         if shard.generation_of(step) is None and free:
             shard.begin(free[0], step)
             data = np.frombuffer(ffi.buffer(lib.fc_shard_data(shard.handle, free[0]),
@@ -95,8 +95,8 @@ def updater():
 report = {"inside_step": 0, "owed_line": 0, "torn_line": 0}
 dice = random.Random(5)
 for _ in range(kills):
-    child, before = updater(), shard.applied_step
-    while shard.applied_step == before:
+    child, before = updater(), shard.applied_iteration
+    while shard.applied_iteration == before:
         feed()
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
     until = time.monotonic() + dice.uniform(0, 0.08)
@@ -108,15 +108,15 @@ for _ in range(kills):
     commit, in_step = peek(where.replica)
     lines = where.steps.read_bytes()
     report["inside_step"] += in_step == commit.step + 1
-    report["owed_line"] += commit.step > shard.applied_step
+    report["owed_line"] += commit.step > shard.applied_iteration
     report["torn_line"] += not lines.endswith(b"\\n")
-child, last = updater(), shard.applied_step + 5
-while shard.applied_step < last:
+child, last = updater(), shard.applied_iteration + 5
+while shard.applied_iteration < last:
     feed()
     time.sleep(0.001)
 os.kill(child, signal.SIGTERM)
 report["ended"] = os.waitpid(child, 0)[1]
-taken = shard.applied_step
+taken = shard.applied_iteration
 lines = [json.loads(line) for line in where.steps.read_text().splitlines()]
 
 import hashlib

@@ -77,8 +77,8 @@ def test_an_empty_inbox_waits_as_long_as_told_and_no_longer(
 def test_no_more_messages_are_handed_out_than_asked_for(linked: Callable[[str], Links]) -> None:
     sender, receiver = linked("parse-0"), linked("extract")
     for step in range(10):
-        sender.send("extract", ShardReady(step=step, generation=0))
-    assert [m.step for m in received(receiver, 4) if isinstance(m, ShardReady)] == [0, 1, 2, 3]
+        sender.send("extract", ShardReady(iteration=step, generation=0))
+    assert [m.iteration for m in received(receiver, 4) if isinstance(m, ShardReady)] == [0, 1, 2, 3]
     assert len(received(receiver, 6)) == 6
 
 
@@ -86,7 +86,7 @@ def test_a_neighbour_that_is_away_stops_nobody_and_still_gets_every_step_message
     linked: Callable[[str], Links],
 ) -> None:
     sender = linked("extract")
-    steps = [ShardReady(step=n, generation=0) for n in range(INBOX_MESSAGES + 500)]
+    steps = [ShardReady(iteration=n, generation=0) for n in range(INBOX_MESSAGES + 500)]
     began_s = time.monotonic()
     for step in steps:
         sender.send("update", step)
@@ -127,7 +127,7 @@ def test_a_restarted_neighbour_is_found_again(linked: Callable[[str], Links]) ->
 def test_closing_with_unsent_messages_takes_no_longer_than_its_linger(tmp_path: Path) -> None:
     links = Links(tmp_path, "extract")
     for step in range(100):
-        links.send("update", ShardReady(step=step, generation=0))
+        links.send("update", ShardReady(iteration=step, generation=0))
     links.report(Hello(stage="extract", pid=1, layout_version=1))
     began_s = time.monotonic()
     links.close()

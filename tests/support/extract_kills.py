@@ -80,7 +80,7 @@ class Scene:
         count = 0
         generations.finished()
         while True:
-            step = self.shard.applied_step + 1
+            step = self.shard.applied_iteration + 1
             generation = self.shard.generation_of(step)
             if generation is None or self.shard.state(generation) != State.COMPLETE:
                 return count
@@ -95,7 +95,7 @@ class Scene:
     def outcome(self) -> dict[str, Any]:
         """What a reader finds: bytes only where they are said to be there."""
         found: dict[str, Any] = {"taken": self.taken.tobytes()}
-        found["applied"] = self.shard.applied_step
+        found["applied"] = self.shard.applied_iteration
         found["files"] = self.files.tobytes()
         for n in range(GENERATIONS):
             g = self.shard.handle.header.generations[n]
@@ -308,7 +308,7 @@ def explore(act: Act, twice: int, every: int) -> kill_points.Explored:
 def check_there(shard: Shard, truth: NDArray[np.uint8]) -> None:
     """What a generation says it has is right, whoever reads it while nobody writes."""
     for n in range(GENERATIONS):
-        state, step = shard.state(n), shard.step(n)
+        state, step = shard.state(n), shard.iteration(n)
         if state not in (State.OPEN, State.COMPLETE):
             continue
         missing = shard.missing(n)
@@ -325,7 +325,7 @@ def whole(job: Traffic) -> Callable[[Scene], None]:
     right = job.truth()
 
     def check(own: Scene) -> None:
-        assert own.shard.applied_step == len(right), own.outcome()
+        assert own.shard.applied_iteration == len(right), own.outcome()
         assert np.array_equal(own.taken, right), "a wrong byte in a complete step"
 
     return check
@@ -401,7 +401,7 @@ def _copies() -> None:
             return scene(folder, [frames], gradient_bytes=job.gradient_bytes)
 
         def check(own: Scene) -> None:
-            assert own.shard.applied_step == 0
+            assert own.shard.applied_iteration == 0
             assert own.shard.conflict_bytes(own.shard.generation_of(1) or 0) == PMTU_BYTES
 
         work = partial(follow, job=job, span=64, learned=learned)

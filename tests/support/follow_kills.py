@@ -237,7 +237,7 @@ def _full() -> None:
     right = job.truth()
 
     def _lacks(own: Scene) -> None:
-        applied = own.shard.applied_step
+        applied = own.shard.applied_iteration
         assert applied < len(right)
         assert np.array_equal(own.taken[:applied], right[:applied])
 
@@ -294,7 +294,7 @@ def _lost() -> None:
     one, until = plan(job.steps[0], job.steps[1]), 3 * each - 1
 
     def check(own: Scene) -> None:
-        assert own.shard.applied_step == 1
+        assert own.shard.applied_iteration == 1
         assert own.shard.state(own.shard.generation_of(2) or 0) == State.LOST
 
     def work(own: Scene, *, again: bool) -> None:
@@ -311,7 +311,7 @@ def _lost() -> None:
                 settle(own, [x], generations)
             if not lost:
                 short = generations.short()
-                assert short is not None and short.step == 2
+                assert short is not None and short.iteration == 2
                 own.shard.lose(short.generation)
             if again:
                 x.forget_plans()
@@ -357,7 +357,7 @@ def _handed_over() -> None:
                 scene.write_file(0, 1)
             if scene.files[0] == 1:
                 scene.shard.clear()
-                scene.write_file(0, 2 + scene.shard.applied_step)
+                scene.write_file(0, 2 + scene.shard.applied_iteration)
             generations.open_free()
             install(x, plans[1], frontier=True, first_step=int(scene.files[0]) - 1)
             settle(scene, [x], generations)

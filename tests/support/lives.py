@@ -144,12 +144,12 @@ class Both:
             except Killed:
                 continue
 
-    def applied_step(self) -> int:
+    def applied_iteration(self) -> int:
         """Of the shard; 0 before there is one."""
         if not self.chain.run.shard.exists():
             return 0
         with Shard.open(self.chain.run.shard) as shard:
-            return shard.applied_step
+            return shard.applied_iteration
 
     def close(self) -> None:
         self.extract.stop()

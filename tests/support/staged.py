@@ -133,7 +133,7 @@ class Chain:
         if not self.run.shard.exists():
             return
         with Shard.open(self.run.shard) as shard:
-            step = shard.applied_step + 1
+            step = shard.applied_iteration + 1
             generation = shard.generation_of(step)
             if generation is not None and shard.state(generation).name == "COMPLETE":
                 self.gradients[step] = shard.gradient(generation).tobytes()

@@ -123,7 +123,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
     frames, wanted = frames_of(trainer, after=first_life())
     log = {"memory_bytes": log_bytes, "file": str(tmp_path / "log"), "file_bytes": 1 << 20}
     both = play(frames, gradient_log=log)
-    both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+    both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
     assert incarnation_of(both.chain.run).step is None
     assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
     verb.give(both.chain.run, both.config, file)
@@ -151,7 +151,7 @@ def test_base_taken_and_log_replayed_though_killed_at_every_change(
     frames, wanted = frames_of(trainer, after=first_life())
     both = play(frames)
     deaths = Deaths(monkeypatch)
-    both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+    both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
     deaths.begun = False
     verb.give(both.chain.run, both.config, file)
     deaths.begun, deaths.left, deaths.count = True, 0, 0
@@ -169,7 +169,7 @@ def test_trainer_that_resumed_before_anything_was_seen(
     trainer, file = resumed
     frames, wanted = frames_of(trainer, after=None)
     both = play(frames, replica={"keep_bytes": 1 << 22, "awaits_base": True})
-    both.drive(until=lambda: both.applied_step() >= 2)
+    both.drive(until=lambda: both.applied_iteration() >= 2)
     assert not both.chain.run.steps.exists()
     both.chain.run.config.write_bytes(encode_config(both.config))
     with pytest.raises(StateError, match="flowcheck base FILE gives it"):
@@ -228,7 +228,7 @@ def test_a_loss_behind_a_base_is_named_by_the_trainers_step(
     largest = max(len(one.frame) for one in frames)
     last = max(n for n, one in enumerate(frames) if len(one.frame) == largest)
     both = play([frame for n, frame in enumerate(frames) if n != last])
-    both.drive(until=lambda: both.applied_step() >= STEPS + 2)
+    both.drive(until=lambda: both.applied_iteration() >= STEPS + 2)
     verb.give(both.chain.run, both.config, file)
     both.drive()
     lost, *_ = both.chain.heard.of(StepLost)

@@ -85,7 +85,7 @@ def at_the_first(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, then: C
 
 def test_a_step_that_turned_doubtful_before_the_replica_looks_is_lost(both: Both) -> None:
     update, both.update.work = both.update.work, lambda: 0  # type: ignore[method-assign]
-    both.update.work = lambda: update() if both.applied_step() < DOUBTFUL - 1 else 0
+    both.update.work = lambda: update() if both.applied_iteration() < DOUBTFUL - 1 else 0
     both.drive(until=lambda: any(m.step == DOUBTFUL for m in both.chain.heard.of(StepArrived)))
     contradict(both)
     both.update.work = update

@@ -100,7 +100,7 @@ def test_twenty_steps_come_out_as_the_truth_says_through_a_ring_of_64_slots(
         chain.drive(service)
         assert chain.gradients == steps_of(truth, CAPTURE, STEPS)
         assert [m.steps for m in chain.heard.of(Drained)] == [STEPS]
-        assert {m.step for m in chain.heard.of(ShardReady)} == set(range(1, STEPS + 1))
+        assert {m.iteration for m in chain.heard.of(ShardReady)} == set(range(1, STEPS + 1))
         assert chain.heard.of(StepLost) == []
         assert chain.run.weights.stat().st_size == ELEMENTS * 4
         counters = chain.parts[0][0].counters()

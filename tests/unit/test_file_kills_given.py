@@ -84,7 +84,7 @@ def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
     def make(place: Path) -> None:
         frames, wanted, file = trained(place)
         both = both_in(place, frames, gradient_log={"taken_steps": 4})
-        both.drive(until=lambda: both.applied_step() >= GIVEN)
+        both.drive(until=lambda: both.applied_iteration() >= GIVEN)
         before = shown(both)
         given(both, file)
         both.close()
@@ -118,7 +118,7 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         file = trainer.save(place / "step-37.pt", BASE)
         frames, wanted = frames_of(trainer, after=first_life())
         both = both_in(place, frames)
-        both.drive(until=lambda: both.applied_step() >= STEPS + 3)
+        both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
         before = lines(both)
         verb.give(both.chain.run, both.config, file)
         both.close()

@@ -62,7 +62,7 @@ def test_an_anchor_takes_the_gradients_of_the_life_that_goes_on(
     go_back = Replica.go_back
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Replica, "go_back", lambda own, step: (go_back(own, step), handed.append(1)))
-        both.drive(until=lambda: bool(handed) and both.applied_step() >= GIVEN)
+        both.drive(until=lambda: bool(handed) and both.applied_iteration() >= GIVEN)
     assert [sha for _, sha in shown(both)[:UNSEEN]] == wanted[:UNSEEN]
     given(both, file)
     both.drive()
@@ -127,7 +127,7 @@ def test_an_updater_killed_while_it_judges_takes_no_step_of_the_past_again(
     frames, _, wanted, _ = lives(tmp_path, unseen=False)
     both = play(frames, gradient_log={"taken_steps": 16})
     heard, run = both.chain.heard, both.chain.run
-    both.drive(until=lambda: both.applied_step() >= BACK + 1)
+    both.drive(until=lambda: both.applied_iteration() >= BACK + 1)
     write_whole(run.incarnation, msgspec.json.encode(Incarnation(anchored=1)))
     old = gradient_of(both, BACK + 1)
 
@@ -136,7 +136,7 @@ def test_an_updater_killed_while_it_judges_takes_no_step_of_the_past_again(
     def died(at: str) -> None:
         if at == "Replica.go_back behind":
             first.append(len(heard.messages))
-        if filled and both.applied_step() == BACK:
+        if filled and both.applied_iteration() == BACK:
             fill(run.shard, BACK + 1, old)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -86,7 +86,7 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     wanted, files = trained(life, tmp_path, (4, 6))
     both = play(life.frames_of()[_frames_before(life, 2) + into :], known)
     first = 3 if not into else 4
-    both.drive(until=lambda: both.applied_step() >= 7 - first)
+    both.drive(until=lambda: both.applied_iteration() >= 7 - first)
     assert incarnation_of(both.chain.run).step is None
     with pytest.raises(StateError, match="no frame tells"):
         verb.give(both.chain.run, both.config, files[4])
@@ -147,7 +147,7 @@ def test_joined_again_and_based_though_killed_at_every_change(
         lose(*words)
 
     monkeypatch.setattr(Shard, "lose", lost)
-    both.drive(until=lambda: both.applied_step() >= 4)
+    both.drive(until=lambda: both.applied_iteration() >= 4)
     deaths.begun = False
     verb.give(both.chain.run, both.config, files[6], Place(then=files[7]))
     deaths.begun = True
@@ -166,7 +166,7 @@ def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
     frames = life.frames_of()[_frames_before(life, 1) :]
     each = 4096 * 3  # a record: a header and 11,048 bytes, whole pages
     both = play(frames, known, gradient_log={"memory_bytes": 4096 + 3 * each})
-    both.drive(until=lambda: both.applied_step() >= 6)
+    both.drive(until=lambda: both.applied_iteration() >= 6)
     assert "full after 3 steps" in notes(both)
     with pytest.raises(StateError, match="no place in the log"):
         verb.give(both.chain.run, both.config, files[3], Place(then=files[5]))

@@ -19,7 +19,7 @@ EXAMPLES: list[Message] = [
     messages.SpanReady(ring=1, parsed=5),
     messages.SourceEnded(ring=0, frames=1417),
     messages.JobLearned(path="/run/x/job.json"),
-    messages.ShardReady(step=3, generation=1),
+    messages.ShardReady(iteration=3, generation=1),
     messages.StepArrived(step=3, time_ns=1_700_000_000_000_000_000),
     messages.StepApplied(step=3, seconds=0.25, digest="ab"),
     messages.StepLost(step=4, missing=((0, 8), (64, 128)), why="never came"),

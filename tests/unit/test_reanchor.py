@@ -85,7 +85,7 @@ def test_the_steps_since_are_taken_again_on_the_trainers_bits(
 ) -> None:
     frames, wanted, file = trained(tmp_path)
     both = play(frames, gradient_log={"taken_steps": 4})
-    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     before = shown(both)
     assert [sha for _, sha in before[:UNSEEN]] == wanted[:UNSEEN]
     assert before[SAVED - 1][1] != wanted[SAVED - 1]
@@ -120,7 +120,7 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
 ) -> None:
     frames, _, file = trained(tmp_path)
     both = play(frames, gradient_log={"taken_steps": 1})
-    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     before = shown(both)
     given(both, file)
     both.drive()
@@ -140,7 +140,7 @@ def test_a_file_of_the_newest_step_needs_no_gradient(
 ) -> None:
     frames, wanted, file = trained(tmp_path)
     both = play(frames)
-    both.drive(until=lambda: both.applied_step() >= SAVED)
+    both.drive(until=lambda: both.applied_iteration() >= SAVED)
     given(both, file)
     both.drive()
     assert shown(both)[SAVED - 1 :] == list(enumerate(wanted, 1))[SAVED - 1 :]
@@ -151,7 +151,7 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
 ) -> None:
     frames, _, file = trained(tmp_path, unseen=False)
     both = play(frames)
-    both.drive(until=lambda: both.applied_step() >= GIVEN)
+    both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
     step, told = reanchor.reanchor(both.chain.run, file)
     assert step == SAVED and "there is nothing to replace" in told

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
-OUTSIDE = ("outside_names", "private_files")
+OUTSIDE = ("outside_names", "private_files", "step_numbers", "findings")
 """Of names and files that others made: below every room but what is pure."""
 MAY_IMPORT = {
-    "wire": {"wire", "errors"},
-    "plane": {"plane", "wire", "errors", "private_files", "_core", "_dpdk"},
+    "wire": {"wire", "errors", "findings", "step_numbers"},
+    "plane": {"plane", "wire", "errors", "findings", "step_numbers", "private_files", "_core", "_dpdk"},
     "replica": {"replica", "plane", "wire", "errors", "whole", "config", "_core", *OUTSIDE},
     "vault": {
         "vault",

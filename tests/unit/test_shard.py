@@ -59,7 +59,7 @@ def test_generation_is_complete_only_when_every_element_is_there(shm: Path) -> N
         with Shard.open(shm / "shard") as other:
             other.apply(1)
             assert other.generation_of(1) == 0
-        assert shard.applied_step == 1
+        assert shard.applied_iteration == 1
         shard.begin(0, 3)
         assert shard.missing(0) == ((0, 400),)
 

@@ -42,7 +42,7 @@ def apply(run: RunDir, taken: dict[int, bytes]) -> None:
     if not run.shard.exists():
         return
     with Shard.open(run.shard) as shard:
-        step = shard.applied_step + 1
+        step = shard.applied_iteration + 1
         generation = shard.generation_of(step)
         if generation is not None and shard.state(generation).name == "COMPLETE":
             taken[step] = shard.gradient(generation).tobytes()

@@ -18,6 +18,7 @@ from flowcheck.replica.replica import Replica
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.gradients import open_log, steps_in
 from flowcheck.stages.updating.used import Map
+from flowcheck.step_numbers import Step
 from flowcheck.vault import audit
 from flowcheck.vault.template import Template
 from flowcheck.wire.job_file import decode_job
@@ -42,14 +43,14 @@ class _Trial:
         )
 
     def leads_to(
-        self, base: tuple[int, Sections], gradients: Iterable[np.ndarray], later: Template
+        self, base: tuple[Step, Sections], gradients: Iterable[np.ndarray], later: Template
     ) -> bool:
         """Whether these, taken in order, make of a state the one of the checkpoint."""
         step, sections = base
         self._replica.rebase(step, sections)
         for at, whole in enumerate(gradients, step + 1):
             gradient, used = self._map.split(whole)
-            self._replica.apply(at, gradient, used)
+            self._replica.apply(Step(at), gradient, used)
         return audit.compare(later, snapshot.of_state(self._path, self._optimizer)).passed
 
     def close(self) -> None:
@@ -60,7 +61,7 @@ def steps_before(
     where: RunDir,
     config: JobConfig,
     layout: Layout,
-    base: tuple[int, Sections],
+    base: tuple[Step, Sections],
     later: Template,
 ) -> int:
     """How many steps the job took since it was joined until `base`, its own included, by the only

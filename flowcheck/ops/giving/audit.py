@@ -23,6 +23,7 @@ from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.step_numbers import Step
 from flowcheck.vault import audit
 from flowcheck.vault.seen import others_in
 from flowcheck.vault.step_settings import settings_of
@@ -38,7 +39,7 @@ WRONG = (
 NEXT = f"the replica's next step is not the trainer's: {CORRECT}"
 
 
-def run(root: Path, file: Path, step: int | None = None, *, as_json: bool) -> int:
+def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> int:
     """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
     the step is not known or the file does not fit."""
     where = RunDir(root)
@@ -88,7 +89,7 @@ def _belong_beside(where: RunDir, descriptor: int) -> None:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
+def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
     """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
     is equal to none, as then nothing tells, or to several."""
     passed, why = [], []
@@ -111,7 +112,7 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: int | None) -> RunDir:
     )
 
 
-def template_of(where: RunDir, file: Path, step: int | None = None) -> Template:
+def template_of(where: RunDir, file: Path, step: Step | None = None) -> Template:
     """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
     run, StateError where it does not fit, or neither it nor `step` tells of which step it is."""
     where.settings()

@@ -27,6 +27,7 @@ from flowcheck.stages.updating.base import write_base
 from flowcheck.stages.updating.beside import keep_given
 from flowcheck.stages.updating.gradients import logged
 from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.step_numbers import Step
 from flowcheck.vault.flat import flat_state
 from flowcheck.vault.groups import check_settings
 from flowcheck.vault.template import Template, load_template
@@ -185,7 +186,7 @@ def _placed(
     where: RunDir,
     config: JobConfig,
     layout: Layout,
-    base: tuple[int, anchor.Sections],
+    base: tuple[Step, anchor.Sections],
     place: Place,
 ) -> tuple[int, str]:
     """(steps since the job was joined until the base, how that is known)."""

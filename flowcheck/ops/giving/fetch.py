@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.giving.bar import bar
+from flowcheck.step_numbers import Step
 from flowcheck.vault.serve.client import fetched
 from flowcheck.vault.serve.server import read_token
 
@@ -24,7 +25,7 @@ def is_url(where: object) -> bool:
 @contextmanager
 def checkpoint_of(
     url: str,
-    step: int | None,
+    step: Step | None,
     token_file: Path | str | None,
     beside: Path | None = None,
     authority: Path | str | None = None,

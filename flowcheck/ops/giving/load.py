@@ -15,6 +15,7 @@ from flowcheck.replica.given import given
 from flowcheck.replica.kept.snapshot import Snapshot
 from flowcheck.replica.user_code import no_code
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.formats import read
 from flowcheck.vault.formats.parts import parts_of, tree_of
 from flowcheck.vault.formats.told import output_in
@@ -22,7 +23,7 @@ from flowcheck.vault.formats.told import output_in
 
 def load(
     where: str | PathLike[str],
-    step: int | None = None,
+    step: Step | None = None,
     form: str | None = None,
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,

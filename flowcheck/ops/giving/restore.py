@@ -15,6 +15,7 @@ from flowcheck.ops.say import say
 from flowcheck.private_files import make_folder
 from flowcheck.replica.rules.settings import Settings, numbering
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault import restore
 from flowcheck.vault.groups import check_groups
 from flowcheck.vault.overwriting import Spared, check_out
@@ -27,7 +28,7 @@ class Which:
 
     checkpoint: Path | None = None
     """A checkpoint's folder, or one of them; None: of the run."""
-    step: int | None = None
+    step: Step | None = None
     """None: the newest."""
     where: str | None = None
     """What the checkpoint's folder is called to the user."""

@@ -19,6 +19,7 @@ from flowcheck.replica.files.manifest import Manifest
 from flowcheck.replica.given import given
 from flowcheck.replica.rules.settings import numbering
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.formats import FORMATS, read, write
 from flowcheck.vault.formats.parts import Options, Parts, parts_of
 from flowcheck.vault.formats.told import form_of
@@ -34,7 +35,7 @@ class Asked:
     form: str
     out: Path
     options: Options = field(default_factory=Options)
-    step: int | None = None
+    step: Step | None = None
     """None: the newest."""
     force: bool = False
     spared: tuple[Spared, ...] = ()
@@ -119,7 +120,7 @@ def check_asked(asked: Asked) -> None:
 
 
 @contextmanager
-def step_of(source: Source, step: int | None) -> Iterator[steps.Found]:
+def step_of(source: Source, step: Step | None) -> Iterator[steps.Found]:
     """The step that is asked for: of a checkpoint folder, else of a run, in place."""
     if source.checkpoint is not None:
         by = steps.stated_for(source.checkpoint, source.run, code=source.code)
@@ -161,7 +162,7 @@ def _template(like: Path, found: steps.Found, form: str) -> Template | None:
     layout = found.snapshot.layout
     rule = found.snapshot.optimizer
     order = numbering(rule, layout)
-    template = read_template(tree, layout, found.names, str(like), step=0, order=order)
+    template = read_template(tree, layout, found.names, str(like), step=Step(0), order=order)
     if form == "megatron":  # whose groups stay those of the earlier folder
         check_settings(template, rule, layout, str(like))
     return template

@@ -11,6 +11,7 @@ from flowcheck.ops.giving.fetch import checkpoint_of
 from flowcheck.ops.giving.spared import spared_of
 from flowcheck.ops.say import say
 from flowcheck.stages.jobs import names, run_of
+from flowcheck.step_numbers import Step
 from flowcheck.vault.formats import FORMATS
 from flowcheck.vault.formats.parts import Options
 from flowcheck.vault.overwriting import Spared, check_out
@@ -42,7 +43,7 @@ class Asked:
     run: Path
     job: str | None
     """Of several: its number, or its name."""
-    step: int | None
+    step: Step | None
     """None: the newest."""
     checkpoint: Path | None
     source: str | None

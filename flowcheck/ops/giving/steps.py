@@ -33,6 +33,7 @@ from flowcheck.stages.strangers import is_run
 from flowcheck.stages.updating.assumed import assumed
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.step_numbers import Step
 from flowcheck.vault.formats.told import output_in
 from flowcheck.vault.seen import Seen
 
@@ -66,7 +67,7 @@ class Found:
     """What files of the trainer's showed of the rest of its model."""
 
 
-def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
+def newest(run: RunDir, *, settle: bool, step: Step | None = None) -> Found:
     """The newest step of a run: of its replica, else of the checkpoint its job names.
 
     settle: first let frames that were captured already become steps, as long as anything moves;
@@ -82,7 +83,7 @@ def newest(run: RunDir, *, settle: bool, step: int | None = None) -> Found:
 
 
 @contextmanager
-def holding(run: RunDir, *, settle: bool, step: int | None = None) -> Iterator[Found]:
+def holding(run: RunDir, *, settle: bool, step: Step | None = None) -> Iterator[Found]:
     """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
     nothing is copied where the replica has a version to spare (replica/kept/snapshot.py); tensors
     of a checkpoint are checked by whom writes them (`Found.expected`)."""
@@ -105,7 +106,7 @@ def _of_replica(run: RunDir, taken: Snapshot) -> Found:
     return Found(taken, names, assumed(run), where, seen=seen_in(run))
 
 
-def _of_files(run: RunDir, config: JobConfig, step: int | None, *, lazily: bool = False) -> Found:
+def _of_files(run: RunDir, config: JobConfig, step: Step | None, *, lazily: bool = False) -> Found:
     """A step that the run's replica does not hold."""
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if step is not None:
@@ -168,7 +169,7 @@ def stated_for(checkpoint: Path, run: Path, *, code: bool) -> By:
 
 def from_checkpoint(
     folder: Path,
-    step: int | None = None,
+    step: Step | None = None,
     where: str | None = None,
     *,
     lazily: bool = False,
@@ -264,6 +265,6 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
     if run.shard.exists():
         with Shard.open(run.shard) as shard:
             whole = Generations(shard).waiting
-            applied = shard.applied_step
+            applied = shard.applied_iteration
             covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
     return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

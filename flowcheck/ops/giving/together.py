@@ -15,6 +15,7 @@ from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.learning.fitting import addresses_of
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.overwriting import INDEX
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job
@@ -25,14 +26,14 @@ NO_COMMON = (
 )
 
 
-def common_step(runs: Sequence[RunDir]) -> int | None:
+def common_step(runs: Sequence[RunDir]) -> Step | None:
     """The newest step that every replica holds whole; None where there is none."""
     held = [versions(run) for run in runs]
     both = set(held[0]).intersection(*held[1:]) if held else set()
     return max(both, default=None)
 
 
-def versions(run: RunDir) -> tuple[int, ...]:
+def versions(run: RunDir) -> tuple[Step, ...]:
     """Steps that a run's replica holds; () without one."""
     with suppress(OSError, RingError):
         if run.replica.exists():
@@ -40,7 +41,7 @@ def versions(run: RunDir) -> tuple[int, ...]:
     return ()
 
 
-def steps_to_keep(config: JobConfig, runs: Sequence[RunDir]) -> tuple[int | None, str]:
+def steps_to_keep(config: JobConfig, runs: Sequence[RunDir]) -> tuple[Step | None, str]:
     """The step that the rings of one job are kept at, and why there is none; (None, "") where each
     job is one of its own."""
     if not config.together or len(runs) < 2:
@@ -54,7 +55,7 @@ def steps_to_keep(config: JobConfig, runs: Sequence[RunDir]) -> tuple[int | None
     return None, NO_COMMON.format(told)
 
 
-def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: int | None) -> None:
+def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: Step | None) -> None:
     """kept: [job] its checkpoint's folder, below `folder`; step: the one all of them are of."""
     jobs = [_entry(own, path, folder) for own, path in zip(every(run), kept, strict=True)]
     index = {"step": step, "jobs": jobs}

@@ -15,6 +15,7 @@ from flowcheck.plane.shard import GENERATIONS, Shard, State
 from flowcheck.stages.chain.heard import Progress
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.step_numbers import Step
 from flowcheck.wire.job import Follows
 from flowcheck.wire.job_file import decode_job
 
@@ -23,7 +24,7 @@ from flowcheck.wire.job_file import decode_job
 class Ending:
     """What there is to say when a live chain is over."""
 
-    step: int
+    step: Step
     """Of the replica; 0: none was taken."""
     digest: str
     why: str | None
@@ -43,7 +44,7 @@ def ending(config: JobConfig, run: RunDir, progress: Progress) -> Ending:
             capture = ring.counters()["capture"]
             frames, lost = frames + capture["rx_frames"], lost + lost_frames(capture)
     last = last_step(run) or {"step": 0, "digest": ""}
-    step = int(str(last["step"]))
+    step = Step(int(str(last["step"])))
     why = _stopped(run, progress)
     if why is None and not step:
         why = _nothing(run, progress, frames)
@@ -102,7 +103,7 @@ def _lost_step(run: RunDir) -> int | None:
     if not run.shard.exists() or _goes_on(run):
         return None
     with Shard.open(run.shard) as shard:
-        lost = [shard.step(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
+        lost = [shard.iteration(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
     return min(lost, default=None)
 
 

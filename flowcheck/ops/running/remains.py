@@ -26,6 +26,7 @@ from flowcheck.plain import plain
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 
 DOWN_LIMIT_S = 10.0
 LOOK_S = 0.05
@@ -61,7 +62,7 @@ def keep_all(
 
 
 def keep(
-    config: JobConfig, run: RunDir, step: int | None = None, save: Save | None = None
+    config: JobConfig, run: RunDir, step: Step | None = None, save: Save | None = None
 ) -> Kept | None:
     """A checkpoint where the job wants it, else in a folder of the run that holds no other state
     of the same step; None without a step. Raises StateError or OSError where neither goes. step:
@@ -93,7 +94,7 @@ def keep(
 
 
 def _persisted(
-    config: JobConfig, persist: PersistConfig, run: RunDir, step: int | None
+    config: JobConfig, persist: PersistConfig, run: RunDir, step: Step | None
 ) -> Path | str | None:
     from flowcheck.stages.keeping.last_save import save_last
 

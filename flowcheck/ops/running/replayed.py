@@ -22,6 +22,7 @@ from flowcheck.stages.chain.supervisor import Supervisor
 from flowcheck.stages.jobs import folder_of
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assumed
+from flowcheck.step_numbers import Step
 
 INTERRUPTED = "stopped by a signal before the end of the capture"
 
@@ -50,7 +51,7 @@ class Replayed:
         return first | {"beside": beside, "notes": [*first["notes"], *([why] if why else [])]}
 
     def _of(
-        self, where: RunDir, progress: Progress, step: int | None, save: Save
+        self, where: RunDir, progress: Progress, step: Step | None, save: Save
     ) -> dict[str, Any]:
         config = where.settings()
         captured = 0

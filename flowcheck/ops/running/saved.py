@@ -11,13 +11,14 @@ from flowcheck.config import JobConfig
 from flowcheck.stages.chain.lent import Gone, Lender, Wanted, lend
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assumed
+from flowcheck.step_numbers import Step
 from flowcheck.wire.job_file import decode_job
 
-Save = Callable[[JobConfig, RunDir, Path, int | None], Path | None]
+Save = Callable[[JobConfig, RunDir, Path, Step | None], Path | None]
 
 
 def save_checkpoint(
-    config: JobConfig, run: RunDir, directory: Path, step: int | None = None
+    config: JobConfig, run: RunDir, directory: Path, step: Step | None = None
 ) -> Path | None:
     """Writes the replica's last committed step; None if there is no replica yet. step: an older one
     that it holds instead, to which it goes back."""
@@ -44,7 +45,7 @@ def saving(lender: Lender | None) -> Iterator[Save]:
         yield save_checkpoint
         return
 
-    def save(config: JobConfig, run: RunDir, directory: Path, step: int | None) -> Path | None:
+    def save(config: JobConfig, run: RunDir, directory: Path, step: Step | None) -> Path | None:
         try:
             return lender.save(run.root, directory, step)
         except Gone:

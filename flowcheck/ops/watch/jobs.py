@@ -162,12 +162,12 @@ def _shard(run: RunDir, each: int) -> dict[str, Any]:
     if not run.memory.exists() or not run.shard.exists():
         return none
     with Shard.open(run.shard) as shard:
-        applied, whole, size = shard.applied_step, 0, shard.gradient_bytes
+        applied, whole, size = shard.applied_iteration, 0, shard.gradient_bytes
         under_way = None
         for generation in range(GENERATIONS):
-            state, step = shard.state(generation), shard.step(generation)
-            whole += state == Generation.COMPLETE and step > applied
-            if state == Generation.OPEN and step == applied + 1 and size:
+            state, iteration = shard.state(generation), shard.iteration(generation)
+            whole += state == Generation.COMPLETE and iteration > applied
+            if state == Generation.OPEN and iteration == applied + 1 and size:
                 under_way = round(shard.covered_bytes(generation) / size, 4)
     steps = -(-whole // each)
     return {"whole": steps, "gradient_bytes": size, "under_way": under_way}

@@ -20,6 +20,7 @@ from flowcheck.outside_names import step_number
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.stated_code import as_told
 from flowcheck.replica.user_code import plain_text
+from flowcheck.step_numbers import Step
 from flowcheck.whole import write_whole
 
 FORMAT = 2
@@ -60,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format: int = FORMAT
     form: str = "flowcheck"
     """Which of vault.formats.FORMATS."""
-    step: int
+    step: Step
     digest: str
     """`Replica.digest` of this step, see digest.py; empty where no replica gave it."""
     torch_version: str

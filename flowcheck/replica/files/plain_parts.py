@@ -9,6 +9,7 @@ import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.replica.files.plain import from_plain
+from flowcheck.step_numbers import Step
 
 
 class Several(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class PlainBeside(msgspec.Struct, frozen=True):
     frozen: tuple[str, ...]
     buffers: tuple[str, ...]
     still: tuple[str, ...]
-    step: int
+    step: Step
     sent: int | None = None
     followed: tuple[str, ...] = ()
 

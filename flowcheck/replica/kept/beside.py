@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from flowcheck.errors import StateError
 from flowcheck.replica.files.tensorfile import read_tensors, writing
+from flowcheck.step_numbers import START, Step
 from flowcheck.whole import growing
 from flowcheck.wire.stated import Tensor
 
@@ -41,7 +42,7 @@ class Beside:
     """Buffers that are taken to be the same for ever."""
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Of these by name, as far as they are known."""
-    step: int = 0
+    step: Step = START
     """After which the tensors were so: buffers may have changed since, frozen parameters do not."""
     sent: int | None = None
     """The step of `followed`, a later one; None: these are no later than all others."""
@@ -68,7 +69,7 @@ class Beside:
         own = (*self.frozen, *self.buffers)
         return tuple(name for name in own if name in held and name not in self.tensors)
 
-    def older(self, step: int) -> dict[str, int]:
+    def older(self, step: Step) -> dict[str, int]:
         """{buffer: the step it is of}, where that is another one than `step`."""
         moving = (name for name in self.kept if name not in self.still)
         known = (name for name in moving if name in self.tensors)
@@ -121,7 +122,7 @@ def write_beside(replica: Path, beside: Beside) -> None:
         save_file({n: t.contiguous() for n, t in beside.tensors.items()}, place, metadata=told)
 
 
-def read_beside(replica: Path, step: int | None = None) -> Beside:
+def read_beside(replica: Path, step: Step | None = None) -> Beside:
     """Of the replica at that path; NOTHING where no model was stated. step: with the newest buffers
     that were sent of it, or of a step before."""
     path = _path(replica)
@@ -139,7 +140,7 @@ def read_beside(replica: Path, step: int | None = None) -> Beside:
     return beside
 
 
-def write_sent(replica: Path, step: int, tensors: Mapping[str, torch.Tensor], first: int) -> None:
+def write_sent(replica: Path, step: Step, tensors: Mapping[str, torch.Tensor], first: int) -> None:
     """Buffers as they were after `step`; those of steps before `first` go."""
     path = _path(replica, step)
     with writing(path), growing(path, durable=False) as place:
@@ -149,7 +150,7 @@ def write_sent(replica: Path, step: int, tensors: Mapping[str, torch.Tensor], fi
             own.unlink(missing_ok=True)
 
 
-def forget_sent(replica: Path, step: int) -> None:
+def forget_sent(replica: Path, step: Step) -> None:
     """What was written of `step` and later ones is of another past."""
     for of, own in _sent(replica):
         if of >= step:
@@ -186,7 +187,7 @@ def from_plain(told: Mapping[str, object]) -> Beside:
     sent, followed = told.get("sent"), _names(told.get("followed", []))
     assert sent is None or isinstance(sent, int)
     return Beside(
-        pairs, registered, frozen, buffers, still, step=step, sent=sent, followed=followed
+        pairs, registered, frozen, buffers, still, step=Step(step), sent=sent, followed=followed
     )
 
 
@@ -195,7 +196,7 @@ def _names(told: object) -> tuple[str, ...]:
     return tuple(map(str, told))
 
 
-def _path(replica: Path, step: int | None = None) -> Path:
+def _path(replica: Path, step: Step | None = None) -> Path:
     """The file; step: that of the buffers which were sent of it."""
     name = replica.name + SUFFIX
     return replica.with_name(name if step is None else f"{name}.{step}")

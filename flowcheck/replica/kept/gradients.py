@@ -20,6 +20,7 @@ import xxhash
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.private_files import make_folder, named, open_own
+from flowcheck.step_numbers import Iteration
 
 MAGIC = b"FCGRADS\n"
 VERSION = 1
@@ -89,12 +90,12 @@ class GradientLog:
         stride = _stride(gradient_bytes)
         self._parts = [_Part(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
-        self._iterations: list[int] = []
+        self._iterations: list[Iteration] = []
         while (found := self._header(len(self._iterations))) is not None:
             self._iterations.append(found[0])
 
     @property
-    def iterations(self) -> tuple[int, ...]:
+    def iterations(self) -> tuple[Iteration, ...]:
         """Those it holds, ascending."""
         return tuple(self._iterations)
 
@@ -108,7 +109,7 @@ class GradientLog:
         """The next one will find no room."""
         return self._place(len(self._iterations))[0] is None
 
-    def append(self, iteration: int, gradient: np.ndarray) -> bool:
+    def append(self, iteration: Iteration, gradient: np.ndarray) -> bool:
         """Keeps one; False, and the log is closed, where there is no room for it.
 
         gradient: [gradient bytes]. Raises StateError for one that does not follow the last.
@@ -144,7 +145,7 @@ class GradientLog:
             raise StateError(f"{part.path}: the gradient of record {index} was changed")
         return data
 
-    def forget_after(self, iteration: int) -> None:
+    def forget_after(self, iteration: Iteration) -> None:
         """Takes away later ones, latest first: a kill amid of it leaves whole records in order."""
         while self._iterations and self._iterations[-1] > iteration:
             part, nth = self._place(len(self._iterations) - 1)
@@ -173,14 +174,14 @@ class GradientLog:
             index -= part.records_max
         return None, 0
 
-    def _header(self, index: int) -> tuple[int, bytes] | None:
+    def _header(self, index: int) -> tuple[Iteration, bytes] | None:
         part, nth = self._place(index)
         raw = part.header(nth) if part is not None else b""
         if len(raw) < _RECORD.size:
             return None
         magic, iteration, digest, check = _RECORD.unpack(raw)
         whole = magic == _RECORD_MAGIC and check == xxhash.xxh3_64_intdigest(raw[:-8])
-        return (iteration, digest) if whole else None
+        return (Iteration(iteration), digest) if whole else None
 
 
 class _Part:

@@ -41,6 +41,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, StateError
 from flowcheck.private_files import open_own
 from flowcheck.replica.layout import STORED_AS, Layout
+from flowcheck.step_numbers import Step
 
 MAGIC = b"FCSTATE\n"
 VERSION = 6
@@ -126,7 +127,7 @@ class Commit:
     """A whole step: which copy holds it and what it is."""
 
     sequence: int
-    step: int
+    step: Step
     copy: int
     has_optimizer_state: bool
     """False until the optimizer has made its state in its first step."""
@@ -196,7 +197,7 @@ def read_in_step(memory: mmap.mmap) -> int:
     return int(_IN_STEP.unpack(_load(memory, _IN_STEP_OFFSET, _IN_STEP.size))[0])
 
 
-def write_in_step(memory: mmap.mmap, step: int) -> None:
+def write_in_step(memory: mmap.mmap, step: Step) -> None:
     store(memory, _IN_STEP_OFFSET, _IN_STEP.pack(step))
 
 
@@ -283,7 +284,7 @@ def peek(path: Path) -> tuple[Commit, int]:
         return read_commit(path, memory), read_in_step(memory)
 
 
-def peek_versions(path: Path) -> tuple[Layout, tuple[int, ...]]:
+def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
     """(layout, whole steps ascending) of a replica that another process may be writing."""
     with (
         os.fdopen(open_own(path, os.O_RDONLY), "rb") as file,

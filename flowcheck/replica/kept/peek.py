@@ -24,6 +24,7 @@ from flowcheck.replica.kept.header import (
 )
 from flowcheck.replica.kept.pins import pin, unpin
 from flowcheck.replica.layout import Layout
+from flowcheck.step_numbers import Step
 
 SPARE_COPIES = 3
 """With so many the updater has another place to write to while one is read: the newest step's, a
@@ -52,7 +53,7 @@ class Pinned:
 
 
 @contextmanager
-def pinned(path: Path, step: int | None = None) -> Iterator[Pinned]:
+def pinned(path: Path, step: Step | None = None) -> Iterator[Pinned]:
     """A step of the state file at `path`, the newest by default, held still as long as there is
     memory for that.
 
@@ -73,7 +74,7 @@ def pinned(path: Path, step: int | None = None) -> Iterator[Pinned]:
 
 
 def read_copy(
-    path: Path, step: int | None = None
+    path: Path, step: Step | None = None
 ) -> tuple[Commit, Description, dict[str, np.ndarray]]:
     """(commit, description, sections by name) copied out of a state file that another process may
     be stepping. Whether the copy is whole, its digest tells.
@@ -99,7 +100,7 @@ def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:
     return description.layout, sections[description.sections[0].name]
 
 
-def _pin(path: Path, descriptor: int, memory: mmap.mmap, step: int | None) -> Commit:
+def _pin(path: Path, descriptor: int, memory: mmap.mmap, step: Step | None) -> Commit:
     """Pins a step's copy. The commit is looked for again behind the lock: from then on nobody takes
     it away unseen."""
     for _ in range(ATTEMPTS):
@@ -134,7 +135,7 @@ def _mapped(path: Path) -> tuple[int, mmap.mmap]:
         raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
 
 
-def _version(path: Path, memory: mmap.mmap, step: int) -> Commit:
+def _version(path: Path, memory: mmap.mmap, step: Step) -> Commit:
     kept = {commit.step: commit for commit in read_commits(memory)}
     if step not in kept:
         steps = ", ".join(map(str, sorted(kept))) or "none"

@@ -26,6 +26,7 @@ from flowcheck.replica.kept.sections import have_state, named_tensors, stored, t
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.placed import older
+from flowcheck.step_numbers import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Snapshot:
     momentum).
     """
 
-    step: int
+    step: Step
     digest: str
     layout: Layout
     optimizer: OptimizerConfig
@@ -74,7 +75,7 @@ class Snapshot:
         return self.optimizer.name == "none"
 
 
-def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Snapshot:
+def of_state(path: Path, optimizer: OptimizerConfig, step: Step | None = None) -> Snapshot:
     """A step of the state file at `path`, whoever is writing it; the newest by default.
 
     Raises RingError where there is no state, StateError where it was made with other optimizer
@@ -93,7 +94,7 @@ def of_state(path: Path, optimizer: OptimizerConfig, step: int | None = None) ->
 
 
 @contextmanager
-def held(path: Path, optimizer: OptimizerConfig, step: int | None = None) -> Iterator[Snapshot]:
+def held(path: Path, optimizer: OptimizerConfig, step: Step | None = None) -> Iterator[Snapshot]:
     """As `of_state`, without a copy where the file has a version to spare: its tensors lie in
     shared memory then, not to be written, and the updater leaves them alone until the end of the
     `with`. Without one it is the copy that `of_state` makes.

@@ -41,6 +41,7 @@ from flowcheck.replica.kept.pages import mapped, parts_of, touch
 from flowcheck.replica.kept.pins import claim, unpin
 from flowcheck.replica.kept.space import check_space, in_memory, space_of
 from flowcheck.replica.workers import Workers
+from flowcheck.step_numbers import Step
 
 
 def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
@@ -136,12 +137,12 @@ class StateFile:
             raise
 
     @property
-    def in_step(self) -> int:
+    def in_step(self) -> Step:
         """The step being applied; 0 for none."""
-        return read_in_step(self._map)
+        return Step(read_in_step(self._map))
 
     @in_step.setter
-    def in_step(self, step: int) -> None:
+    def in_step(self, step: Step) -> None:
         write_in_step(self._map, step)
 
     def sections(self, copy: int) -> dict[str, np.ndarray]:
@@ -193,13 +194,13 @@ class StateFile:
         return sorted(others, key=lambda c: held.get(c, 0))
 
     def publish(
-        self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool = True
+        self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool = True
     ) -> None:
         """The one store that makes `copy` the replica at `step`."""
         self._commit(step, copy, digest, has_optimizer_state, self.commit.past)
 
     def publish_alone(
-        self, step: int, copy: int, digest: bytes, *, has_optimizer_state: bool
+        self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool
     ) -> None:
         """As `publish`, of another past: the same store ends all steps that were whole before."""
         self._commit(step, copy, digest, has_optimizer_state, self.commit.past + 1)
@@ -211,7 +212,7 @@ class StateFile:
         self.commit = version
         self._clear_others()
 
-    def _commit(self, step: int, copy: int, digest: bytes, has_state: bool, past: int) -> None:
+    def _commit(self, step: Step, copy: int, digest: bytes, has_state: bool, past: int) -> None:
         self._given += 1
         own = self.commit.fingerprint
         commit = Commit(self._given, step, copy, has_state, digest, own, past)

@@ -17,6 +17,7 @@ import xxhash
 from flowcheck.errors import StateError, has_no_room
 from flowcheck.private_files import open_own
 from flowcheck.replica.kept.digest import DIGEST_BYTES
+from flowcheck.step_numbers import Step
 from flowcheck.whole import growing, put
 
 MAGIC = b"FCTRACE\n"
@@ -52,7 +53,7 @@ class Trace:
         self._end = _HEADER.size + whole if found else 0
         os.ftruncate(self._descriptor, self._end)
 
-    def append(self, step: int, digests: Sequence[bytes]) -> None:
+    def append(self, step: Step, digests: Sequence[bytes]) -> None:
         """One record; digests: [tensors], 16 bytes each. Raises OSError where it finds no room, and
         none of the step is left."""
         if len(digests) != self._tensors:
@@ -76,7 +77,7 @@ class Trace:
                 if not has_no_room(error):
                     raise
 
-    def _forget(self, step: int) -> None:
+    def _forget(self, step: Step) -> None:
         """An earlier record of the step is of another past: `digests_at` would take it for the last
         one. Written over in place, which takes no room; where even that does (a file system that
         copies what is written), it is cut off with all behind it."""
@@ -97,7 +98,7 @@ class Trace:
                 return
 
     def _step_at(self, at: int) -> int:
-        step: int = _STEP.unpack(os.pread(self._descriptor, _STEP.size, at))[0]
+        step: Step = _STEP.unpack(os.pread(self._descriptor, _STEP.size, at))[0]
         return 0 if step == 2**64 - 1 else step
 
     def _drop_older_half(self) -> None:
@@ -114,7 +115,7 @@ class Trace:
         os.close(self._descriptor)
 
 
-def digests_at(path: Path, step: int) -> list[bytes] | None:
+def digests_at(path: Path, step: Step) -> list[bytes] | None:
     """The digests of a step, as it was taken last; None where no whole record is of it.
 
     Raises StateError where the file is none of ours.

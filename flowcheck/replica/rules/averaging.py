@@ -11,6 +11,7 @@ import torch
 from torch.optim import swa_utils
 
 from flowcheck.config import AverageConfig
+from flowcheck.step_numbers import Step
 
 _of_one: Any = swa_utils.get_swa_avg_fn
 _alone: Any = _of_one()
@@ -23,7 +24,7 @@ def _function(config: AverageConfig) -> Callable[..., None]:
     return made
 
 
-def averages_at(config: AverageConfig, step: int, *, stepped: bool) -> bool:
+def averages_at(config: AverageConfig, step: Step, *, stepped: bool) -> bool:
     """The script calls update_parameters() behind this step of the stream."""
     if step < config.start or (step - config.start) % config.every:
         return False

@@ -35,6 +35,7 @@ from flowcheck.replica.rules.optimizers import (
 )
 from flowcheck.replica.rules.scaling import scaled_step
 from flowcheck.replica.tensors import views
+from flowcheck.step_numbers import Step
 
 ZERO_FIRST = ("adam", "adamw")
 """Rules whose state before the first step is nothing but zeros (torch/optim/adam.py, _init_group):
@@ -104,7 +105,7 @@ class BoundOptimizer:
 
     def step(
         self,
-        step: int,
+        step: Step,
         gradient: torch.Tensor,
         groups: Sequence[Mapping[str, Any]],
         *,
@@ -153,13 +154,13 @@ class BoundOptimizer:
             own.step()
         return {id(own): True for own in self.optimizers}
 
-    def _round(self, step: int, masters: Sequence[torch.Tensor], moved: Sequence[bool]) -> None:
+    def _round(self, step: Step, masters: Sequence[torch.Tensor], moved: Sequence[bool]) -> None:
         named = self._description.layout.parameters
         for index, (own, master) in enumerate(zip(self.parameters, masters, strict=True)):
             if moved[index]:
                 self._rounding.round(own, master, step, named[index].name)
 
-    def _average(self, step: int, *, stepped: bool) -> None:
+    def _average(self, step: Step, *, stepped: bool) -> None:
         stated = self._config.average
         if stated is None or self._averages is None:
             return

@@ -15,6 +15,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules.building import FACTORY, Built, build
+from flowcheck.step_numbers import Step
 
 ELEMENTS = 1 << 16
 """As near as there are of a parameter that is stepped in the trial: few show no chance."""
@@ -45,14 +46,14 @@ def _check(config: OptimizerConfig, layout: Layout) -> None:
     chosen = _chosen(config, layout)
     first = _begun(config, layout, chosen, seed=1)
     again = _begun(config, layout, chosen, seed=2)
-    _step(first, chosen, 1)
-    _step(again, chosen, 1)
+    _step(first, chosen, Step(1))
+    _step(again, chosen, Step(1))
     if not _equal(_state(first, chosen), _state(again, chosen)):
         raise ConfigError(FACTORY, config.factory, RANDOM)
     anew = _begun(config, layout, chosen, seed=3)
     _go_on(anew, chosen, _state(first, chosen))
-    _step(first, chosen, 2)
-    _step(anew, chosen, 2)
+    _step(first, chosen, Step(2))
+    _step(anew, chosen, Step(2))
     if not _equal(_state(first, chosen), _state(anew, chosen)):
         raise ConfigError(FACTORY, config.factory, OUTSIDE)
 
@@ -82,7 +83,7 @@ def _stand_in(layout: Layout, index: int) -> torch.Tensor:
 def _begun(config: OptimizerConfig, layout: Layout, chosen: Sequence[int], *, seed: int) -> Built:
     """seed: of what a step would draw from torch's own generator, which the trainer's has drawn
     otherwise from."""
-    values = {i: _numbers(layout, i, 0) for i in chosen}
+    values = {i: _numbers(layout, i, Step(0)) for i in chosen}
     tensors = [values.get(i, _stand_in(layout, i)) for i in range(len(layout.parameters))]
     built = build(config, layout, tensors)
     for group in built.groups:
@@ -92,14 +93,14 @@ def _begun(config: OptimizerConfig, layout: Layout, chosen: Sequence[int], *, se
     return built
 
 
-def _numbers(layout: Layout, index: int, step: int) -> torch.Tensor:
+def _numbers(layout: Layout, index: int, step: Step) -> torch.Tensor:
     p = layout.parameters[index]
     generator = torch.Generator().manual_seed(1000 * step + index)
     flat = torch.randn(p.elements, generator=generator)
     return torch.as_strided(flat.to(getattr(torch, layout.dtype_of(p))), p.shape, p.stride)
 
 
-def _step(built: Built, chosen: Sequence[int], step: int) -> None:
+def _step(built: Built, chosen: Sequence[int], step: Step) -> None:
     leaves = built.leaves
     for index in chosen:
         leaf = leaves[built.order[index]]

@@ -11,6 +11,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.layout import Layout
 from flowcheck.replica.user_code import callable_at, in_words
+from flowcheck.step_numbers import Step
 
 KEY = "optimizer.rounding"
 AGAIN = (
@@ -34,7 +35,7 @@ class Rounding:
         self._function: Callable[..., Any] | None = None
         self._proved = False
 
-    def round(self, parameter: torch.Tensor, master: torch.Tensor, step: int, name: str) -> None:
+    def round(self, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str) -> None:
         """Into `parameter`. Raises ConfigError where the function does not work out, or gives other
         bits each time."""
         if self._where is None:
@@ -49,7 +50,7 @@ class Rounding:
         parameter.copy_(made)
 
     def _rounded(
-        self, where: str, parameter: torch.Tensor, master: torch.Tensor, step: int, name: str
+        self, where: str, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str
     ) -> torch.Tensor:
         if self._function is None:
             self._function = callable_at(KEY, where)

@@ -14,6 +14,7 @@ from flowcheck.replica.layout import Layout
 from flowcheck.replica.rules import optimizers
 from flowcheck.replica.rules.bound import BoundOptimizer
 from flowcheck.replica.tensors import flat_tensor, views
+from flowcheck.step_numbers import Step
 
 
 class Placed:
@@ -25,7 +26,7 @@ class Placed:
         self.parameters = views(flat_tensor(sections[optimizers.PARAMETERS], layout), layout)
         self.states: list[dict[str, Stored]] = [{} for _ in layout.parameters]
 
-    def place(self, step: int, values: torch.Tensor, used: optimizers.Used = None) -> None:
+    def place(self, step: Step, values: torch.Tensor, used: optimizers.Used = None) -> None:
         """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
         new = views(values, self._layout)
         for index, (own, value) in enumerate(zip(self.parameters, new, strict=True)):
@@ -44,7 +45,7 @@ def bound(
 
 
 def older(
-    config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray], step: int
+    config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray], step: Step
 ) -> dict[str, int]:
     """{parameter: the step it is of} of those that did not come with `step`."""
     if config.name != "none":

@@ -20,6 +20,7 @@ from flowcheck.replica.rules.building import FACTORY, Built, Place, build
 from flowcheck.replica.rules.classes import REFUSED
 from flowcheck.replica.rules.schedule_tried import ARGUMENTS, check_numbers, is_own
 from flowcheck.replica.user_code import callable_at, in_words
+from flowcheck.step_numbers import Step
 
 KEY = "optimizer.schedule"
 SKIPS = (
@@ -117,7 +118,7 @@ class Settings:
         return FACTORY, self._config.factory
 
 
-def events_of(config: OptimizerConfig, step: int, skipped: int) -> int:
+def events_of(config: OptimizerConfig, step: Step, skipped: int) -> int:
     """How often the script came past its scheduler in `step` steps of the stream."""
     return step if config.schedule_when_skipped else step - skipped
 

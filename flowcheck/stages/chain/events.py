@@ -28,6 +28,7 @@ from flowcheck.messages import (
     StepSaved,
     StepShort,
 )
+from flowcheck.step_numbers import Step
 
 
 class Kind(StrEnum):
@@ -97,7 +98,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: int = 1
     """Number of the one that it is of; of the ports as a whole 1."""
     stage: str = ""
-    step: int | None = None
+    step: Step | None = None
     count: int = 0
     what: str = ""
     why: str = ""

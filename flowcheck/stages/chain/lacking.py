@@ -14,6 +14,7 @@ from flowcheck.stages.chain.events import PACKETS, STEP, WHOLE, Event, Kind
 from flowcheck.stages.chain.losses import Losses, opened
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.step_numbers import Iteration, Step
 
 MISSING = "sequence numbers show them, and no mirror brought them"
 CAME = "they came after all"
@@ -40,15 +41,15 @@ class Lacking:
         self._files = ExitStack()
         self._losses: Losses | None = None
 
-    def lost(self, step: int) -> None:
+    def lost(self, step: Step) -> None:
         """It cannot be rebuilt."""
         self._lost = step
 
-    def short(self, step: int) -> None:
+    def short(self, step: Step) -> None:
         """It is taken without all of its bytes."""
         self._short = step
 
-    def took(self, step: int) -> None:
+    def took(self, step: Step) -> None:
         """The replica took it: what it lacked by sequence numbers held nothing."""
         if step >= (self._lost or sys.maxsize):
             why = f"the replica goes on behind step {self._lost}, which was lost"
@@ -59,7 +60,7 @@ class Lacking:
             self._write(Event(kind=Kind.HEAL, step=step, what=PACKETS, count=count, why=WHOLE))
         self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
 
-    def handed_over(self, step: int | None) -> None:
+    def handed_over(self, step: Step | None) -> None:
         """A later life of the job is followed; step: what it goes on from, None: not known."""
         self.taken, self._missing, self.newest = step or 0, Counter(), None
 
@@ -86,7 +87,7 @@ class Lacking:
         self._losses = None
         self._files.close()
 
-    def _packets(self, kind: Kind, iteration: int | None, count: int, why: str) -> None:
+    def _packets(self, kind: Kind, iteration: Iteration | None, count: int, why: str) -> None:
         """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
         if not count:
             return
@@ -101,5 +102,5 @@ class Lacking:
         elif kind is Kind.LOSS and step != self._short:
             self._write(msgspec.structs.replace(told, kind=Kind.HEAL, why=WHOLE))
 
-    def _step_of(self, iteration: int) -> int:
+    def _step_of(self, iteration: Iteration) -> Step:
         return incarnation_of(self._run).step_within(iteration, self._each)

@@ -19,6 +19,7 @@ import msgspec
 
 from flowcheck.errors import MALFORMED, StateError
 from flowcheck.stages.chain.moved import LOOK_S, Patience
+from flowcheck.step_numbers import Step
 
 STILL_LIMIT_S = 600.0
 """A disk may stand still for long, and a step is being written to it."""
@@ -31,7 +32,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     run: str
     directory: str
-    step: int | None
+    step: Step | None
     """None: the last one."""
 
 
@@ -65,7 +66,7 @@ class Lender:
                 self._lent = self._lines.readline() == b"\n"
         return self._lent
 
-    def save(self, run: Path, directory: Path, step: int | None) -> Path | None:
+    def save(self, run: Path, directory: Path, step: Step | None) -> Path | None:
         """The folder of the checkpoint; None where there is no replica. Raises StateError and
         OSError as who writes it, Gone where the process is no help any more."""
         wanted = Wanted(str(run.resolve()), str(directory.resolve()), step)

@@ -17,6 +17,7 @@ from flowcheck.plane.flows import FlowTable
 from flowcheck.plane.staging import Staging
 from flowcheck.stages.jobs import every
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Iteration
 
 PIECES_MAX = 32
 """Iterations that one hole is told by; what is left of a longer one is of none that is known."""
@@ -30,7 +31,7 @@ class Hole:
 
     start: int
     stop: int
-    iteration: int | None
+    iteration: Iteration | None
     """That they are of; None: not known."""
     told: bool = False
     """They were missing at a later look as well."""
@@ -49,8 +50,8 @@ class _Flow:
 class Change:
     """What a look shows that the one before it did not: {iteration: packets}."""
 
-    lost: Counter[int | None] = field(default_factory=Counter)
-    healed: Counter[int | None] = field(default_factory=Counter)
+    lost: Counter[Iteration | None] = field(default_factory=Counter)
+    healed: Counter[Iteration | None] = field(default_factory=Counter)
     """Came after all."""
 
 
@@ -81,7 +82,7 @@ class Losses:
                     self._look_at(ring, flow, records[flow : flow + 1], change)
         return change
 
-    def newest(self) -> int | None:
+    def newest(self) -> Iteration | None:
         """The newest iteration that a packet came of by the plan of its flow; None: not known."""
         seen = [
             of
@@ -151,15 +152,15 @@ class Losses:
                 change.lost[iteration] += stop - start
         return [Hole(*piece, told=True) for piece in pieces]
 
-    def _between(self, ring: int, flow: int, begin: int, end: int) -> int | None:
+    def _between(self, ring: int, flow: int, begin: int, end: int) -> Iteration | None:
         """The iteration of packets that lie there; None where they may be of several."""
         of = self._iteration(ring, flow, begin)
         return of if of == self._iteration(ring, flow, end) else None
 
-    def _pieces(self, ring: int, flow: int, span: Span) -> list[tuple[int, int, int | None]]:
+    def _pieces(self, ring: int, flow: int, span: Span) -> list[tuple[int, int, Iteration | None]]:
         """A hole cut where one iteration ends and the next begins."""
         start, stop = span
-        pieces: list[tuple[int, int, int | None]] = []
+        pieces: list[tuple[int, int, Iteration | None]] = []
         while start < stop and len(pieces) < PIECES_MAX:
             of = self._iteration(ring, flow, start)
             end = stop if of is None else self._end(ring, flow, (start, stop), of)
@@ -182,8 +183,9 @@ class Losses:
                 high = middle
         return high
 
-    def _iteration(self, ring: int, flow: int, psn: int) -> int | None:
-        return self._own[ring].iteration_at(self._tables[ring], flow, psn)
+    def _iteration(self, ring: int, flow: int, psn: int) -> Iteration | None:
+        found = self._own[ring].iteration_at(self._tables[ring], flow, psn)
+        return None if found is None else Iteration(found)
 
 
 def opened(run: RunDir, rings: int, files: ExitStack) -> Losses:

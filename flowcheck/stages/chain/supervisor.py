@@ -10,7 +10,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import applied_step
+from flowcheck.plane.shard import applied_iteration
 from flowcheck.stages.bounded import Logs
 from flowcheck.stages.chain.child import Child, all_greeted, stage_arguments
 from flowcheck.stages.chain.heard import Progress
@@ -187,7 +187,7 @@ class Supervisor:
         return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
 
     def _applied(self) -> int:
-        return applied_step(self.run.shard)
+        return applied_iteration(self.run.shard)
 
     def stop(self) -> None:
         """Capture first, so that nothing new comes; then along the flow of data, each after what

@@ -216,7 +216,7 @@ class ExtractService:
         if self._succession.open:
             verdict = verdict_of(self._run)
             if verdict is not None and not verdict.followed:
-                self._say_drained(followed.generations.shard.applied_step, followed.why)
+                self._say_drained(followed.generations.shard.applied_iteration, followed.why)
             return 0
         if any(followed.planned.late) and not followed.awaited:
             looked = self._succession.look(self._extractors, followed.planned, at_once=True)

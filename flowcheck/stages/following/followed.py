@@ -28,6 +28,7 @@ from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assume
 from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.job import UNSHOWN, Follows, Job
 
 UNBROKEN = (
@@ -94,7 +95,7 @@ class Followed:
         one, where several jobs pass the same ports."""
         return self._several and self.generations.waiting
 
-    def _name(self, iteration: int) -> int:
+    def _name(self, iteration: Iteration) -> Step:
         """The trainer's step that one of the shard's belongs to."""
         return incarnation_of(self._run).step_within(iteration, self._each)
 
@@ -118,15 +119,15 @@ class Followed:
             return done
         if looks and (done := self._recut(short, ended=drained(self._extractors))):
             return done
-        if short.step in self.generations.refused:
-            why = self.generations.refused[short.step]
+        if short.iteration in self.generations.refused:
+            why = self.generations.refused[short.iteration]
             # Nothing of it is missing: all that follows is as doubtful.
-            self._broken = (short.step, why) if self._alone else self._broken
+            self._broken = (short.iteration, why) if self._alone else self._broken
             return self._lose(short, why)
         if short.conflict_bytes or short.doubted:
             return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
         over = self._alone and drained(self._extractors) and not short.covered_bytes
-        if self._broken is not None and short.step >= self._broken[0] and not over:
+        if self._broken is not None and short.iteration >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
         if stalled(self._extractors) and any(self.planned.late):
             succession.drop(self.planned)
@@ -134,7 +135,11 @@ class Followed:
         if stalled(self._extractors) and not generations.waiting:
             return self.give_up(short, "staging is full and it is not whole")
         # A whole step before it frees a generation first: then what waits is read again.
-        if looks and not generations.waiting and (why := self.planned.passage.passed(short.step)):
+        if (
+            looks
+            and not generations.waiting
+            and (why := self.planned.passage.passed(short.iteration))
+        ):
             return self.give_up(short, why)
         return 0
 
@@ -145,13 +150,13 @@ class Followed:
         if finished and self.planned.unproven_pauses():
             assume(self._run, UNBROKEN)
         for step, generation in finished:
-            self._links.send("update", ShardReady(step=step, generation=generation))
+            self._links.send("update", ShardReady(iteration=step, generation=generation))
             self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
 
     def give_up(self, short: Short, why: str) -> int:
         """Nothing more comes of this step; what waits behind a loss may still complete it."""
-        if short.step in self.generations.refused:
-            return self._lose(short, self.generations.refused[short.step])
+        if short.iteration in self.generations.refused:
+            return self._lose(short, self.generations.refused[short.iteration])
         return self._explain() or self._lose(short, why)
 
     def _explain(self) -> int:
@@ -170,7 +175,7 @@ class Followed:
         outcome = self.planned.recuts.look(
             self._extractors,
             self._apart.numbers,
-            open_step=short.step + GENERATIONS - 1,
+            open_step=short.iteration + GENERATIONS - 1,
             at_once=self._read_out,
         )
         self._broken = outcome.broken
@@ -192,9 +197,8 @@ class Followed:
         if done or generations.waiting:
             return done
         if short is not None and short.covered_bytes and not short.lost:
-            self._note(
-                f"step {self._name(short.step)} was in flight when its job ended, and is given up"
-            )
+            step = self._name(short.iteration)
+            self._note(f"step {step} was in flight when its job ended, and is given up")
         self.planned.ignore_planned()
         generations.shard.clear()
         self.place()
@@ -208,7 +212,7 @@ class Followed:
         self._apart.number(self._extractors)
         return done + place_staged(self._extractors, self._apart.numbers)
 
-    def _tell_doubtful(self, iteration: int, conflict_bytes: int) -> None:
+    def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
         """It cannot be taken back: it is told, and every step since rests on it."""
         message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
         self._links.report(message)
@@ -221,16 +225,18 @@ class Followed:
         loss costs no more than itself."""
         shard = self.generations.shard
         missing, why = self.generations.missing(short, why)
-        broken = self._broken is not None and short.step >= self._broken[0]
+        broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
         if not self._stopped:
             shard.lose(short.generation)
-        named = self._name(short.step)
+        named = self._name(short.iteration)
         if self._alone and not broken:
             lacks = sum(b - a for a, b in missing)
             self._note(f"step {named}: {lacks:,} bytes of it {NOT_CAME}: {why}")
             self._links.report(StepShort(step=named, missing_bytes=lacks, why=why))
-            self._links.send("update", ShardReady(step=short.step, generation=short.generation))
+            self._links.send(
+                "update", ShardReady(iteration=short.iteration, generation=short.generation)
+            )
             return 1 + self.place()
         self.why = f"step {named} was lost: {why}"
         message = StepLost(step=named, missing=missing, why=why)
@@ -261,21 +267,23 @@ class Followed:
             return self.give_up(short, ENDED), None
         if short.lost and not self.why:
             # By this stage, before it was restarted.
-            self.why = f"step {self._name(short.step)} was lost"
-        return 0, short.step - 1
+            self.why = f"step {self._name(short.iteration)} was lost"
+        return 0, short.iteration - 1
 
     def _end_alone(self, short: Short) -> tuple[int, int | None]:
         """What the last step made is gathered no more; a step before it that lacks something is
         taken as far as it came."""
         if self._stopped or not (short.covered_bytes or short.conflict_bytes):
-            return 0, short.step - 1
+            return 0, short.iteration - 1
         if done := self._explain():
             return done, None
-        later = self.generations.shard.generation_of(short.step + 1)
+        later = self.generations.shard.generation_of(Iteration(short.iteration + 1))
         if later is not None and self.generations.shard.covered_bytes(later):
             return self._lose(short, ENDED), None
-        self.why = f"step {self._name(short.step)} was not gathered whole when the capture ended"
-        return 0, short.step - 1
+        self.why = (
+            f"step {self._name(short.iteration)} was not gathered whole when the capture ended"
+        )
+        return 0, short.iteration - 1
 
     def _note(self, sentence: str) -> None:
         self._links.report(Note(stage="extract", sentence=sentence))

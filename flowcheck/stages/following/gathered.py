@@ -13,6 +13,7 @@ from flowcheck.errors import StateError
 from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.parting.units import Placing, Wrapped, flat_units, model_units
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.job import Job
 from flowcheck.wire.parted import Parted
 
@@ -82,9 +83,9 @@ def taken(
     return placing.parameters(gathered), placing.whole(missing)
 
 
-def whole(shard: Shard, step: int, *, gathered: bool) -> int | None:
+def whole(shard: Shard, iteration: Iteration, *, gathered: bool) -> int | None:
     """The generation that holds all of `step`, or, of what is gathered, all that ever comes."""
-    generation = shard.generation_of(step)
+    generation = shard.generation_of(iteration)
     if generation is None:
         return None
     if shard.state(generation) == State.COMPLETE:

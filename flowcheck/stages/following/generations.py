@@ -1,4 +1,4 @@
-"""Which step each generation of the shard is for: two are open ahead of the replica."""
+"""Which iteration each generation of the shard is for: two are open ahead of the replica."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.plane.shard import GENERATIONS, Shard, State
+from flowcheck.step_numbers import Iteration
 
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
@@ -20,9 +21,9 @@ def _none(_: NDArray[np.uint8]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The first step that is not whole."""
+    """The first iteration that is not whole."""
 
-    step: int
+    iteration: Iteration
     generation: int
     covered_bytes: int
     lost: bool
@@ -40,50 +41,50 @@ class Generations:
         problem: Callable[[NDArray[np.uint8]], str] = _none,
         *,
         takes_lost: bool = False,
-        doubtful: Callable[[int, int], None] = lambda step, conflict_bytes: None,
+        doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
     ) -> None:
-        """problem: why the bytes of a step must not be taken although all are there; empty: they
-        may. takes_lost: of a lost step the replica takes what is there, and goes on. doubtful: is
-        told each step that was taken before copies of it came that differ, and in how many bytes;
-        before its generation is opened anew."""
+        """problem: why the bytes of an iteration must not be applied although all are there; empty:
+        they may. takes_lost: the replica applies what is there of a lost iteration, and goes on.
+        doubtful: is told each iteration that was applied before copies of it came that differ, and
+        in how many bytes; before its generation is opened anew."""
         self.shard = shard
         self._done = {State.COMPLETE, State.LOST} if takes_lost else {State.COMPLETE}
-        self.refused: dict[int, str] = {}
-        """{step: why}"""
+        self.refused: dict[Iteration, str] = {}
+        """{iteration: why}"""
         self._problem = problem
-        self._told: set[int] = set()
+        self._told: set[Iteration] = set()
         self._doubtful = doubtful
         self._told_doubtful: set[tuple[int, int]] = set()
 
     def open_free(self) -> bool:
         """Opens generations for the steps after the replica's; were there any to open?"""
-        applied = self.shard.applied_step
+        applied = self.shard.applied_iteration
         opened = False
-        for step in range(applied + 1, applied + 1 + GENERATIONS):
+        for iteration in map(Iteration, range(applied + 1, applied + 1 + GENERATIONS)):
             free = self._free(applied)
-            if self.shard.generation_of(step) is None and free is not None:
+            if self.shard.generation_of(iteration) is None and free is not None:
                 self._look_back(free, applied)
-                self.shard.begin(free, step)
+                self.shard.begin(free, iteration)
                 opened = True
         return opened
 
-    def _free(self, applied: int) -> int | None:
+    def _free(self, applied: Iteration) -> int | None:
         for generation in range(GENERATIONS):
             state = self.shard.state(generation)
-            if state == State.EMPTY or self.shard.step(generation) <= applied:
+            if state == State.EMPTY or self.shard.iteration(generation) <= applied:
                 return generation
         return None
 
     def look_back(self) -> None:
         """Tells the steps that turned doubtful after they were taken."""
-        applied = self.shard.applied_step
+        applied = self.shard.applied_iteration
         for generation in range(GENERATIONS):
             self._look_back(generation, applied)
 
-    def _look_back(self, generation: int, applied: int) -> None:
+    def _look_back(self, generation: int, applied: Iteration) -> None:
         """applied: no later than what is done behind this rests on."""
-        shard, step = self.shard, self.shard.step(generation)
-        if shard.state(generation) != State.COMPLETE or step > applied:
+        shard, iteration = self.shard, self.shard.iteration(generation)
+        if shard.state(generation) != State.COMPLETE or iteration > applied:
             return
         this, conflict_bytes = (
             (generation, shard.begun(generation)),
@@ -91,15 +92,15 @@ class Generations:
         )
         if conflict_bytes and this not in self._told_doubtful:
             self._told_doubtful.add(this)
-            self._doubtful(step, conflict_bytes)
+            self._doubtful(iteration, conflict_bytes)
 
     @property
     def undecided(self) -> bool:
-        """Of a whole step two copies differ, and the updater has neither taken nor refused it."""
-        shard, applied = self.shard, self.shard.applied_step
+        """Two copies of a whole iteration differ, and the updater has not decided on it yet."""
+        shard, applied = self.shard, self.shard.applied_iteration
         return any(
             shard.state(g) == State.COMPLETE
-            and shard.step(g) > applied
+            and shard.iteration(g) > applied
             and shard.conflict_bytes(g) > 0
             and not shard.doubted(g)
             for g in range(GENERATIONS)
@@ -112,48 +113,48 @@ class Generations:
             state != State.COMPLETE or not self.shard.doubted(generation)
         )
 
-    def finished(self) -> list[tuple[int, int]]:
-        """(step, generation) of every step that became whole since the last call, ascending."""
+    def finished(self) -> list[tuple[Iteration, int]]:
+        """(iteration, generation) of all that became whole since the last call, ascending."""
         new = []
         for generation in range(GENERATIONS):
-            step = self.shard.step(generation)
-            if step not in self._told and self._taken(generation, step):
-                self._told.add(step)
-                new.append((step, generation))
+            iteration = self.shard.iteration(generation)
+            if iteration not in self._told and self._taken(generation, iteration):
+                self._told.add(iteration)
+                new.append((iteration, generation))
         return sorted(new)
 
-    def _taken(self, generation: int, step: int) -> bool:
+    def _taken(self, generation: int, iteration: Iteration) -> bool:
         """Whole, and not refused: published for the updater."""
         shard = self.shard
         whole = shard.covered_bytes(generation) == shard.gradient_bytes
-        if step in self.refused or not whole:
+        if iteration in self.refused or not whole:
             return False
         if shard.state(generation) == State.OPEN and not shard.conflict_bytes(generation):
             why = self._problem(shard.gradient(generation))
             if why:
-                self.refused[step] = why
+                self.refused[iteration] = why
                 return False
         return shard.finish(generation)
 
     @property
     def waiting(self) -> bool:
-        """The step after the replica's is whole: it will be taken, and a generation be free."""
-        generation = self.shard.generation_of(self.shard.applied_step + 1)
+        """The iteration after the replica's is whole: it will be applied and free a generation."""
+        generation = self.shard.generation_of(Iteration(self.shard.applied_iteration + 1))
         return generation is not None and self._over(generation)
 
     def short(self) -> Short | None:
-        """The first step after the whole ones, if a generation is open for it."""
-        step = self.shard.applied_step + 1
-        while (generation := self.shard.generation_of(step)) is not None:
+        """The first iteration after the whole ones, if a generation is open for it."""
+        iteration = Iteration(self.shard.applied_iteration + 1)
+        while (generation := self.shard.generation_of(iteration)) is not None:
             state = self.shard.state(generation)
             if not self._over(generation):
                 covered = self.shard.covered_bytes(generation)
                 conflict_bytes = self.shard.conflict_bytes(generation)
                 doubted = self.shard.doubted(generation)
                 return Short(
-                    step, generation, covered, state == State.LOST, conflict_bytes, doubted
+                    iteration, generation, covered, state == State.LOST, conflict_bytes, doubted
                 )
-            step += 1
+            iteration = Iteration(iteration + 1)
         return None
 
     def missing(self, short: Short, why: str) -> tuple[tuple[tuple[int, int], ...], str]:

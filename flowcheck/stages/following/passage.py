@@ -11,6 +11,7 @@ from flowcheck.plane.extractor import Extractor
 from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.staging import NUMBER_UNKNOWN
 from flowcheck.stages.following.room import drained, overrun
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.seen import FlowKey
 
 PASSED_STEPS = 2
@@ -27,8 +28,8 @@ class Passage:
         self._heads = [(-1, clock()) for _ in extractors]
         """[ring] its head, and since when it has not moved."""
 
-    def passed(self, step: int) -> str:
-        """Why no ring still brings what `step` lacks; empty while one may.
+    def passed(self, iteration: Iteration) -> str:
+        """Why no ring still brings what `iteration` lacks; empty while one may.
 
         Each flow is as far as the slowest ring that carries it. A ring that ended brings
         nothing more; one that was silent for SILENT_S is not waited for either.
@@ -52,7 +53,7 @@ class Passage:
                 else:
                     last[key] = min(last.get(key, at), at)
         last = ended | last
-        if not last or any(at < step + PASSED_STEPS for at in last.values()):
+        if not last or any(at < iteration + PASSED_STEPS for at in last.values()):
             return ""
         full = overrun(self._extractors)
         why = f"{full}; every flow went on" if full else "every flow went on without it"

@@ -16,6 +16,7 @@ from flowcheck.stages.following.passage import Passage
 from flowcheck.stages.following.recut import Recuts
 from flowcheck.stages.following.room import fuller
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.job import Follows, Job
 from flowcheck.wire.plan import compile_flow_plans
 from flowcheck.wire.seen import FlowKey
@@ -32,7 +33,7 @@ class Planned:
         clock: Callable[[], float] = time.monotonic,
         *,
         base: int = 0,
-        name: Callable[[int], int] = int,
+        name: Callable[[Iteration], Step] = Step,
         fresh: bool = False,
         joins: bool = False,
     ) -> None:

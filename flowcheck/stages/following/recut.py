@@ -12,6 +12,7 @@ from flowcheck.plane.plans import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.stages.following.lanes import Instance, LaneView
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assume
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
 from flowcheck.wire.plan import FlowPlan
@@ -65,7 +66,7 @@ class Recuts:
         job: Job,
         plans: Mapping[FlowKey, FlowPlan],
         base: int = 0,
-        name: Callable[[int], int] = int,
+        name: Callable[[Iteration], Step] = Step,
         *,
         unbroken: bool = False,
     ) -> None:
@@ -127,7 +128,7 @@ class Recuts:
         step, trailing = view.deviation()
         start = self._start(number, view, step, trailing=trailing)
         if start is None:
-            named = step + self._base
+            named = Iteration(step + self._base)
             outcome.broken = (
                 named,
                 f"step {self._name(named)} has messages the first iteration had not",
@@ -149,12 +150,12 @@ class Recuts:
         if reading is Answer.WAIT:
             return
         if isinstance(reading, Found) and reading.refused:
-            named = step + self._base
+            named = Iteration(step + self._base)
             outcome.broken = (named, f"step {self._name(named)}: {reading.refused}")
             return
         cuts = self._cuts(view, start, reading) if isinstance(reading, Found) else None
         if cuts is None or not isinstance(reading, Found):
-            named = step + self._base
+            named = Iteration(step + self._base)
             outcome.broken = (
                 named,
                 f"step {self._name(named)} does not lie where the plan has it, and no collectives "
@@ -168,8 +169,8 @@ class Recuts:
         outcome.done += self._apply(view, recut)
         if reading.assumed:
             assume(self._run, f"where a step lies: {reading.assumed}")
-            named = self._name(step + self._base)
-            outcome.notes.append(f"assumed where step {named} lies: {reading.assumed}")
+            named_step = self._name(Iteration(step + self._base))
+            outcome.notes.append(f"assumed where step {named_step} lies: {reading.assumed}")
 
     def _start(self, number: int, view: LaneView, step: int, *, trailing: bool) -> Bucket | None:
         """Where to begin reading: after the last bucket before `step`; None within iteration 0,

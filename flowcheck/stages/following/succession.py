@@ -23,6 +23,7 @@ from flowcheck.stages.learning.proof import Proof
 from flowcheck.stages.learning.wanted import Wanted
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import Incarnation
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import growing, write_whole
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
@@ -38,9 +39,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     """Of the incarnation that is over, from 1."""
-    step: int | None
+    step: Step | None
     """The replica's step whose parameters the new incarnation began with; None: none of them."""
-    iterations: int = 0
+    iterations: Iteration = Iteration(0)
     """The shard's number of the last iteration before the new incarnation's first one."""
     why: str = ""
     """Why no step is known."""

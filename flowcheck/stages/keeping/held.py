@@ -15,6 +15,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assumed
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import optimizer_in
+from flowcheck.step_numbers import Step
 from flowcheck.wire.job_file import decode_job
 
 if TYPE_CHECKING:  # torch stays out until there is a step to write
@@ -31,7 +32,7 @@ class Held:
     config: PersistConfig | None
 
     @property
-    def step(self) -> int:
+    def step(self) -> Step:
         return self.given.step
 
     @property
@@ -55,7 +56,7 @@ class ReplicaSteps:
         self._run, self._config = run, config
         self.name = str(run.root.resolve())
 
-    def versions(self) -> tuple[int, ...]:
+    def versions(self) -> tuple[Step, ...]:
         """Whole steps in memory, ascending; () while the job's optimizer state is not known."""
         with suppress(OSError, RingError):
             if self._run.replica.exists() and incarnation_of(self._run).step is not None:
@@ -63,7 +64,7 @@ class ReplicaSteps:
         return ()
 
     @contextmanager
-    def hold(self, step: int) -> Iterator[Held]:
+    def hold(self, step: Step) -> Iterator[Held]:
         """A step; where it is gone meanwhile, the newest is saved, and nothing is served."""
         from flowcheck.replica.given import given
         from flowcheck.replica.kept.snapshot import held

@@ -10,6 +10,7 @@ from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.replica.kept.header import peek_versions
 from flowcheck.stages.keeping.persist import saver_of
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.ledger import Entry
 from flowcheck.vault.persist.saver import Saver
 
@@ -19,7 +20,7 @@ LOOK_S = 0.1
 
 
 def save_last(
-    run: RunDir, config: JobConfig, step: int | None, say: Callable[[str], None]
+    run: RunDir, config: JobConfig, step: Step | None, say: Callable[[str], None]
 ) -> Entry | None:
     """Makes the last step of a replica that nobody changes any more durable at the target; None
     where there is none. step: an older one that it holds.
@@ -43,7 +44,7 @@ def save_last(
     raise StateError(f"no checkpoint in {config.persist.target}: {last}") from last
 
 
-def _saved(run: RunDir, config: PersistConfig, wanted: int, say: Callable[[str], None]) -> Entry:
+def _saved(run: RunDir, config: PersistConfig, wanted: Step, say: Callable[[str], None]) -> Entry:
     saver = saver_of(run, config)
     durable = saver.durable()
     if durable is None or durable.step != wanted or saver.unfinished():
@@ -54,7 +55,7 @@ def _saved(run: RunDir, config: PersistConfig, wanted: int, say: Callable[[str],
             return found
 
 
-def _watched(saver: Saver, config: PersistConfig, wanted: int) -> Entry:
+def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> Entry:
     """`Saver.save` in a thread, given up where nothing moves any more."""
     made: list[Entry | BaseException] = []
 

@@ -16,6 +16,7 @@ from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.keeping.held import ReplicaSteps
 from flowcheck.stages.links import Links
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist import told as tolds
 from flowcheck.vault.persist.ledger import Entry
 from flowcheck.vault.persist.places import open_place
@@ -80,7 +81,7 @@ class PersistService:
             self._begin(step)
         return 0
 
-    def _begin(self, step: int | None) -> None:
+    def _begin(self, step: Step | None) -> None:
         """Saves a step; None: asks first what is there."""
         self._saved = self._failed = None
         if step is not None:
@@ -90,7 +91,7 @@ class PersistService:
         self._thread = threading.Thread(target=self._save, args=(step,), daemon=True)
         self._thread.start()
 
-    def _save(self, step: int | None) -> None:
+    def _save(self, step: Step | None) -> None:
         """In a thread of its own: whatever it raises is a sentence."""
         try:
             saver = saver_of(self._run, self._config)
@@ -99,13 +100,13 @@ class PersistService:
             if step is None:
                 self._saved = saver.settled()
                 if saver.unfinished():
-                    self._saved = saver.save(0)
+                    self._saved = saver.save(Step(0))
             else:
                 self._saved = saver.save(step)
         except Exception as error:
             self._failed = str(error) or type(error).__name__
 
-    def _phase(self, phase: str, step: int, total_bytes: int) -> None:
+    def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
         self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
 
     def _watch(self, now: float) -> None:

@@ -33,6 +33,7 @@ from flowcheck.plane.shard import Shard, State
 from flowcheck.replica.replica import Replica
 from flowcheck.replica.started import Started
 from flowcheck.stages.updating.used import Used
+from flowcheck.step_numbers import Iteration, Step
 
 PART_BYTES_LEAST = 4 << 20
 """Gradients that are worth a call before the rest is there; fewer wait for more."""
@@ -43,7 +44,7 @@ class _Begun:
     """A step that is being made, and of which bytes."""
 
     started: Started
-    step: int
+    step: Step
     generation: int
     number: int
     """Of the generation's opening."""
@@ -78,7 +79,7 @@ class Ahead:
         self._seen: tuple[int, np.ndarray] | None = None
         """What `Shard.settled` was behind the look that found parameters covered, and which."""
 
-    def look(self, step: int | None, iteration: int) -> int:
+    def look(self, step: Step | None, iteration: Iteration) -> int:
         """Steps what is there of `iteration`, the one that ends `step`; how many parameters. None:
         the trainer takes no step there."""
         shard, generation = self._shard, self._shard.generation_of(iteration)
@@ -98,7 +99,7 @@ class Ahead:
             b = self._begin(*now)
         return self._take(b)
 
-    def _begin(self, step: int, generation: int, number: int, undone: int) -> _Begun:
+    def _begin(self, step: Step, generation: int, number: int, undone: int) -> _Begun:
         self._give_up()
         gradient = self._shard.gradient(generation)
         started = self._replica.begin(step, gradient)
@@ -133,7 +134,7 @@ class Ahead:
 
     def finish(
         self,
-        step: int,
+        step: Step,
         gradient: np.ndarray,
         used: Used,
         certain: Callable[[], bool] = lambda: True,

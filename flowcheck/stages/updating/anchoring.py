@@ -28,6 +28,7 @@ from flowcheck.stages.updating.assumed import assume
 from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
 from flowcheck.stages.updating.records import Records
 from flowcheck.stages.updating.retaken import Retaken
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import growing, write_whole
 from flowcheck.wire.job import UNSHOWN
 
@@ -53,7 +54,7 @@ TOGETHER = "the other rings' norms of the steps since are not kept (clip_togethe
 
 
 def write_anchor(
-    run: RunDir, step: int, sections: dict[str, np.ndarray], source: str, request: str
+    run: RunDir, step: Step, sections: dict[str, np.ndarray], source: str, request: str
 ) -> None:
     """Puts the trainer's state of a step where the updater finds it; it appears whole."""
     told = {"step": str(step), "source": source, "request": request}
@@ -69,7 +70,7 @@ class Anchors:
         self._run, self._config, self._shard, self._each = run, config, shard, each
         self._kept = Retaken(run, config, shard.gradient_bytes)
 
-    def keep(self, replica: Replica, iteration: int, gradient: np.ndarray) -> bool:
+    def keep(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
         """A gradient that was taken, or, while earlier ones are taken again, is to be; False: there
         is no room."""
         if not self._kept.on:
@@ -78,33 +79,33 @@ class Anchors:
         wanted = followed.iteration_of(replica.step, self._each) + 1
         return self._kept.keep(iteration, gradient, wanted=wanted)
 
-    def next(self, replica: Replica, followed: Incarnation) -> tuple[int, np.ndarray] | None:
+    def next(self, replica: Replica, followed: Incarnation) -> tuple[Step, np.ndarray] | None:
         """The step that is to be taken again, and the gradient of its iteration; None: all are
         taken."""
         if followed.anchored is None or replica.step < followed.anchored:
             return None  # behind for another reason: its job came back from an older step
-        iteration = followed.iteration_of(replica.step + 1, self._each)
-        if iteration > self._shard.applied_step:
+        iteration = followed.iteration_of(Step(replica.step + 1), self._each)
+        if iteration > self._shard.applied_iteration:
             return None
         gradient = self._kept.of(iteration)
-        return None if gradient is None else (replica.step + 1, gradient)
+        return None if gradient is None else (Step(replica.step + 1), gradient)
 
-    def forget_after(self, iteration: int) -> None:
+    def forget_after(self, iteration: Iteration) -> None:
         """The job goes on from there with other gradients of the same numbers."""
         self._kept.forget_after(iteration)
 
-    def of(self, iteration: int) -> np.ndarray | None:
+    def of(self, iteration: Iteration) -> np.ndarray | None:
         """The gradient of an iteration; None where it is not kept."""
         return self._kept.of(iteration)
 
     def take(
         self, replica: Replica, records: Records, *, gathered: bool, waits: bool
-    ) -> tuple[int, str]:
+    ) -> tuple[Step, str]:
         """(step, sentence) of what comes of the file that lies there. gathered: parameters are
         followed as they are sent; waits: steps of the job are logged."""
         with safe_open(self._run.anchor, framework="numpy") as file:
             told = file.metadata()
-            step, source, request = int(told["step"]), told["source"], told["request"]
+            step, source, request = Step(int(told["step"])), told["source"], told["request"]
             at = replica.step if waits else self._last(replica)
             why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
             if not why:
@@ -126,10 +127,10 @@ class Anchors:
         """The last step that was taken, on whatever state: the replica may be behind it, where a
         file took the place of a step before."""
         followed = incarnation_of(self._run)
-        ahead = self._shard.applied_step - followed.iteration_of(replica.step, self._each)
+        ahead = self._shard.applied_iteration - followed.iteration_of(replica.step, self._each)
         return replica.step + max(0, ahead // self._each)
 
-    def _why_not(self, replica: Replica, step: int) -> str:
+    def _why_not(self, replica: Replica, step: Step) -> str:
         """Before anything is changed, or after a kill amid of it."""
         followed = incarnation_of(self._run)
         assert followed.step is not None and self._config.optimizer is not None
@@ -138,7 +139,7 @@ class Anchors:
         if step < followed.step:
             return BEFORE.format(step, followed.step)
         last = self._last(replica)
-        again = [followed.iteration_of(n, self._each) for n in range(step + 1, last + 1)]
+        again = [followed.iteration_of(Step(n), self._each) for n in range(step + 1, last + 1)]
         if again and self._config.optimizer.clip_together:
             return TOGETHER
         if not self._kept.iterations.issuperset(again):
@@ -149,7 +150,7 @@ class Anchors:
         self,
         replica: Replica,
         records: Records,
-        step: int,
+        step: Step,
         sections: dict[str, np.ndarray],
         source: str,
     ) -> str:
@@ -158,7 +159,7 @@ class Anchors:
             replica.rebase(step, sections)
         except StateError as error:
             return str(error)
-        records.forget_after(step - 1, f"before-{Path(source).name}-{step}")
+        records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
         records.write(replica, 0.0, None)
         lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)

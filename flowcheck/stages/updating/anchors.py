@@ -6,12 +6,13 @@ import msgspec
 
 from flowcheck.stages.bounded import whole_lines
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Step
 
 
 class AnchorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of anchors.jsonl."""
 
-    step: int
+    step: Step
     file: str
     request: str
     """Tells it apart from others of the same step."""

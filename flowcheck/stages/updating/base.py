@@ -23,6 +23,7 @@ from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.gradients import open_log
 from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
 from flowcheck.stages.updating.records import Records
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import growing, write_whole
 
 ANEW = (
@@ -36,7 +37,7 @@ AFTER = "after"
 
 
 def write_base(
-    run: RunDir, step: int, sections: dict[str, np.ndarray], source: str, *, after: int = 0
+    run: RunDir, step: Step, sections: dict[str, np.ndarray], source: str, *, after: int = 0
 ) -> None:
     """Puts a base where the updater finds it; it appears whole. source: for people; after: steps
     the job took since it was joined until this one, its own included."""
@@ -45,12 +46,12 @@ def write_base(
         save_file(sections, place, metadata=told)
 
 
-def read_base(path: Path) -> tuple[int, dict[str, np.ndarray], str, int]:
+def read_base(path: Path) -> tuple[Step, dict[str, np.ndarray], str, int]:
     """(step, sections, source, after) of what `write_base` wrote."""
     with safe_open(path, framework="numpy") as file:
         told = file.metadata()
         sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return int(told[STEP]), sections, told[SOURCE], int(told[AFTER])
+    return Step(int(told[STEP])), sections, told[SOURCE], int(told[AFTER])
 
 
 class Waiting:
@@ -60,7 +61,7 @@ class Waiting:
         self._run = run
         self._log = open_log(run, config, gradient_bytes, writes=True)
 
-    def keep(self, iteration: int, gradient: np.ndarray, *, any_base: bool) -> str | None:
+    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> str | None:
         """Logs what cannot be taken yet; a sentence for the operator where that ends here, or
         begins anew. any_base: what waits will do with the state of any step it has the next ones
         of."""
@@ -100,7 +101,7 @@ class Waiting:
         except StateError as error:
             self._run.base.unlink()
             return str(error)
-        records.forget_after(replica.step - 1, followed.number)
+        records.forget_after(Step(replica.step - 1), followed.number)
         if not joined:
             records.audited(replica.step, followed.number)
         records.write(replica, 0.0, None)
@@ -112,14 +113,14 @@ class Waiting:
         write_whole(self._run.incarnation, msgspec.json.encode(followed))
         self._run.base.unlink()
 
-    def after(self, iteration: int) -> tuple[int, np.ndarray] | None:
+    def after(self, iteration: Iteration) -> tuple[Iteration, np.ndarray] | None:
         """The first logged (iteration, gradient) behind `iteration`; None if there is none."""
         for index, held in enumerate(self._log.iterations):
             if held > iteration:
                 return held, self._log.read(index)
         return None
 
-    def of(self, iteration: int) -> np.ndarray | None:
+    def of(self, iteration: Iteration) -> np.ndarray | None:
         """The gradient of one logged iteration."""
         held = self._log.iterations
         return self._log.read(held.index(iteration)) if iteration in held else None

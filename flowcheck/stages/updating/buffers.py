@@ -14,6 +14,7 @@ from flowcheck.replica.kept.beside import read_beside, write_sent
 from flowcheck.replica.replica import Replica
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.incarnation import Incarnation
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.job import Job
 
 
@@ -34,11 +35,11 @@ class Buffers:
 
     def look(self, followed: Incarnation) -> None:
         """Keeps those of the replica's step, if they came by now."""
-        before = self._shard.applied_step
+        before = self._shard.applied_iteration
         if not self._names or followed.step is None or before <= followed.iterations:
             return  # of what a life begins with, its start-up told them
         step, now = followed.step_of(before, self._each), (followed.number, before)
-        generation = self._shard.generation_of(before + 1)
+        generation = self._shard.generation_of(Iteration(before + 1))
         if step != self._replica.step or self._kept == now or generation is None:
             return
         sent = self._shard.held(generation)

@@ -23,6 +23,7 @@ from flowcheck.stages.updating.beside import keep_sent
 from flowcheck.stages.updating.incarnation import incarnation_of
 from flowcheck.stages.updating.model import layout_of
 from flowcheck.stages.updating.records import Records
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import Follows
 from flowcheck.wire.job_file import decode_job
@@ -71,7 +72,7 @@ class Judge:
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.beside_weights.name
         keep_sent(self._run, self._config, job, sent, step=step)
-        verdict = Verdict(number=number, step=step, iterations=shard.applied_step)
+        verdict = Verdict(number=number, step=step, iterations=shard.applied_iteration)
         write_whole(self._run.verdict, msgspec.json.encode(verdict))
         behind = f", back from {newest}" if newest > step else ""
         return (
@@ -79,7 +80,7 @@ class Judge:
             f"the replica goes on from there{behind}, with its optimizer state"
         )
 
-    def _hand_over(self, shard: Shard, anchors: Anchors, iteration: int) -> None:
+    def _hand_over(self, shard: Shard, anchors: Anchors, iteration: Iteration) -> None:
         """What comes behind this iteration is of another past than what was kept of it."""
         anchors.forget_after(iteration)
         shard.apply(iteration)
@@ -110,7 +111,7 @@ class Judge:
         verdict = Verdict(
             number=followed.number,
             step=None,
-            iterations=shard.applied_step,
+            iterations=shard.applied_iteration,
             why=f"{what}: {why}"
             + (f"; the replica's step {replica.step} is kept as {kept}" if kept else ""),
             waits=waits,
@@ -118,7 +119,7 @@ class Judge:
         write_whole(self._run.verdict, msgspec.json.encode(verdict))
         return verdict.why
 
-    def _compared(self, replica: Replica) -> tuple[int | None, str, bool]:
+    def _compared(self, replica: Replica) -> tuple[Step | None, str, bool]:
         """The step whose parameters the successor began with; or why there is none, and whether a
         base would help."""
         folder = self._run.successor

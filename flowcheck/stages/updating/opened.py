@@ -17,6 +17,7 @@ from flowcheck.stages.updating.buffers import Buffers
 from flowcheck.stages.updating.incarnation import Incarnation
 from flowcheck.stages.updating.records import Records
 from flowcheck.stages.updating.used import Map, Used
+from flowcheck.step_numbers import Iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,20 @@ class Opened:
             return taken(self.placing, self.shard, generation)
         return self.map.split(self.shard.gradient(generation))
 
-    def whole(self, step: int) -> int | None:
-        """The generation that holds all of `step`; of sharded training, all that ever comes. None
-        also of one that two copies differ in."""
-        generation = self.holds(step)
+    @property
+    def next_iteration(self) -> Iteration:
+        """The one to be applied next."""
+        return Iteration(self.shard.applied_iteration + 1)
+
+    def whole(self, iteration: Iteration) -> int | None:
+        """The generation that holds all of `iteration`; of sharded training, all that ever comes.
+        None also where two copies differ."""
+        generation = self.holds(iteration)
         return generation if generation is not None and self.certain(generation) else None
 
-    def holds(self, step: int) -> int | None:
+    def holds(self, iteration: Iteration) -> int | None:
         """As `whole`, whether or not a copy that differs came behind it."""
-        return whole(self.shard, step, gathered=self.placing is not None)
+        return whole(self.shard, iteration, gathered=self.placing is not None)
 
     def certain(self, generation: int) -> bool:
         """No two copies of it differ by now, so that its step may be taken; else it never is, and
@@ -59,7 +65,7 @@ class Opened:
             shard.doubt(generation)
         return not shard.doubted(generation)
 
-    def iteration(self, followed: Incarnation, each: int) -> int | None:
+    def iteration(self, followed: Incarnation, each: int) -> Iteration | None:
         """The shard's number of the iteration that ended the replica's step; None: it waits. each:
         iterations per step."""
         return None if followed.step is None else followed.iteration_of(self.replica.step, each)

@@ -27,13 +27,14 @@ from flowcheck.replica.rules.placed import older
 from flowcheck.stages.bounded import STEPS_BYTES, append_line
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.unwritten import Unwritten
+from flowcheck.step_numbers import Step
 from flowcheck.whole import growing, write_whole
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of steps.jsonl."""
 
-    step: int
+    step: Step
     digest: str
     """Of parameters and optimizer state (replica/kept/digest.py)."""
     seconds: float
@@ -100,16 +101,16 @@ class Records:
         file = str(self._run.steps)
         return messages.Unwritten(stage="update", file=file, lines=lines, full=full)
 
-    def last_step(self) -> int:
+    def last_step(self) -> Step:
         """The step of the last whole line, which ends the file from now on; 0 without one."""
         text = self._run.steps.read_bytes() if self._run.steps.exists() else b""
         whole = _whole(text)
         kept = b"".join(line + b"\n" for line, _ in whole)
         if kept != text:
             self._keep(kept, durable=False)
-        return whole[-1][1] if whole else 0
+        return whole[-1][1] if whole else Step(0)
 
-    def forget_after(self, step: int, past: int | str) -> None:
+    def forget_after(self, step: Step, past: int | str) -> None:
         """Lines of later steps are of another past: kept in a file beside. past: what it is called,
         the number of the incarnation that took them."""
         file = self._run.steps
@@ -135,7 +136,7 @@ class Records:
                 if old.read(len(lines)) == lines:
                     old.truncate(len(lines))
 
-    def audited(self, step: int, number: int) -> None:
+    def audited(self, step: Step, number: int) -> None:
         """The trainer's own parameters, off the wire, were equal bit for bit."""
         file = f"the start-up broadcast of incarnation {number}"
         line = AuditLine(step=step, passed=True, file=file, tensors=self._tensors)
@@ -149,7 +150,7 @@ class Records:
         self._trace.close()
 
 
-def _whole(text: bytes) -> list[tuple[bytes, int]]:
+def _whole(text: bytes) -> list[tuple[bytes, Step]]:
     """(line, its step) of those that are whole: a torn one may well end in a brace."""
     found = []
     for line in text.split(b"\n"):

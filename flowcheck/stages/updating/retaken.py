@@ -13,6 +13,7 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.replica.kept.gradients import GradientLog, room_for
 from flowcheck.stages.rundir import RunDir
+from flowcheck.step_numbers import Iteration
 
 LOGS = 2
 
@@ -36,7 +37,7 @@ class Retaken:
         """Any are kept at all."""
         return bool(self._logs)
 
-    def keep(self, iteration: int, gradient: np.ndarray, *, wanted: int) -> bool:
+    def keep(self, iteration: Iteration, gradient: np.ndarray, *, wanted: int) -> bool:
         """Keeps one, oldest first. wanted: the first that is to be taken again. False: there is no
         room for it, as memory is full or all others are wanted."""
         older, newer = sorted(self._logs, key=lambda log: log.iterations[-1:])
@@ -49,12 +50,12 @@ class Retaken:
             older, newer = newer, older
         return newer.append(iteration, gradient)
 
-    def forget_after(self, iteration: int) -> None:
+    def forget_after(self, iteration: Iteration) -> None:
         """Later ones are of a past that is given up: their numbers are used again."""
         for log in self._logs:
             log.forget_after(iteration)
 
-    def of(self, iteration: int) -> np.ndarray | None:
+    def of(self, iteration: Iteration) -> np.ndarray | None:
         """[gradient bytes] of one iteration; None where it is not kept."""
         for log in self._logs:
             if iteration in log.iterations:

@@ -27,6 +27,7 @@ from flowcheck.stages.jobs import count
 from flowcheck.stages.rundir import RunDir
 from flowcheck.stages.updating.assumed import assume
 from flowcheck.stages.updating.incarnation import incarnation_of
+from flowcheck.step_numbers import Step
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import UNSHOWN
 
@@ -79,7 +80,7 @@ class Squares:
         """The step that was asked for last is never to be taken."""
 
     def clipped(
-        self, layout: Layout, step: int, gradient: np.ndarray, used: Used
+        self, layout: Layout, step: Step, gradient: np.ndarray, used: Used
     ) -> np.ndarray | None:
         """What the replica is to take of a step's gradient; None: the square of another ring is
         not there yet."""
@@ -129,7 +130,7 @@ class Squares:
     def _beside(self, number: int) -> RunDir:
         return self._run.port.beside(number)
 
-    def _is_over(self, life: int, step: int) -> bool:
+    def _is_over(self, life: int, step: Step) -> bool:
         """A ring has given this life of the job up."""
         name = f"{life}:{OVER}"
         if name in self._told:
@@ -140,7 +141,7 @@ class Squares:
         self._say(ENDED.format(step))
         return True
 
-    def _passed(self, number: int, step: int) -> bool:
+    def _passed(self, number: int, step: Step) -> bool:
         """That ring will not take this step any more."""
         beside = self._beside(number)
         own, other = incarnation_of(self._run), incarnation_of(beside)
@@ -150,10 +151,10 @@ class Squares:
             return False
         wanted = other.iteration_of(step, self._optimizer.synced_backwards)
         with Shard.open(beside.shard) as shard:
-            lost = [shard.step(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
+            lost = [shard.iteration(n) for n in range(GENERATIONS) if shard.state(n) == State.LOST]
         return any(iteration <= wanted for iteration in lost)
 
-    def _wait(self, number: int, name: str, step: int) -> None:
+    def _wait(self, number: int, name: str, step: Step) -> None:
         """Says so once it has stood, and of the first step of a life that is given up; gives it up
         once it has stood too long."""
         waits, since_s, said = self._since

@@ -33,6 +33,7 @@ from flowcheck.stages.updating.replicas import open_replica
 from flowcheck.stages.updating.scales import Scales
 from flowcheck.stages.updating.squares import Squares
 from flowcheck.stages.updating.used import Map, Used, note_left_out
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.whole import write_whole
 from flowcheck.wire.job_file import decode_job
 
@@ -99,7 +100,7 @@ class UpdateService:
             own = None if logged is None else o.map.split(logged)[0]
         if last < o.replica.step:
             o.records.write(o.replica, 0.0, own)
-        if iteration > o.shard.applied_step:
+        if iteration > o.shard.applied_iteration:
             if generation is not None:
                 o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
             o.shard.apply(iteration)
@@ -115,7 +116,7 @@ class UpdateService:
             return self._take_anchor(o)
         followed = incarnation_of(self._run)
         o.buffers.look(followed)
-        iteration = o.shard.applied_step + 1
+        iteration = o.next_iteration
         generation = self._whole(o, iteration)
         if followed.step is None or o.waiting.used:
             return self._wait(o, followed, iteration, generation)
@@ -136,7 +137,7 @@ class UpdateService:
             self._tell(o, took)
         return 1
 
-    def _whole(self, o: Opened, iteration: int) -> int | None:
+    def _whole(self, o: Opened, iteration: Iteration) -> int | None:
         """The generation to be taken. Once a later life is on file all whole steps of this one were
         taken: what an extractor that starts finds of it since is behind what was handed over."""
         return None if self._run.successor.exists() else o.whole(iteration)
@@ -144,7 +145,7 @@ class UpdateService:
     def _step(
         self,
         o: Opened,
-        step: int,
+        step: Step,
         gradient: np.ndarray,
         used: Used,
         certain: Callable[[], bool] = lambda: True,
@@ -167,7 +168,7 @@ class UpdateService:
         return seconds
 
     def _wait(
-        self, o: Opened, followed: Incarnation, iteration: int, generation: int | None
+        self, o: Opened, followed: Incarnation, iteration: Iteration, generation: int | None
     ) -> int:
         """Logs what is whole; with a base, takes what was logged, before more than finds room."""
         at = o.iteration(incarnation_of(self._run), self._each)
@@ -208,10 +209,10 @@ class UpdateService:
             self._tell(o, 0.0)
         return 1
 
-    def _take_again(self, o: Opened, step: int, gradient: np.ndarray) -> int:
+    def _take_again(self, o: Opened, step: Step, gradient: np.ndarray) -> int:
         """A step behind one that the trainer's file took the place of; new ones are kept until it
         is their turn, so that no generation waits for it."""
-        iteration = o.shard.applied_step + 1
+        iteration = o.next_iteration
         generation = self._whole(o, iteration)
         if generation is not None and o.anchors.keep(
             o.replica, iteration, o.shard.gradient(generation)
@@ -257,7 +258,7 @@ class UpdateService:
         given = self._run.base.exists() or self._run.anchor.exists()
         if self._judge.due or replaying or given:
             return False
-        return self._whole(o, o.shard.applied_step + 1) is None
+        return self._whole(o, o.next_iteration) is None
 
     def stop(self) -> None:
         if self._open is not None:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.step_numbers import Step
 from flowcheck.whole import write_whole
 from flowcheck.wire.job import Job
 
@@ -82,7 +83,7 @@ class Map:
         return np.frombuffer(whole[self.gradient_bytes :].tobytes(), "<i4")
 
 
-def note_left_out(path: Path, step: int) -> None:
+def note_left_out(path: Path, step: Step) -> None:
     """The first step that left out a parameter which was used before."""
     if not path.exists():
         write_whole(path, msgspec.json.encode(step))

@@ -12,6 +12,7 @@ import msgspec
 
 from flowcheck.errors import MALFORMED, StateError
 from flowcheck.outside_names import checkpoint_name, digest_of, step_number, step_of
+from flowcheck.step_numbers import Step
 
 LEDGER = "checkpoints.json"
 
@@ -20,7 +21,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that is durable and was verified."""
 
     name: str
-    step: int
+    step: Step
     digest: str
     """Of the replica's state at this step."""
     bytes: int

@@ -16,6 +16,7 @@ from flowcheck.replica.files.manifest import (
     decode_manifest,
     manifest_text,
 )
+from flowcheck.step_numbers import Step
 
 FILES_MAX = 65_536
 """Of one checkpoint: a shard for each rank of the largest jobs, and as many again."""
@@ -37,7 +38,7 @@ class File:
 class Listing:
     """What a checkpoint consists of."""
 
-    step: int
+    step: Step
     digest: str
     files: tuple[File, ...]
     """The manifest last."""
@@ -69,7 +70,7 @@ def check(folder: Path) -> Listing:
     return found
 
 
-def checked(step: int, digest: str, files: tuple[File, ...], where: str) -> Listing:
+def checked(step: Step, digest: str, files: tuple[File, ...], where: str) -> Listing:
     """A listing as somebody tells it. Raises StateError, which names `where`, for names that are no
     files below the checkpoint's folder, and for sizes and sums that no files have."""
     step_number(step, where)

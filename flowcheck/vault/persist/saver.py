@@ -19,6 +19,7 @@ from flowcheck.errors import FlowCheckError, StateError, naming
 from flowcheck.private_files import make_folder
 from flowcheck.replica.files.latest import LATEST
 from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist import ledger as ledgers
 from flowcheck.vault.persist.journal import SENT
 from flowcheck.vault.persist.ledger import LEDGER, Entry, Ledger
@@ -34,7 +35,7 @@ class HeldStep(Protocol):
     """A step that holds still."""
 
     @property
-    def step(self) -> int: ...
+    def step(self) -> Step: ...
 
     @property
     def digest(self) -> str: ...
@@ -49,7 +50,7 @@ class Source(Protocol):
     name: str
     """Whose they are, in the ledger."""
 
-    def hold(self, step: int) -> AbstractContextManager[HeldStep]:
+    def hold(self, step: Step) -> AbstractContextManager[HeldStep]:
         """Raises StateError where it is not held, or did not hold still."""
 
 
@@ -61,7 +62,7 @@ class Saver:
         self._staging = staging
         self._direct = isinstance(place, LocalPlace) and config.rate_limit_bytes_s is None
         self.pace = Pace(config.rate_limit_bytes_s)
-        self.on_phase: Callable[[str, int, int], None] = lambda *_: None
+        self.on_phase: Callable[[str, Step, int], None] = lambda *_: None
         """Told what begins, of which step, and how many bytes that is (0: not known)."""
         self._far = False
         """What is under way waits for the target."""
@@ -84,7 +85,7 @@ class Saver:
         """A part of a checkpoint was sent: `save` goes on with that one, whatever it is told."""
         return any((self._staging / f"{name}{SENT}").exists() for name in self._staged_names())
 
-    def save(self, step: int) -> Entry:
+    def save(self, step: Step) -> Entry:
         """Makes `step`, or what is unfinished, durable; it is `latest` behind this.
 
         Raises StateError or OSError; the step, and all that was durable, are as they were then.
@@ -100,7 +101,7 @@ class Saver:
             return self._send(ledger, begun[0])
         return self._send(ledger, self._stage(ledger, step))
 
-    def _save_direct(self, ledger: Ledger, step: int) -> Entry:
+    def _save_direct(self, ledger: Ledger, step: Step) -> Entry:
         assert isinstance(self._place, LocalPlace)
         root = self._place.root
         with self._source.hold(step) as held:
@@ -118,7 +119,7 @@ class Saver:
                 self.pace.moved(found.size_bytes)
         return self._finish(ledger, name, found)
 
-    def _stage(self, ledger: Ledger, step: int) -> str:
+    def _stage(self, ledger: Ledger, step: Step) -> str:
         """A whole checkpoint below the staging folder; its name."""
         with self._source.hold(step) as held:
             name = self._name(ledger, held)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flowcheck.step_numbers import Step
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -13,7 +15,7 @@ class Schedule:
     every_steps: int | None
     every_minutes: float | None
 
-    def due(self, held: Sequence[int], last: int, since_s: float) -> int | None:
+    def due(self, held: Sequence[Step], last: int, since_s: float) -> Step | None:
         """The step to save now, of those in memory; None: none is.
 
         held: whole steps, ascending; last: saved before, 0 for none; since_s: from the begin of

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import MALFORMED
+from flowcheck.step_numbers import Step
 from flowcheck.whole import write_whole
 
 
@@ -25,7 +26,7 @@ class Told(msgspec.Struct, kw_only=True):
     """Saved by this chain."""
     phase: str = ""
     """writing, sending, verifying; empty: nothing is under way."""
-    step: int | None = None
+    step: Step | None = None
     """Of what is under way."""
     began_s: float = 0.0
     done_bytes: int = 0

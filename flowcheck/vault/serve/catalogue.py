@@ -17,6 +17,7 @@ from typing import Protocol
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.private_files import make_folder
 from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.listing import Listing, listing
 from flowcheck.vault.persist.saver import HeldStep
 from flowcheck.vault.serve.leases import Leases
@@ -29,10 +30,10 @@ LEFTOVERS = ".step-*.tmp"
 class Memory(Protocol):
     """A replica that goes on."""
 
-    def versions(self) -> tuple[int, ...]:
+    def versions(self) -> tuple[Step, ...]:
         """Whole steps, ascending."""
 
-    def hold(self, step: int) -> AbstractContextManager[HeldStep]:
+    def hold(self, step: Step) -> AbstractContextManager[HeldStep]:
         """Raises StateError where it is not held."""
 
 
@@ -48,7 +49,7 @@ class Found:
 class Writing:
     """A step that is being written: ask again."""
 
-    step: int
+    step: Step
 
 
 class Catalogue:
@@ -68,25 +69,25 @@ class Catalogue:
         self.leases = Leases()
         self._lock = Lock()
         self._known: dict[Path, tuple[int, Listing]] = {}
-        self._writing: int | None = None
+        self._writing: Step | None = None
         self._failed: dict[int, str] = {}
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
             make_folder(staging, new=True)
 
-    def durable(self) -> dict[int, Found]:
+    def durable(self) -> dict[Step, Found]:
         """Checkpoints on disk by step; of two of one step the one that was written last."""
-        found: dict[int, tuple[int, Found]] = {}
+        found: dict[Step, tuple[int, Found]] = {}
         for path in [path for folder in self._folders for path in folder.glob("step-*")]:
             read = self._read(path)
             if read is not None and read[0] > found.get(read[1].step, (-1,))[0]:
                 found[read[1].step] = (read[0], Found(path, read[1]))
         return {step: one for step, (_, one) in sorted(found.items())}
 
-    def in_memory(self) -> tuple[int, ...]:
+    def in_memory(self) -> tuple[Step, ...]:
         return tuple(step for step in self._memory.versions() if step) if self._memory else ()
 
-    def newest(self) -> int | None:
+    def newest(self) -> Step | None:
         """The step that `latest` means."""
         with self._lock:
             if self._writing is not None:
@@ -96,7 +97,7 @@ class Catalogue:
         memory = self.in_memory() if busy < self._most else ()
         return max([*self.durable(), *memory, *staged], default=None)
 
-    def find(self, step: int) -> Found | Writing | None:
+    def find(self, step: Step) -> Found | Writing | None:
         """A step, to be read under `leases`; None where there is none. Raises StateError where it
         cannot be written just now."""
         there = self.durable().get(step) or self._staged().get(step)
@@ -114,10 +115,10 @@ class Catalogue:
         Thread(target=self._write, args=(step,), daemon=True).start()
         return Writing(step)
 
-    def _has(self, step: int) -> bool:
+    def _has(self, step: Step) -> bool:
         return step in self.in_memory()
 
-    def _staged(self) -> dict[int, Found]:
+    def _staged(self) -> dict[Step, Found]:
         paths = self._staging.glob(STAGED) if self._staging is not None else ()
         found = [(path, read[1]) for path in paths if (read := self._read(path)) is not None]
         return {told.step: Found(path, told) for path, told in found}
@@ -138,7 +139,7 @@ class Catalogue:
                 "room: ask for one of those, or come back"
             )
 
-    def _write(self, step: int) -> None:
+    def _write(self, step: Step) -> None:
         assert self._memory is not None and self._staging is not None
         try:
             with self._memory.hold(step) as held:

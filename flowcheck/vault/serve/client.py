@@ -13,6 +13,7 @@ from flowcheck.errors import StateError, naming
 from flowcheck.replica.files.check import check as check_tensors
 from flowcheck.replica.files.manifest import load_manifest
 from flowcheck.replica.kept.digest import sha256_file
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.listing import check
 from flowcheck.vault.serve.origins import Offer, Origin, open_origin
 from flowcheck.vault.serve.partial import CHUNK_BYTES, Chunk, Partial, forget_notes, partial
@@ -25,7 +26,7 @@ Moved = Callable[[int, int], None]
 
 def fetched(
     url: str,
-    step: int | str,
+    step: Step | str,
     into: Path,
     token: str | None = None,
     *,
@@ -60,7 +61,7 @@ class _How:
     patience: Patience
 
 
-def _whole(origin: Origin, step: int | str, into: Path, how: _How) -> Path:
+def _whole(origin: Origin, step: Step | str, into: Path, how: _How) -> Path:
     offer: Offer = how.patience.ask(lambda: origin.find(step))
     final = into / offer.name
     total = offer.listing.size_bytes

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from flowcheck.errors import StateError
 from flowcheck.outside_names import opened_below
 from flowcheck.plain import plain
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.listing import File
 from flowcheck.vault.serve.catalogue import Catalogue, Found, Writing
 from flowcheck.vault.serve.deadline import Deadlined
@@ -277,5 +278,5 @@ def is_local(host: str) -> bool:
     return name.lower() in LOCAL
 
 
-def _number(word: str) -> int | None:
-    return int(word) if word.isascii() and word.isdigit() and len(word) < 19 else None
+def _number(word: str) -> Step | None:
+    return Step(int(word)) if word.isascii() and word.isdigit() and len(word) < 19 else None

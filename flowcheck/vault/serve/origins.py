@@ -24,6 +24,7 @@ from flowcheck.outside_names import checkpoint_name, digest_of, step_number, ste
 from flowcheck.plain import plain
 from flowcheck.replica.files.latest import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist import ledger
 from flowcheck.vault.persist.listing import File, Listing, checked, listing_of
 from flowcheck.vault.persist.places import opened
@@ -67,7 +68,7 @@ class _File(msgspec.Struct):
 class _Step(msgspec.Struct):
     """What `GET /steps/N` answers."""
 
-    step: int
+    step: Step
     digest: str
     files: tuple[_File, ...]
 
@@ -75,7 +76,7 @@ class _Step(msgspec.Struct):
 class _Writing(msgspec.Struct):
     """What it answers while the step is written."""
 
-    step: int
+    step: Step
 
 
 class _Refusal(msgspec.Struct):
@@ -96,7 +97,7 @@ class Origin(Protocol):
 
     url: str
 
-    def find(self, step: int | str) -> Offer:
+    def find(self, step: Step | str) -> Offer:
         """step: a number or "latest"."""
 
     def read(self, offer: Offer, file: File, begin: int, size: int) -> bytes:
@@ -130,7 +131,7 @@ class HttpOrigin:
         if not self._parts.hostname:
             raise ConfigError("--from", url, "names no host")
 
-    def find(self, step: int | str) -> Offer:
+    def find(self, step: Step | str) -> Offer:
         until_s, asked = time.monotonic() + WRITING_S, step
         while time.monotonic() < until_s:
             status, headers, body = self._get(f"/steps/{step}", {}, LISTING_BYTES_MAX)
@@ -287,7 +288,7 @@ class StoreOrigin:
         self.url, self._fs = url.rstrip("/"), fs
         self._base = str(fs._strip_protocol(self.url)).rstrip("/")
 
-    def find(self, step: int | str) -> Offer:
+    def find(self, step: Step | str) -> Offer:
         name = self._name(step)
         manifest = self._cat(f"{name}/{MANIFEST}")
         if manifest is None:
@@ -297,7 +298,7 @@ class StoreOrigin:
             raise StateError(f"{self.url}: {name} holds step {found.step} of {found.digest!r:.80}")
         return Offer(name, found)
 
-    def _name(self, step: int | str) -> str:
+    def _name(self, step: Step | str) -> str:
         if step == LATEST:
             told = self._cat(LATEST, TEXT_BYTES_MAX)
             if told is None:

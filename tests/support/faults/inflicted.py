@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from support.faults.schedule import ENDS_AFTER, ProcessFault
 
-from flowcheck.plane.shard import applied_step
+from flowcheck.plane.shard import applied_iteration
 from flowcheck.stages.rundir import RunDir
 
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0  # linux/time.h, asm-generic/siginfo.h
@@ -139,7 +139,7 @@ def _position(service: Any, where: RunDir) -> Callable[[], float]:
         return lambda: float(service._ring.parsed)
     if kind == "extract":
         return lambda: float(sum(one.ring.tail for one in service._extractors))
-    return lambda: float(applied_step(where.shard))
+    return lambda: float(applied_iteration(where.shard))
 
 
 def afflict_supervisor(plan: Plan) -> None:

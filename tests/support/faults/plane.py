@@ -255,7 +255,7 @@ class Rig:
 
     def take(self) -> int:
         """The updater: whole steps in their order."""
-        step = self.shard.applied_step + 1
+        step = self.shard.applied_iteration + 1
         generation = self.shard.generation_of(step)
         if generation is None or self.shard.state(generation) is not State.COMPLETE:
             return 0
